@@ -1,6 +1,7 @@
-"""Recipes, and the commands that train, score and compare the models that they describe.
+"""Named recipes, and commands that train, evaluate and compare the models of these recipes.
 
-Every function raises `UserError` with a one-sentence message for bad input, before it writes files.
+The commands check their input before they write files. Invalid input raises a `UserError` with a
+one-sentence message.
 """
 
 import sys

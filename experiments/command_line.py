@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and their evaluation before a command runs."""
+"""Command-line arguments that several commands share, and checks that run before a command."""
 
 import argparse
 import functools
@@ -24,17 +24,21 @@ from macaron_tf.cli.arguments import (
 )
 from macaron_tf.errors import UserError, needed
 
-# macaron_tf.distribution.STRATEGIES, which cannot be imported without TensorFlow.
+# A copy of macaron_tf.distribution.STRATEGIES, because importing that module loads TensorFlow.
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 ENGINES = ("tensorflow", "jax")
 
 
 def _prepare(options: argparse.Namespace, is_process: bool) -> None:
-    """Adds the values that a command's shared arguments stand for to its options.
+    """Checks the shared arguments and adds the objects that they describe to `options`.
 
-    Commands with `TFDS` get `options.tfds`. Commands with `DEVICES` get `options.devices`, a
-    `tf.distribute.Strategy`. Commands with `CALLBACKS` get `options.callbacks`, `Callbacks` or
-    None.
+    A command with the arguments `TFDS` gets `options.tfds`, a `Tfds`. A command with `DEVICES` gets
+    `options.devices`, a `tf.distribute.Strategy`. A command with `CALLBACKS` gets
+    `options.callbacks`, which is a `Callbacks` or `None`.
+
+    Args:
+        options: parsed options of the command.
+        is_process: whether the options come from the command line of this process.
     """
     given = vars(options)
     engine, mesh = given.get("engine"), given.get("mesh")
@@ -79,30 +83,35 @@ single_program = functools.partial(arguments.single_program, prepare=_prepare)
 
 
 def _choose_engine(options: argparse.Namespace) -> None:
-    """Sets KERAS_BACKEND, which Keras reads at its first import."""
+    """Selects the Keras backend by setting KERAS_BACKEND, which Keras reads at its first import.
+
+    Raises:
+        UserError: the options do not fit the backend, JAX is not installed, or Keras is already
+            imported with another backend.
+    """
     others = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
     if options.engine == "jax":
         if others and options.strategy != "multi_worker":
             raise UserError(
-                f"--{others[0]} works with --engine tensorflow only: with jax give --mesh, "
-                "--strategy multi_worker or neither"
+                f"--{others[0]} works only with --engine tensorflow: leave it out; with jax, "
+                "--mesh and --strategy multi_worker choose the devices"
             )
         with needed("--engine jax"):
             import jax  # noqa: F401
     elif options.mesh:
         raise UserError(
-            f"--mesh {options.mesh} needs --engine jax: give that too, or leave --mesh out"
+            f"--mesh {options.mesh} needs --engine jax: add --engine jax, or leave --mesh out"
         )
     if "keras" in sys.modules and sys.modules["keras"].backend.backend() != options.engine:
         raise UserError(
-            f"--engine {options.engine} comes too late, because Keras is already imported with "
-            f"another backend: start the process with KERAS_BACKEND={options.engine}"
+            f"--engine {options.engine} comes too late, because this process has already imported "
+            f"Keras with another backend: start it with KERAS_BACKEND={options.engine}"
         )
     os.environ["KERAS_BACKEND"] = options.engine
 
 
 def _join_workers() -> None:
-    """Joins the other processes: those that TF_CONFIG names, or else the cluster JAX detects."""
+    """Connects JAX to the processes in TF_CONFIG, or else to the cluster that JAX detects."""
     from macaron_tf.distribution import read_cluster
     from macaron_tf.distribution.hosts import join_hosts
 
@@ -110,7 +119,12 @@ def _join_workers() -> None:
 
 
 def _name_checkpoint(options: argparse.Namespace) -> None:
-    """Splits RUN@CHECKPOINT; raises if the place cannot have a checkpoint of that name."""
+    """Splits RUN@CHECKPOINT into `options.run` and `options.checkpoint`.
+
+    Raises:
+        UserError: `--checkpoint` is set, but `options.run` names a checkpoint already or is not a
+            run.
+    """
     if not options.checkpoint and "@" not in (options.run or ""):
         return
     from macaron_tf.places import locate
@@ -118,7 +132,9 @@ def _name_checkpoint(options: argparse.Namespace) -> None:
     found = locate(options.run)
     if options.checkpoint and (found.checkpoint or found.without_recipe):
         has = (
-            "names a checkpoint" if found.checkpoint else "is not a run: it has one set of weights"
+            "names a checkpoint already"
+            if found.checkpoint
+            else "is not a run with checkpoints, but a single set of weights"
         )
         raise UserError(f"{options.run} {has}: leave --checkpoint {options.checkpoint} out")
     if found.checkpoint:
@@ -126,7 +142,10 @@ def _name_checkpoint(options: argparse.Namespace) -> None:
 
 
 def _check_start(options: argparse.Namespace) -> None:
-    """Checks the arguments of `unless_resumed`; with `--resume`, sets `options.run` to it."""
+    """Checks that the command line describes a new run or names a run to resume, but not both.
+
+    With `--resume`, the function sets `options.run` to the resumed run. See `unless_resumed`.
+    """
     names = {action.dest: (action.option_strings or [action.dest])[0] for action in options.starts}
     given = [name for dest, name in names.items() if vars(options)[dest] is not None]
     missing = [names[dest] for dest in options.needed if vars(options)[dest] is None]
@@ -135,7 +154,10 @@ def _check_start(options: argparse.Namespace) -> None:
             needed = ", ".join(missing)
             options.parser.error(f"the following arguments are required: {needed}; or --resume RUN")
     elif given:
-        raise UserError(f"--resume: leave out {', '.join(given)}, which the run has saved")
+        raise UserError(
+            f"--resume cannot be combined with {', '.join(given)}, because the run has saved its "
+            "own values: leave these arguments out"
+        )
     else:
         options.run = options.resume
 
@@ -147,21 +169,25 @@ def source_forms(forms: dict[str, str]) -> str:
 
 
 def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
-    """Returns the sampling settings and the seed of `DRAWING`; raises if they have no effect."""
+    """Returns the sampling settings `top_k` and `top_p` as a dict, and the random seed.
+
+    Raises:
+        UserError: a flag of `DRAWING` is set, but the temperature is 0, which turns sampling off.
+    """
     values = {"top_k": 0, "top_p": 1.0, "seed": 1}
     given = {name: vars(options)[name] for name in values if vars(options)[name] is not None}
     if given and not options.temperature:
         flag = next(iter(given)).replace("_", "-")
         raise UserError(
             f"--{flag} has an effect on sampling only: leave it out, or give a --temperature "
-            "above 0"
+            "greater than 0"
         )
     values |= given
     return values, values.pop("seed")
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """The arguments that describe a new run, or `--resume RUN` instead of all of them."""
+    """Makes the arguments `parts` of a new run, and `--resume RUN`, which replaces all of them."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         starts = together(*parts)(parser)
@@ -170,7 +196,7 @@ def unless_resumed(*parts: Part) -> Part:
             action.required = False
             if not action.option_strings:
                 action.nargs = "?"
-        text = "continue this run with the recipe saved in it, instead of the arguments above"
+        text = "folder of a run to resume with its saved recipe; replaces the arguments above"
         place("--resume RUN", text)(parser)
         parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
@@ -178,75 +204,111 @@ def unless_resumed(*parts: Part) -> Part:
 
 
 def recipe(examples: str) -> Part:
-    """The arguments RECIPE, `TFDS` and `--set`, whose help quotes `examples`."""
+    """Makes the arguments RECIPE, `--data-dir`, `--download` and `--set`.
+
+    Args:
+        examples: settings that the help of `--set` shows as examples.
+    """
     return together(RECIPE, TFDS, settings(examples))
 
 
 def recipe_to_train(examples: str, *more: Part) -> Part:
-    """The arguments RECIPE, RUN and `more`, or `--resume RUN` instead; then `TFDS` and `--set`."""
+    """Makes the arguments of a command that trains a recipe or resumes a run.
+
+    Args:
+        examples: settings that the help of `--set` shows as examples.
+        more: further arguments that describe a new run.
+    """
     return together(unless_resumed(RECIPE, RUN_TO_TRAIN, *more), TFDS, settings(examples))
 
 
 def recipes(kind: str) -> Command:
-    """The command `recipes [NAME]` for recipes of the class `kind`, given as `module:class`."""
+    """Makes the command `recipes [NAME]`, which lists recipes or prints the recipe NAME.
+
+    Args:
+        kind: class of the recipes, as `module:class`.
+    """
     return command(
         "recipes",
-        "list the recipes, or print one as a file to start from",
+        "list the recipes, or print a recipe as a Python file to edit",
         "experiments.registry:run",
-        local_place("name", "a recipe", nargs="?"),
+        local_place("name", "recipe to print (default: list all recipes)", nargs="?"),
         lambda parser: parser.set_defaults(kind=kind),
     )
 
 
 def settings_of(kind: str) -> Command:
-    """The command `settings RECIPE [WORD ...]` for recipes of the class `kind`, `module:class`."""
-    text = "name of a recipe, which `recipes` lists, or a function of your own"
+    """Makes the command `settings RECIPE [WORD ...]`, which prints the settings of a recipe.
+
+    Args:
+        kind: class of the recipes, as `module:class`.
+    """
+    text = "name of a recipe (`recipes` lists them), or your own function that returns a recipe"
     start = local_place("recipe", text)
     run = "experiments.registry:run_settings"
     return settings_by(run, start, lambda parser: parser.set_defaults(kind=kind))
 
 
 def settings_by(run: str, start: Part, *parts: Part) -> Command:
-    """The command `settings`, run by the function `run`.
+    """Makes the command `settings`, which prints settings by calling `run`.
 
     Args:
-        run: function of the options that prints the settings, as `module:function`.
+        run: function that prints the settings, as `module:function`; it is called with the parsed
+            options.
         start: argument that names the recipe.
         parts: further arguments that `run` reads.
     """
     return command(
         "settings",
-        "list every setting of a recipe with its path, value, range and meaning",
+        "list the settings of a recipe with their paths, values, ranges and meanings",
         run,
         start,
-        argument("words WORD", "list only settings that contain one of these words", nargs="*"),
-        settings("model=NAME, for the settings of another model"),
+        argument(
+            "words WORD",
+            "words to look for in paths and meanings (default: list all settings)",
+            nargs="*",
+        ),
+        settings("model=NAME to list the settings of another model"),
         *parts,
     )
 
 
 def finetuning(*tasks: str) -> Part:
-    """The arguments of fine-tuning in a study: `--tasks`, `--source` and `--finetune-set`."""
+    """Makes the arguments `--tasks`, `--source` and `--finetune-set` of a study.
+
+    Args:
+        tasks: default tasks.
+    """
     text = f"tasks to fine-tune the runs on (default: {' '.join(tasks) or 'none'})"
     return together(
         argument("--tasks", text, nargs="+", default=list(tasks)),
-        place("--source", "examples of the task, such as tsv:FILE, if there is one task only"),
-        settings("epochs=1, for every fine-tuning", "--finetune-set"),
+        place(
+            "--source",
+            "source of the examples, such as tsv:FILE, if --tasks names a single task "
+            "(default: the task's own source)",
+        ),
+        settings("epochs=1, in every fine-tuning run", "--finetune-set"),
     )
 
 
-JSON = switch("--json", "print each answer as a line of JSON, in the form of `Pretrained.predict`")
+JSON = switch(
+    "--json", "write each answer as a line of JSON, with the output of `Pretrained.predict`"
+)
 RECIPE = local_place(
     "recipe",
-    "name of a recipe, which `recipes` lists, or a function of your own that returns one: "
+    "name of a recipe (`recipes` lists them), or your own function that returns a recipe, as "
     "FILE.py[:NAME] or package.module:NAME",
 )
-DATA_DIR = place("--data-dir DIR", "folder of TensorFlow Datasets; a run remembers it")
+DATA_DIR = place(
+    "--data-dir DIR",
+    "folder of TensorFlow Datasets (default: the folder that the run was trained with, or else "
+    "TFDS_DATA_DIR or ~/tensorflow_datasets)",
+)
 STUDY = together(
-    local_place("out", "folder of the runs and results"),
+    local_place("out", "folder for the runs and results"),
     count(
         "--seeds N",
-        "seeds of the runs (default 1 2 3)",
+        "random seeds, one run for each (default: 1 2 3)",
         [1, 2, 3],
         least=0,
         nargs="+",
@@ -255,47 +317,65 @@ STUDY = together(
 )
 TFDS = together(
     DATA_DIR,
-    switch("--download", "let TensorFlow Datasets download missing data sets"),
+    switch("--download", "download data sets that are missing in the folder of --data-dir"),
     lambda parser: parser.set_defaults(uses_tfds=True),
 )
 EXAMPLES = together(
-    place("--source", "source of the examples (default: that of the run, or of the task)"), TFDS
+    place(
+        "--source",
+        "source of the examples (default: the source of the run, or else of the task)",
+    ),
+    TFDS,
 )
 RUN = place("run", "folder of the run")
 TRAINED = together(RUN, checkpoint())
-RUN_TO_TRAIN = place("run", "folder of the run; a run that exists there is resumed")
-VOCABULARY = place("--vocabulary DIR", "use this vocabulary instead of training one")
+RUN_TO_TRAIN = place("run", "folder for the run; if it holds a run already, that run is resumed")
+VOCABULARY = place("--vocabulary DIR", "folder of the vocabulary (default: train a vocabulary)")
 LOWER_CASE = yes_or_no(
     "--lower-case",
-    "whether another library's model lower-cases text, if its files do not tell",
+    "whether the model lower-cases text; needed only for another library's files without this "
+    "information",
 )
 INIT_NONE = together(
-    argument("--model NAME", "name in the model catalog, with --init none"),
-    place("--vocabulary DIR", "folder of the vocabulary, with --init none"),
+    argument("--model NAME", "name of a model in the catalog; required with --init none"),
+    place("--vocabulary DIR", "folder of the vocabulary; required with --init none"),
     LOWER_CASE,
 )
 DRAWING = together(
-    count("--top-k K", "sample from the K most probable tokens; 0: from all", least=0),
-    count("--top-p P", "sample from the most probable tokens that make up P", least=0.0),
-    count("--seed", "seed of the sampling (default 1)", least=0),
+    count(
+        "--top-k K",
+        "number of most probable tokens to sample from (default: 0, which means all tokens)",
+        least=0,
+    ),
+    count(
+        "--top-p P",
+        "total probability of the most probable tokens to sample from (default: 1.0, which means "
+        "all tokens)",
+        least=0.0,
+    ),
+    count("--seed", "random seed of sampling (default: 1)", least=0),
 )
 DEVICES = together(
     group(
         "devices",
         argument(
             "--strategy",
-            "devices to compute on. mirrored: all GPUs of this machine; multi_worker: this process "
-            "and the others that TF_CONFIG names, with --engine jax also a TPU slice or a SLURM "
-            "job (default: the first GPU, or the CPU if there is none)",
+            "devices to compute on; mirrored means all GPUs of this machine, and multi_worker "
+            "means all processes in TF_CONFIG or, with --engine jax, in a TPU slice or a SLURM "
+            "job (default: the first GPU, or the CPU if there is no GPU)",
             choices=STRATEGIES,
         ),
         count(
             "--replicas N",
-            "with mirrored: number of devices, or, without a GPU, of virtual CPUs (default 2)",
+            "number of devices for --strategy mirrored (default: all GPUs, or 2 virtual CPUs if "
+            "there is no GPU)",
         ),
-        argument("--tpu NAME", "with tpu: name of the TPU; local on a TPU VM (default local)"),
-        text="any number of devices sees the same batches, and without dropout gives the same "
-        "results",
+        argument(
+            "--tpu NAME",
+            "name of the TPU for --strategy tpu (default: local, the TPU of this TPU VM)",
+        ),
+        text="The number of devices does not change the batches and, without dropout, does not "
+        "change the results.",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )
@@ -303,15 +383,15 @@ ENGINE = group(
     "engine",
     argument(
         "--engine",
-        "backend of Keras for the training (default tensorflow); both write the same checkpoints, "
-        "and each can resume the other's runs",
+        "Keras backend for training (default: tensorflow); checkpoints have the same format, so "
+        "each backend can resume runs of the other",
         choices=ENGINES,
     ),
     argument(
         "--mesh AXES",
-        "with jax: number of devices along each axis, such as data=4,model=2; data splits the "
-        "batches, model splits the weights (default data=1, one device; with --strategy "
-        "multi_worker all devices of all processes along data)",
+        "number of devices along each axis, such as data=4,model=2, for --engine jax; the axis "
+        "data splits batches, and the axis model splits weights (default: data=1; with --strategy "
+        "multi_worker, all devices of all processes along data)",
     ),
 )
 CALLBACKS = together(
@@ -319,17 +399,20 @@ CALLBACKS = together(
         "watching",
         argument(
             "--callback MODULE:CLASS",
-            "Keras callback, such as your own or that of W&B or MLflow; with arguments: "
-            "'MODULE:CLASS(key=value)'; may be repeated",
+            "Keras callback class, such as your own or a class of W&B or MLflow; "
+            "'MODULE:CLASS(key=value)' passes arguments; may be repeated",
             action="append",
         ),
-        argument("--profile START:STOP", "trace these updates for TensorBoard, in RUN"),
+        argument(
+            "--profile START:STOP",
+            "first and last update to profile; TensorBoard shows the trace in RUN/tensorboard",
+        ),
     ),
     lambda parser: parser.set_defaults(uses_callbacks=True),
 )
 TRAINING_DEVICES = together(DEVICES, ENGINE)
 DATA_SERVICE = argument(
     "--data-service HOST:PORT",
-    "address of a `python -m experiments.data_service` that makes the batches; several addresses, "
-    "separated by commas, are shared out among the workers",
+    "address of `python -m experiments.data_service`, which then makes the batches; several "
+    "addresses, separated by commas, are distributed among the workers",
 )

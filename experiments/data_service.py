@@ -1,23 +1,25 @@
-"""Makes the batches of a training in another process, on this machine or another one.
+"""Makes the batches of a training run in another process, which may run on another machine.
 
     python -m experiments.data_service --port 5050
     python -m experiments.pretrain train bert_base runs/bert --corpus gs://bucket/corpus \\
         --data-service HOST:5050
 
-Use it if an accelerator waits for the CPU: the service then reads, shuffles and masks the corpus.
-With `translate train --data-service HOST:5050` it makes the batches of sentence pairs.
+Use the service if an accelerator waits for the CPU. The service then reads, shuffles and masks the
+corpus. With `translate train --data-service HOST:5050` the service makes the batches of sentence
+pairs.
 
-The batches and their order are the same as without the service, also after a restart. The corpus,
-or the cache (MACARON_TF_CACHE) with the tokenized pairs, must have the same path on both machines.
-If the service dies, the training stops with an error: start both again, and the training resumes
-from its checkpoint.
+The service changes neither the batches nor their order, even if training is interrupted and
+resumed. The corpus must have the same path on both machines. For sentence pairs, the cache folder
+MACARON_TF_CACHE must have the same path. If the service dies, training stops with an error. Start
+the service again and give the training command again: training resumes from the last checkpoint.
 
-One service can serve several trainings, or all processes of one training, each with its own
-batches. If one is too slow, start a service for each process and give their addresses, separated by
-commas.
+One service can serve several training runs, or all processes of a training run, each with its own
+batches. If one service is too slow, start a service for each process and give all addresses,
+separated by commas.
 
-The service listens on PORT and PORT + 1, without passwords: anyone who reaches these ports can run
-TensorFlow programs here. Keep them inside your own network. SIGTERM or Ctrl-C stops the service.
+The service listens on PORT and PORT + 1 without passwords: anyone who reaches these ports can run
+TensorFlow programs on this machine. Keep the ports inside your own network. SIGTERM or Ctrl-C stops
+the service.
 """
 
 import argparse
@@ -31,7 +33,11 @@ from macaron_tf.errors import UserError
 
 
 def _check_port(port: int) -> None:
-    """Raises if a port is taken: TensorFlow's servers would share it and get half of its calls."""
+    """Raises a `UserError` if another process listens on the port.
+
+    Without this check, TensorFlow's server would share the port and receive only part of the
+    requests.
+    """
     try:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -39,20 +45,20 @@ def _check_port(port: int) -> None:
     except OSError as error:
         raise UserError(
             f"cannot listen on port {port} ({error.strerror}): give another --port from 1024 to "
-            "65534, such that it and the next one are free"
+            "65534 such that PORT and PORT + 1 are free"
         ) from error
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Serves until SIGTERM or Ctrl-C."""
+    """Makes batches for training runs until SIGTERM or Ctrl-C."""
     for port in (options.port, options.port + 1):
         _check_port(port)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    # A training on the same machine needs the accelerator; batches are made on the CPU.
+    # Leaves the accelerators to training runs on this machine: batches are made on the CPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    # Imported late: `--help` and the check of the ports need no TensorFlow.
+    # Imported late, because `--help` and the check of the ports do not need TensorFlow.
     from tensorflow.data.experimental import service
 
     from macaron_tf.data.service import offer
@@ -80,13 +86,13 @@ main = cli.single_program(
     "experiments.data_service:serve",
     cli.count(
         "--port PORT",
-        "port for requests; the batches come from PORT + 1 (default 5050)",
+        "port for requests (default: 5050); the service sends batches from PORT + 1",
         5050,
         below=65535,
     ),
     cli.argument(
         "--host NAME",
-        "name or address by which trainings reach this machine (default %(default)s)",
+        "host name or address at which training runs reach this machine (default: %(default)s)",
         default=socket.gethostname(),
     ),
 )

@@ -1,4 +1,4 @@
-"""Training of encoders on the examples of a task, with lengths given in epochs."""
+"""Training of encoders on the examples of a task, with the training length in epochs."""
 
 import dataclasses
 import os
@@ -32,25 +32,28 @@ NOTHING = "none"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecipe(Recipe):
-    """A recipe of an encoder with lengths in epochs, which are passes over the training set.
+    """Recipe of an encoder that trains for a number of epochs.
 
-    When the number of training examples is known, settings in epochs or fractions become numbers of
-    updates in `training`; the run's recipe.json holds both. Setting `training.max_steps`,
-    `training.warmup_steps` or `training.validate_every` explicitly turns its counterpart here off.
+    An epoch is a pass over the training set. When the size of the training set is known, `resolved`
+    converts epochs and fractions into update counts in `training`. The run's recipe.json holds
+    both. A user who sets `training.max_steps`, `training.warmup_steps` or `training.validate_every`
+    turns off the corresponding setting below.
 
     Attributes:
-        task: name of a task, see `macaron_tf.data.tasks.definitions`.
-        source: source of the examples, see `macaron_tf.data.tasks.examples`.
-        init: the weights to start from, see `read_init`.
-        batch_size: examples in a micro-batch.
-        epochs: passes over the training set; None: as many updates as `training.max_steps`.
-        warmup_fraction: fraction of the updates that is warm-up; None: `training.warmup_steps`
-            updates.
-        validate_epochs: epochs between validations; None: `training.validate_every` updates.
-        max_length: greatest length of a row, with special tokens.
+        task: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
+        source: source of the examples; see `macaron_tf.data.tasks.examples`.
+        init: pre-trained model to start from, or `none` for random weights; see `read_init`.
+        batch_size: number of examples in a micro-batch.
+        epochs: number of passes over the training set; `None` means `training.max_steps` updates.
+        warmup_fraction: fraction of all updates that is warm-up; `None` means
+            `training.warmup_steps` updates.
+        validate_epochs: number of epochs between validations; `None` means
+            `training.validate_every` updates.
+        max_length: maximum number of tokens in a row, including special tokens.
     """
 
-    # These may differ when a run is resumed; the numbers of updates that follow are compared.
+    # These settings may differ when a run is resumed, because the update counts that they
+    # determine are compared instead.
     may_change: typing.ClassVar[tuple[str, ...]] = (
         *MAY_CHANGE,
         "epochs",
@@ -59,7 +62,7 @@ class EpochRecipe(Recipe):
     )
 
     by_argument: typing.ClassVar = {"task": "TASK", "init": "--init", "source": "--source"}
-    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # of supported models
+    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # classes of supported models
 
     task: str
     source: str | None
@@ -73,7 +76,7 @@ class EpochRecipe(Recipe):
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
         config = super().model_config(vocab_size)
         if not isinstance(config, self.configs):
-            self.expect_model(config, EncoderConfig, "is no encoder")
+            self.expect_model(config, EncoderConfig, "is not an encoder")
         self.expect_positions(config, "max_length", self.max_length)
         return config
 
@@ -81,7 +84,10 @@ class EpochRecipe(Recipe):
         return {**super().usage(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
-        """Turns off the setting in epochs that the setting `path`, in updates, replaces."""
+        """Returns the recipe without the setting in epochs that the setting `path` replaces.
+
+        For example, if `path` is `training.max_steps`, the returned recipe has `epochs=None`.
+        """
         computed = {
             "training.max_steps": "epochs",
             "training.warmup_steps": "warmup_fraction",
@@ -90,7 +96,7 @@ class EpochRecipe(Recipe):
         return self.changed(**{computed[path]: None}) if path in computed else self
 
     def resolved(self, examples: int) -> "EpochRecipe":
-        """Returns the recipe with its numbers of updates for a training set of `examples`."""
+        """Returns the recipe with update counts for a training set of `examples` examples."""
         training = self.training
         updates = -(-examples // self.batch_size) / training.accumulation_steps  # per epoch
         changes = {"max_steps": training.max_steps}
@@ -112,26 +118,30 @@ def read_init(
     kinds: Sequence[str] = ("encoder", "reader", "words"),
     pooling: bool = False,
 ) -> Start:
-    """Reads the network, or its configuration, to start from, which `--init` names.
+    """Loads the pre-trained model that `--init` names, or prepares a start from random weights.
 
     Args:
-        given: a place that `macaron_tf.load` reads, or `none` for random weights.
-        model: name in the model catalog; only with `none`.
-        vocabulary: folder of the vocabulary. With `none` it is required; otherwise it must equal
-            the vocabulary of `given`.
-        lower_case, pooling: see `macaron_tf.load`.
-        kinds: accepted kinds of networks, see `macaron_tf.starts.KINDS`.
+        given: value of `--init`, which is a location that `macaron_tf.load` reads, or `none` for
+            random weights.
+        model: model's name in the catalog; allowed only with `none`.
+        vocabulary: folder of the vocabulary. With `none` it is required. Otherwise it must equal
+            the vocabulary of the loaded model.
+        lower_case: whether the model lower-cases text, for a model whose files do not say so.
+        kinds: accepted types of networks, which are keys of `macaron_tf.starts.KINDS`.
+        pooling: whether to read the pooling of a sentence-transformers model.
     """
     if given == NOTHING:
         if not model or not vocabulary:
-            raise UserError("--init none needs --model NAME and --vocabulary DIR")
+            raise UserError("--init none needs --model NAME and --vocabulary DIR: give both")
         if isinstance(catalog.CONFIGS.get(model), ElmoConfig):
-            raise UserError(f"--model {model} needs pre-trained weights: give --init RUN")
+            raise UserError(
+                f"--model {model} needs pre-trained weights: give --init RUN instead of --init none"
+            )
         return Start(given, load_encoder_vocabulary(vocabulary), model)
     if model:
         raise UserError(
-            f"--model {model} goes with --init none, because {given} has its own model: leave "
-            "--model out"
+            f"--model {model} is allowed only with --init none, because {given} determines the "
+            "model: leave --model out"
         )
     init = start_of(given, load(given, lower_case, pooling), kinds)
     if vocabulary:
@@ -145,37 +155,45 @@ def init_of_run(
     vocabulary: str | os.PathLike | None = None,
     lower_case: bool | None = None,
 ) -> Start:
-    """The start of an `EpochRecipe`'s run that is resumed; see `read_init`."""
+    """Loads the model that a run of an `EpochRecipe` started from, in order to resume the run.
+
+    Args:
+        run: the run to resume.
+        model, vocabulary, lower_case: arguments of `read_init`.
+    """
     recipe = run.recipe
     if recipe.init != NOTHING:
         return read_init(recipe.init, model, vocabulary, lower_case)
     if model or vocabulary:
-        raise UserError("--resume: leave out --model and --vocabulary, which the run has saved")
+        raise UserError(
+            "--resume cannot be combined with --model or --vocabulary, because the run has saved "
+            "both: leave them out"
+        )
     return Start(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
 
 
 def warn_start(
     init: Start, recipe: EpochRecipe, language: str | None = None, mend: str = ""
 ) -> None:
-    """Warns on stderr if no language is named, or if rows exceed the length trained before.
+    """Warns on stderr if no language is chosen, or if rows are longer than those in pre-training.
 
     Args:
-        init: the model that the training starts from.
-        recipe: the recipe of the training.
-        language: language of the texts; None: not named, so the first one of the model is used.
+        init: the model that training starts from.
+        recipe: the recipe to train.
+        language: language of the texts; `None` means the first language of the model.
         mend: end of the warning about languages; `{}` stands for the model's other languages.
     """
     if len(init.languages) > 1 and not language:
         first, *others = init.languages
         print(
-            f"warning: texts are read as {first}, the first language of {init.given}"
+            f"warning: the model reads all texts as {first}, the first language of {init.given}"
             + mend.format(", ".join(others)),
             file=sys.stderr,
         )
     if init.trained_length is not None and recipe.max_length > init.trained_length:
         print(
             f"warning: {init.given} was trained on rows of at most {init.trained_length} tokens: "
-            f"set max_length={init.trained_length}, or expect worse results beyond that",
+            f"set max_length={init.trained_length}, or expect worse results on longer rows",
             file=sys.stderr,
         )
 
@@ -183,7 +201,10 @@ def warn_start(
 def example_batches(
     encoded: EncodedExamples, batch_size: int, strategy: tf.distribute.Strategy
 ) -> ExampleBatches:
-    """Batches of 4 different row lengths; of one on a TPU, which compiles each shape."""
+    """Makes batches with at most 4 padded lengths, which keeps the padding short.
+
+    On a TPU all batches have the same length, because a TPU compiles the model for each length.
+    """
     return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)
 
 
@@ -195,7 +216,14 @@ def train_examples(
     strategy: tf.distribute.Strategy,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a run on tokenized examples; its recipe is `EpochRecipe.resolved`. See `train_run`."""
+    """Trains a run on tokenized examples.
+
+    Args:
+        run: the run; its recipe must be the output of `EpochRecipe.resolved`.
+        examples: the tokenized training examples.
+        validation, strategy, callbacks: arguments of `train_run`.
+        init: the model that training starts from.
+    """
     recipe = run.recipe
     rows = example_batches(examples, recipe.batch_size, strategy)
     print(f"{recipe.task}: {rows.summary()}", flush=True)

@@ -12,16 +12,16 @@ from macaron_tf.cli.program import decoded
 from macaron_tf.errors import TextError, UserError
 from macaron_tf.io import paths as storage
 
-CHUNK = 256  # greatest number of lines answered together
+CHUNK = 256  # maximum number of lines that are answered together
 
 
 def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
-    """Yields lines in chunks of at most `most`, without waiting for a chunk to fill.
+    """Yields lines in chunks of at most `most` lines, without waiting for a chunk to fill.
 
-    So a person who types, or a slow program, gets each answer at once.
+    A person who types a line therefore gets the answer at once.
     """
     waiting: queue.Queue = queue.Queue(maxsize=4 * most)
-    end: list[Exception] = []  # the error of reading, if there was one
+    end: list[Exception] = []  # the exception that ended reading, if any
 
     def read():
         try:
@@ -35,7 +35,7 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
     chunk: list[str] = []
     while True:
         try:
-            # Lines of a file come within microseconds of each other; lines of a person do not.
+            # Lines of a file arrive within microseconds of each other; typed lines do not.
             line = waiting.get(timeout=0.02) if chunk else waiting.get()
         except queue.Empty:
             line = None
@@ -52,7 +52,12 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
-    """Opens the file that `flag` names; stdin if `name` is None."""
+    """Opens the file `name`, or stdin if `name` is `None`.
+
+    Args:
+        name: path of the file, or `None`.
+        flag: flag that gives `name`, for error messages.
+    """
     if name is None:
         yield sys.stdin.buffer
         return
@@ -65,9 +70,10 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
-    """Opens the file of `--output` to write; stdout if `name` is None.
+    """Opens the file `name` for writing, or stdout if `name` is `None`.
 
-    The file is written under another name and renamed at the end.
+    The data go to a temporary file, which is renamed to `name` at the end. An interrupted command
+    therefore leaves no incomplete file.
     """
     if name is None:
         yield sys.stdout.buffer
@@ -81,22 +87,29 @@ def json_line(answer: Any) -> str:
 
 
 def refuse_beside_json(mend: str, **flags: Any) -> None:
-    """Raises if any of `flags` (name to value) is set, because `--json` does not support them."""
+    """Raises a `UserError` if a flag is set that `--json` does not support.
+
+    Args:
+        mend: end of the error message, which says what to do.
+        flags: value of each flag; a true value means that the flag is set.
+    """
     if given := [name for name, value in flags.items() if value]:
         flag = given[0].replace("_", "-")
-        raise UserError(f"--{flag} does not go with --json: {mend}")
+        raise UserError(f"--{flag} cannot be combined with --json: {mend}")
 
 
 def answer_lines(
     given: str | None, output: str | None, answer: Callable[[list[str], int], str]
 ) -> None:
-    """Answers the lines of `--input` or stdin in order, in the chunks of `arriving`.
+    """Reads lines, answers them in order, and writes the answers.
+
+    The lines are answered in the chunks of `arriving`.
 
     Args:
-        given: file of the lines; None: stdin.
-        output: file of the answers; None: stdout.
-        answer: `answer(lines, number)` returns the text that answers the lines, the first of which
-            has the line number `number`.
+        given: file of the lines; `None` means stdin.
+        output: file for the answers; `None` means stdout.
+        answer: function that returns the answers to a chunk as text. Its arguments are the lines
+            and the line number of the first line, counted from 1.
     """
     first = 1
     with opened_input(given) as lines, opened_output(output) as out:
@@ -114,5 +127,10 @@ def answer_lines(
 def answer_json(
     given: str | None, output: str | None, predict: Callable[[list[str]], list[Any]]
 ) -> None:
-    """Answers lines, as `answer_lines` does, by a model's `predict`, each in a line of JSON."""
+    """Reads lines, answers them by a model's `predict`, and writes one line of JSON per answer.
+
+    Args:
+        given, output: see `answer_lines`.
+        predict: function that returns a list with one answer for each line.
+    """
     answer_lines(given, output, lambda lines, _: "".join(map(json_line, predict(lines))))

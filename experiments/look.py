@@ -1,15 +1,16 @@
-"""Draws a model's attention, and how far back the state of a recurrence depends on its input.
+"""Draws a model's attention weights, and the derivatives of a SwishRNN's state by its inputs.
 
     python -m experiments.look RUN "A man rides a horse."
     python -m experiments.look RUN "A man rides a horse." "Ein Mann reitet ein Pferd."
 
-RUN is any place that `macaron_tf.load` reads: an encoder, a language model or an encoder-decoder.
-The pictures show the attention weights of every layer and head, and their mean. For blocks with a
-SwishRNN they show the size of the derivative of its state by earlier inputs.
+RUN is the folder of a run, or another location that `macaron_tf.load` reads. The model is an
+encoder, a language model or an encoder-decoder. The pictures show the attention weights of every
+layer and head, and the mean over layers and heads. For a block with a SwishRNN, a picture shows how
+much the state at each position depends on earlier inputs.
 
-An encoder reads two texts as a pair. A translator's pictures are those of the translation that it
-finds for the first text, or of the second text as the translation. DIR/look.npz holds all numbers
-and the tokens.
+An encoder reads two texts as a pair. A translator takes the second text as the translation of the
+first text; without a second text, it translates the first text itself. DIR/look.npz holds all
+numbers and the tokens.
 """
 
 import argparse
@@ -41,14 +42,16 @@ from macaron_tf.tasks.translation import Translation
 from macaron_tf.text.base import PairVocabulary, PieceVocabulary
 
 _PANEL = 1.3  # width of a head's panel in inches
-_READABLE = 60  # most tokens that a picture labels
+_READABLE = 60  # maximum number of tokens that a picture labels
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the model on the texts and writes pictures and numbers."""
+    """Runs the command `look`: runs the model on the texts and writes pictures and numbers."""
     check_whole(options.texts)
     if len(options.texts) > 2:
-        raise UserError(f"{len(options.texts)} texts are given: give one or two, each in quotes")
+        raise UserError(
+            f"there are {len(options.texts)} texts: give one text or two, each in quotes"
+        )
     place = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
     found = load(place)
     network, stack = found.network, found.network
@@ -56,8 +59,8 @@ def run(options: argparse.Namespace) -> None:
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
         raise UserError(
-            f"{place} holds the network {type(network).__name__}, which has no attention or "
-            "SwishRNN to show: give an encoder, a language model or a translator"
+            f"{place} holds a {type(network).__name__}, which has no attention or SwishRNN to "
+            "show: give an encoder, a language model or an encoder-decoder"
         )
     if found.vocabulary is None:
         raise needs_vocabulary(place)
@@ -68,8 +71,8 @@ def run(options: argparse.Namespace) -> None:
     if not kept:
         blocks = ", ".join(found.config.blocks)
         raise UserError(
-            f"{place} has only {blocks} blocks, without attention or a SwishRNN: give a model with "
-            "other blocks"
+            f"{place} has only {blocks} blocks, which have neither attention nor a SwishRNN: give "
+            "a model with other blocks"
         )
     _write(as_path(options.out), kept, tokens)
 
@@ -77,11 +80,13 @@ def run(options: argparse.Namespace) -> None:
 def _read(
     place: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Encodes the texts for an encoder or a language model: the inputs and their tokens."""
+    """Encodes the texts for an encoder or a language model; returns its inputs and the tokens."""
     vocabulary = found.vocabulary
     if isinstance(found.network, LanguageModel):
         if len(texts) > 1:
-            raise UserError(f"{place} is a language model: give one text")
+            raise UserError(
+                f"{place} is a language model, which reads one text: leave out the rest"
+            )
         inputs = {"token_ids": found.task.generator.row(texts[0])}
     else:
         columns = [[text] for text in texts]
@@ -96,9 +101,10 @@ def _read(
 def _answered(
     place: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Encodes the texts for an encoder-decoder: the inputs and their tokens.
+    """Encodes the texts for an encoder-decoder; returns its inputs and the tokens.
 
-    The target is the second text, or else the model's own answer.
+    The target is the second text. Without a second text, the target is the model's own output for
+    the first text.
     """
     vocabulary, longest = found.vocabulary, found.config.longest
     task = found.task
@@ -115,7 +121,7 @@ def _answered(
             result = task.search(ids)
             target = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
     elif len(texts) > 1:
-        raise UserError(f"{place} is no translator: give one text")
+        raise UserError(f"{place} is not a translator, so it reads a single text: give one text")
     else:
         generator = found.task.generator
         source, begin = generator.row(texts[0]), [*generator.answer_start]
@@ -136,15 +142,16 @@ def _answered(
 
 def _check_length(place: str, length: int, longest: int | None) -> None:
     if length < 1:
-        raise UserError("there is no text to look at: give some words")
+        raise UserError("the text is empty: give at least one word")
     if longest is not None and length > longest:
         raise UserError(
-            f"the text has {length} tokens, but {place} reads at most {longest}: shorten the text"
+            f"the text has {length} tokens, but {place} reads at most {longest} tokens: shorten "
+            "the text"
         )
 
 
 def _names(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
-    """The tokens as text, with ▁ for a space before a word; T5's sentinel n is <n>."""
+    """Returns the text of each token, with ▁ for a space; sentinel n of T5 becomes <n>."""
     return [
         vocabulary.piece_name(number).replace(" ", "▁")
         if number < vocabulary.pieces
@@ -154,10 +161,16 @@ def _names(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
 
 
 def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
-    """Writes the pictures and DIR/look.npz, and prints the names of the files."""
+    """Writes the pictures and `out`/look.npz, and prints the paths of the files.
+
+    Args:
+        out: folder for the files.
+        kept: pairs of a layer and its attention weights, or of a SwishRNN and its inputs.
+        tokens: tokens of the inputs and targets, as arrays to store by name.
+    """
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
-    sides = {  # tokens of the rows and of the columns
+    sides = {  # tokens of the rows, tokens of the columns
         "encoder": (columns, columns),
         "source_encoder": (columns, columns),
         "decoder": (tokens.get("read_tokens", columns),) * 2,
@@ -192,7 +205,7 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
 
 
 def _kind(layer) -> str:
-    """The name of the picture that shows a layer."""
+    """Returns the name of the picture that shows a layer."""
     parts = layer.path.split("/")
     side = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
     if isinstance(layer, SwishRNN):
@@ -201,7 +214,7 @@ def _kind(layer) -> str:
 
 
 def _stacked(weights: list[np.ndarray]) -> np.ndarray:
-    """Stacks the weights `(H, T, S)` of N layers; NaN fills up layers with fewer heads."""
+    """Stacks the weights `(H, T, S)` of N layers; NaN fills up layers with fewer than H heads."""
     heads = max(map(len, weights))
     missing = [((0, heads - len(each)), (0, 0), (0, 0)) for each in weights]
     pairs = zip(weights, missing, strict=True)
@@ -209,16 +222,17 @@ def _stacked(weights: list[np.ndarray]) -> np.ndarray:
 
 
 def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
-    """The size of the derivative of a recurrence's state t by its input s, `(T, T)` float64.
+    """Returns the size of the derivative of a SwishRNN's state t by its input s, `(T, T)` float64.
 
-    The derivative dc[t]/dx[s] is one number per channel, because the recurrence does not mix
-    channels: (1 - J[s]) J[s+k] ... J[t], see `macaron_tf.kernels.recurrence`. The result is its
-    root mean square over channels: 1 if the state equals the input; 0 if nothing of the input is
-    left, if s is after t, or if t - s is no multiple of the step size k.
+    The recurrence does not mix channels, so dc[t]/dx[s] is one number per channel: (1 - J[s])
+    J[s+k] ... J[t], see `macaron_tf.kernels.recurrence`. The function returns the root mean square
+    over channels. The value is 1 if the state equals the input. The value is 0 if the state does
+    not depend on the input, if s > t, or if t - s is not a multiple of the step size k.
 
     Args:
         layer: the layer with the recurrence.
-        inner: `(1, T, 2 R)`, the concatenated inputs of the recurrence and the gate.
+        inner: `(1, T, 2 R)`, the inputs of the recurrence and of the gate, concatenated; R is the
+            number of channels.
     """
     step, width = layer.step_size, layer.inner_dim
     x = tf.cast(inner[:, :, :width], tf.float32)
@@ -238,9 +252,11 @@ def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
 
 
 def heads_figure(weights: np.ndarray) -> Figure:
-    """Draws weights `(N, H, T, S)`: a row for each layer, a column for each head and their mean.
+    """Draws attention weights `(N, H, T, S)` of N layers with H heads as a grid of panels.
 
-    Rows of a panel are queries and columns are keys; the darkest colour is its greatest weight.
+    The grid has a row for each layer, a column for each head, and a column for the mean over heads.
+    In a panel, rows are queries and columns are keys. The darkest colour is the largest weight of
+    the panel.
     """
     layers, heads, *shape = weights.shape
     size = (_PANEL * (heads + 1) + 0.5, _PANEL * layers * min(3.0, shape[0] / shape[1]) + 0.5)
@@ -261,7 +277,7 @@ def heads_figure(weights: np.ndarray) -> Figure:
 
 
 def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Draws attention weights `(T, S)` with the tokens of queries (rows) and keys (columns)."""
+    """Draws attention weights `(T, S)`, with query tokens as row and key tokens as column names."""
     size = [2.0 + min(0.24 * len(names), 12.0) for names in (columns, rows)]
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
@@ -275,7 +291,11 @@ def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str
 
 
 def distance_figure(norms: np.ndarray) -> Figure:
-    """Draws the mean of `state_derivatives` `(N, T, T)` by distance t - s, a curve per layer."""
+    """Draws a curve of the mean derivative at each distance t - s, for each layer.
+
+    Args:
+        norms: output of `state_derivatives` for N layers, `(N, T, T)`.
+    """
     figure = Figure(figsize=(6.0, 3.6), layout="constrained")
     axis = figure.subplots()
     for number, layer in enumerate(norms):
@@ -293,10 +313,15 @@ main = cli.single_program(
     "experiments.look",
     __doc__,
     "experiments.look:run",
-    cli.place("run", "folder of a run, or another place that `macaron_tf.load` reads"),
-    cli.argument("texts TEXT", "one sentence, or two", nargs="+"),
-    cli.place("--out DIR", "folder of the pictures (default %(default)s)", default="look"),
-    cli.checkpoint("checkpoint of a run: average, best, last or a step's number"),
+    cli.place("run", "folder of a run, or another location that `macaron_tf.load` reads"),
+    cli.argument("texts TEXT", "one text, or two texts that form a pair", nargs="+"),
+    cli.place(
+        "--out DIR", "folder for the pictures and numbers (default: %(default)s)", default="look"
+    ),
+    cli.checkpoint(
+        "checkpoint of the run: average, best, last or a step number (default: chosen as by "
+        "`macaron_tf.load`)"
+    ),
 )
 
 if __name__ == "__main__":

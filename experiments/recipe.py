@@ -1,4 +1,7 @@
-"""Recipes: a frozen dataclass holds every setting of a run and is saved in the run's folder."""
+"""Recipes, which are frozen dataclasses that hold every setting of a run.
+
+A run saves its recipe as JSON in its folder.
+"""
 
 import contextlib
 import dataclasses
@@ -16,7 +19,7 @@ from macaron_tf.plug_ins import allow_within
 from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
-# Settings of a training's length, validation and saving: they may change when a run is resumed.
+# Settings of training length, validation and saving, which may change when a run is resumed.
 MAY_CHANGE = tuple(
     f"training.{name}"
     for name in (
@@ -32,32 +35,32 @@ MAY_CHANGE = tuple(
     )
 )
 
-# Settings that a model card always shows; it leaves out others that have their default values.
+# Settings that a model card always shows. It shows other settings only if they are not defaults.
 SHOWN = ("objective", "batch_size", "max_tokens", "vocabulary.kind", "vocabulary.size")
 SHOWN += ("training.optimizer", "training.learning_rate", "training.schedule")
 SHOWN += ("training.max_steps", "training.warmup_steps", "training.seed")
 
-_MANY = 2**30  # vocabulary size of a network that is not built, above all adaptive cutoffs
+_MANY = 2**30  # vocabulary size of an unbuilt network, greater than all adaptive softmax cutoffs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe(Settings):
-    """The settings that recipes of every kind share.
+    """Settings that all types of recipes share.
 
     Attributes:
-        model: name in the model catalog.
-        training: settings of training.
-        model_options: fields of the model's configuration that differ from the catalog's, as
-            (name, value) pairs.
+        model: name of the model in the catalog.
+        training: training settings.
+        model_options: pairs of a configuration field and a value, for fields that differ from the
+            catalog.
     """
 
-    # Name of the kind in a run's recipe.json, and the command that runs it.
+    # Type of the recipe in a run's recipe.json, and the command for recipes of this type.
     kind: typing.ClassVar[str] = ""
     command: typing.ClassVar[str] = ""
-    # Settings that may change when a run is resumed. A path that ends in a dot is a whole section.
+    # Settings that may change when a run is resumed. A path with a dot at its end is a section.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 
-    # Settings that an argument of the command decides, and the argument's name.
+    # Settings that an argument of the command determines, and the name of the argument.
     by_argument: typing.ClassVar[dict[str, str]] = {}
 
     model: str
@@ -65,40 +68,54 @@ class Recipe(Settings):
     model_options: tuple[tuple[str, typing.Any], ...] = ()
 
     def changed(self, **values) -> typing.Self:
-        """Returns the recipe with fields replaced. A dict replaces fields of nested settings:
-        `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`.
+        """Returns the recipe with fields replaced. A dict replaces fields of nested settings.
+
+        For example, `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`
+        changes the learning rate and keeps the other training settings.
         """
         return _changed(self, values)
 
     def model_config(self, vocab_size: int | None = None) -> EncoderConfig | EncoderDecoderConfig:
-        """The model's configuration with `model_options`; without `vocab_size`, of 8 ids."""
+        """Returns the model's configuration with `model_options` applied.
+
+        Args:
+            vocab_size: vocabulary size; `None` means 8, for callers that do not use it.
+
+        Raises:
+            UserError: `model_options` sets the vocabulary size.
+        """
         options = dict(self.model_options)
         if "vocab_size" in options:
             raise UserError(
-                "model.vocab_size follows from the vocabulary: set the vocabulary's size instead"
+                "model.vocab_size cannot be set, because it is the size of the vocabulary: set the "
+                "vocabulary size instead"
             )
         return self.catalog_config(vocab_size=vocab_size or 8, **options)
 
     def catalog_config(self, **options):
-        """The catalog's configuration of the model, with fields replaced."""
+        """Returns the catalog's configuration of the model, with the given fields replaced."""
         with naming("model"):
             return catalog.config(self.model, **options)
 
     @property
     def model_name(self) -> str:
-        """The catalog's name of the model, followed by sizes that `model_options` change."""
+        """The model's name in the catalog, followed by the sizes that `model_options` changes."""
         return catalog.sized_name(self.model, dict(self.model_options))
 
     def network(self, config) -> keras.Model:
-        """The unbuilt network of a model's configuration, in the recipe's dtype policy."""
+        """Makes the unbuilt network of a model's configuration, with the recipe's dtype policy."""
         return catalog.network(config, self.training.dtype_policy)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
-        """The training objective; with `static_shapes`, no shape depends on values (for a TPU)."""
+        """Makes the training objective.
+
+        Args:
+            static_shapes: whether no tensor's shape may depend on values, as TPUs and JAX require.
+        """
         raise NotImplementedError
 
     def usage(self) -> dict[str, typing.Any]:
-        """Keyword arguments of `macaron_tf.pretrained.Pretrained` that follow from the recipe."""
+        """Returns arguments of `macaron_tf.pretrained.Pretrained` that the recipe determines."""
         unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*SHOWN}
         return {
             "model": self.model,
@@ -107,20 +124,25 @@ class Recipe(Settings):
         }
 
     def expect_model(self, config, kind: type, words: str) -> None:
-        """Raises if the model's configuration is not of the class `kind`.
+        """Raises a `UserError` if the model's configuration is not of the class `kind`.
 
         Args:
             config: the model's configuration.
             kind: class that the recipe needs.
-            words: the objection, such as "is no encoder"; the message goes on with the names of the
-                catalog's models of that class.
+            words: what is wrong, such as "is not an encoder", for the error message.
         """
         if not isinstance(config, kind):
             known = ", ".join(catalog.names(kind))
-            raise UserError(f"model: {self.model} {words}: give one of {known}")
+            raise UserError(f"model: {self.model} {words}: set model to one of {known}")
 
     def expect_positions(self, config, name: str, length: int) -> None:
-        """Raises if `length`, the value of the setting `name`, exceeds the model's positions."""
+        """Raises a `UserError` if rows are longer than the model has positions.
+
+        Args:
+            config: the model's configuration.
+            name: name of the setting that limits the length of rows.
+            length: value of that setting.
+        """
         if config.longest is not None and config.longest < length:
             raise UserError(
                 f"{name} is {length}, but the model has {config.longest} positions: set "
@@ -128,36 +150,40 @@ class Recipe(Settings):
             )
 
     def follow(self, path: str) -> "Recipe":
-        """Returns the recipe with other settings adapted, after the setting `path` was replaced."""
+        """Returns the recipe after adapting other settings to a new value of the setting `path`."""
         return self
 
     def unread(self) -> dict[str, str]:
-        """Settings without effect in this recipe, and the setting or task that would use each.
+        """Returns the settings without an effect in this recipe.
 
-        A path that ends in a dot stands for its whole section. The model's settings are not
-        included.
+        The result maps each setting to the setting or task that would use it. A path that ends in a
+        dot stands for a whole section. The model's settings are not included.
         """
         adam = self.training.optimizer == "adam"
         names = () if adam else ("beta_1", "beta_2", "epsilon")
         return {f"training.{name}": "training.optimizer=adam" for name in names}
 
     def check_metric(self, known: Iterable[str]) -> None:
-        """Raises if `training.best_metric` is not one of the validation's metrics, `known`."""
+        """Raises a `UserError` if `training.best_metric` is not in `known`.
+
+        Args:
+            known: names of the metrics that the validation computes.
+        """
         if self.training.best_metric not in (known := tuple(known)):
             raise UserError(
-                f"training.best_metric is {self.training.best_metric!r}: give one of "
-                f"{', '.join(known)}"
+                f"training.best_metric is {self.training.best_metric!r}, which the validation does "
+                f"not compute: set it to one of {', '.join(known)}"
             )
 
     def check_continues(
         self, before: "Recipe", where, may_change: Iterable[str] | None = None
     ) -> None:
-        """Raises if this recipe cannot continue the run in `where`, started with `before`.
+        """Raises a `UserError` if this recipe cannot continue a run.
 
         Args:
-            before: the recipe that the run was started with.
+            before: recipe that the run was started with.
             where: folder of the run.
-            may_change: settings that may differ; None: `self.may_change`.
+            may_change: settings that may differ from `before`; `None` means `self.may_change`.
         """
         free = self.may_change if may_change is None else may_change
         for name, (old, new) in before.differences(self).items():
@@ -165,29 +191,32 @@ class Recipe(Settings):
             if slope or not is_among(name, free):
                 raise UserError(
                     f"{where} was trained with {name}={old!r}, not {new!r}: "
-                    "choose another folder, or give the recipe and settings it was started with, "
-                    "as --resume does"
+                    "choose another folder, or continue the run with its own recipe and settings "
+                    "by --resume"
                 )
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:
-        """The settings that differ between two recipes: path to (own value, other's value)."""
+        """Returns the settings that differ between two recipes, with their values.
+
+        The result maps a path to a pair: the value in this recipe, and the value in `other`.
+        """
         mine, theirs = ({path: value for path, value, _ in _leaves(one)} for one in (self, other))
         pairs = {path: (mine.get(path), theirs.get(path)) for path in mine | theirs}
         return {path: (one, two) for path, (one, two) in pairs.items() if one != two}
 
     def to_json(self) -> str:
-        """The recipe as JSON; `recipe_from_json` reads it back."""
+        """Returns the recipe as JSON, which `recipe_from_json` reads."""
         return json.dumps({"kind": self.kind, **dataclasses.asdict(self)}, indent=2) + "\n"
 
 
 def is_among(path: str, settings: Iterable[str]) -> bool:
-    """Whether the setting `path` is in `settings`, where "training." stands for a whole section."""
+    """Returns whether `path` is in `settings`, where "training." stands for a whole section."""
     return any(path == one or (one.endswith(".") and path.startswith(one)) for one in settings)
 
 
 @contextlib.contextmanager
 def naming(settings: str) -> Iterator[None]:
-    """Turns a `ValueError` of the block into a `UserError` that begins with `settings`."""
+    """Turns a `ValueError` in the `with` block into a `UserError` that begins with `settings`."""
     try:
         yield
     except ValueError as error:
@@ -195,7 +224,13 @@ def naming(settings: str) -> Iterator[None]:
 
 
 def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recipe:
-    """Reads the output of `Recipe.to_json`; error messages name the file `where`."""
+    """Reads the output of `Recipe.to_json`.
+
+    Args:
+        recipe_class: expected class of the recipe.
+        text: the JSON text.
+        where: path of the file, for error messages.
+    """
     try:
         values = parse_json(text)
         kind = str(values.pop("kind", recipe_class.kind))
@@ -203,7 +238,7 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
             return recipe_class(**values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(
-            f"{where} is not a recipe of this version ({error}): train the run again"
+            f"{where} is not a recipe of this version of the package ({error}): train the run again"
         ) from error
     kinds = (f"{'an' if name[:1] in 'ae' else 'a'} {name}" for name in (kind, recipe_class.kind))
     raise UserError("{} is the recipe of {} run, not of {} one".format(where, *kinds))
@@ -212,16 +247,18 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
 def override(
     recipe: Recipe, settings: Iterable[str], begun: TrainingConfig | None = None
 ) -> Recipe:
-    """Returns the recipe with settings replaced, each given as `path=value`.
+    """Returns the recipe with settings replaced.
 
-    Settings take effect together: fewer steps and a shorter warm-up may come in either order.
+    All replacements take effect together. Fewer steps and a shorter warm-up, for example, may be
+    given in either order.
 
     Args:
         recipe: the recipe to change.
-        settings: such as `training.max_steps=500`, `data.source=tsv:pairs.tsv`,
-            `model.dropout=0.2` (a field of the model's configuration) or `model=macaron_small`.
-        begun: training settings of the run to resume, whose warm-up stays, see `Run.begun`; None:
-            a new run.
+        settings: strings of the form `path=value`, such as `training.max_steps=500`,
+            `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
+            or `model=macaron_small`.
+        begun: training settings of the run to resume, whose warm-up is kept; `None` means a new
+            run.
     """
     options, values, paths, settings = {}, {}, [], tuple(settings)
     allow_within(*settings)
@@ -229,7 +266,7 @@ def override(
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
-            raise UserError(f"--set {setting}: write it as PATH=VALUE, such as training.seed=2")
+            raise UserError(f"--set {setting} has no =: write it as PATH=VALUE, as training.seed=2")
         if path.startswith("model."):
             options[path.removeprefix("model.")] = text
         else:
@@ -261,9 +298,14 @@ def override(
 
 
 def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
-    """The settings of `override` that neither the recipe nor its network uses.
+    """Finds settings that neither the recipe nor its network uses.
 
-    Each is mapped to a text that says what would use it.
+    Args:
+        recipe: the recipe.
+        settings: strings of the form `path=value`.
+
+    Returns:
+        A dict that maps each unused setting to a text, which says what would use it.
     """
     settings = tuple(settings)
     said = {name: f"{reader} reads it" for name, reader in recipe.unread().items()}
@@ -289,7 +331,13 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
 
 
 def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> None:
-    """Raises if one of the settings of `override` has no effect in `recipe` or any of `others`."""
+    """Raises a `UserError` if a setting has no effect in `recipe` and none in any of `others`.
+
+    Args:
+        recipe: the recipe.
+        settings: strings of the form `path=value`.
+        others: further recipes to which the same settings are applied.
+    """
     for setting, said in unread(recipe, settings).items():
         if all(unread(other, [setting]) for other in others):
             path = setting.partition("=")[0].rstrip(".")
@@ -297,7 +345,12 @@ def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> N
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
-    """Raises if `--set` gives a setting that has an argument; `options` maps paths to arguments."""
+    """Raises a `UserError` if `--set` contains a setting that another argument gives.
+
+    Args:
+        settings: values of `--set`.
+        options: dict from a setting's path to the name of the argument that gives the setting.
+    """
     for setting in settings:
         name = setting.partition("=")[0]
         if name in options:
@@ -305,10 +358,10 @@ def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
 
 
 def _warm_up(training: TrainingConfig, steps: int) -> int:
-    """The warm-up of a run of `steps` updates.
+    """Returns the number of warm-up updates for a run of `steps` updates.
 
-    If the recipe's warm-up would take more than half of a shortened run, it is shortened in the
-    same proportion.
+    If the recipe's warm-up would take more than half of a shortened run, the warm-up is shortened
+    in the same proportion as the run.
     """
     whole = training.warmup_steps
     if _is_level(training):
@@ -318,24 +371,24 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
 
 
 def _is_level(training: TrainingConfig) -> bool:
-    """Whether the learning rate is constant during warm-up and then falls, as T5's."""
+    """Returns whether the learning rate is constant during warm-up and then falls, as in T5."""
     level = training.warmup_start >= training.learning_rate
     return level and training.schedule not in ENDING_SCHEDULES
 
 
 def _check_warm_up(training: TrainingConfig) -> None:
-    """Raises if the warm-up is longer than the run."""
+    """Raises a `UserError` if the warm-up is as long as the run or longer."""
     warm_up, steps = training.warmup_steps, training.max_steps
     if warm_up >= steps and warm_up and not _is_level(training):
         raise UserError(
             f"training.warmup_steps={warm_up} is not less than training.max_steps={steps}, so the "
-            f"run would never reach training.learning_rate={training.learning_rate:g}: give "
-            f"training.warmup_steps={steps // 10}, or more updates"
+            f"run would never reach training.learning_rate={training.learning_rate:g}: set "
+            f"training.warmup_steps={steps // 10}, or raise training.max_steps"
         )
 
 
 def _changed(node, values: dict[str, typing.Any]):
-    """Replaces fields of nested settings all at once, so that only the final values are checked."""
+    """Replaces fields of nested settings together, so that only the final values are validated."""
     made = {
         name: _changed(getattr(node, name), value) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -344,14 +397,14 @@ def _changed(node, values: dict[str, typing.Any]):
 
 
 def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
-    """Yields (path, value, range, meaning) of every setting of a recipe and its model."""
+    """Yields (path, value, range, meaning) for every setting of a recipe and its model."""
     for path, value, item in (*_leaves(recipe), *_leaves(recipe.model_config(), "model.")):
         if path != "model_options":
             yield path, repr(value), item.range, item.text
 
 
 def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDescription]]:
-    """Yields (path, value, description) of every setting that is not itself a section."""
+    """Yields (path, value, description) for every setting that is not itself a section."""
     known = describe(type(node))
     items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in known]
     yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
@@ -361,9 +414,9 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
 
 
 def _nearest_path(recipe: Recipe, path: str) -> str:
-    """The ending of an error that suggests the setting closest to `path`, as `nearest` does.
+    """Returns the end of an error message, which suggests a setting with a name close to `path`.
 
-    The last name of the path is compared, whichever section it is in.
+    Only the last name of each path is compared. The suggestion may be in another section.
     """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
     last: dict[str, str] = {}
@@ -375,27 +428,33 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
 
 
 def _hint(recipe: Recipe, cls, path: str, setting: str):
-    """The annotation of the field at the dotted `path`; raises if there is none.
+    """Returns the annotation of the field at the dotted `path`.
 
     Args:
         recipe: recipe whose settings the error message suggests.
         cls: settings class that `path` starts at.
         path: dotted path of the field.
         setting: the whole `path=value`, for the error message.
+
+    Raises:
+        UserError: there is no such field, or `path` leads to a section.
     """
     name, _, rest = path.partition(".")
     hints = hints_of(cls)
     if name not in hints:
         near = _nearest_path(recipe, setting.partition("=")[0])
         raise UserError(
-            f"--set {setting}: there is no {name!r} here; there are {', '.join(hints)}{near}"
+            f"--set {setting}: there is no setting {name!r} here: choose one of "
+            f"{', '.join(hints)}{near}"
         )
     hint = hints[name]
     if dataclasses.is_dataclass(hint):
         if rest:
             return _hint(recipe, hint, rest, setting)
         inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
-        raise UserError(f"--set {setting}: choose one of {inner}")
+        raise UserError(f"--set {setting}: {name} is a section of settings: choose one of {inner}")
     if rest:
-        raise UserError(f"--set {setting}: {name} is no section of settings: leave out .{rest}")
+        raise UserError(
+            f"--set {setting}: {name} is a single setting, not a section: leave out .{rest}"
+        )
     return hint

@@ -1,4 +1,4 @@
-"""The recipes by name. Loading one imports only the module of its family."""
+"""Named recipes; loading a recipe imports only the module that defines the recipe."""
 
 import argparse
 import dataclasses
@@ -15,7 +15,7 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
 
-# The recipes of each module of `experiments.recipes`.
+# Names of the recipes in each module of `experiments.recipes`.
 _FAMILIES = {
     "bert": """
         bert_tiny bert_base bert_large bert_devlin_128 bert_devlin_512
@@ -48,15 +48,15 @@ FAMILY_OF = {name: family for family, names in _FAMILIES.items() for name in nam
 
 
 def _maker(name: str) -> Callable[[], Recipe] | None:
-    """The function that makes the recipe `name`; None if there is no such recipe."""
+    """Returns the function that makes the recipe `name`, or `None` if there is no such recipe."""
     if name not in FAMILY_OF:
         return None
-    # Imported late, because recipes import the commands and the commands import this module.
+    # Imported late, because the modules of recipes import modules that import this one.
     return getattr(importlib.import_module(f"experiments.recipes.{FAMILY_OF[name]}"), name)
 
 
 def names(kind: type[Recipe] = Recipe) -> list[str]:
-    """The sorted names of the recipes of the class `kind`."""
+    """Returns the sorted names of all recipes of the class `kind`."""
     return [name for name in sorted(FAMILY_OF) if isinstance(_maker(name)(), kind)]
 
 
@@ -64,19 +64,26 @@ def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -
     """Makes a recipe and replaces settings.
 
     Args:
-        name: one of `names()`, or the place of a user's function, `./my_recipes.py[:NAME]` or
-            `package.module:NAME`, see `macaron_tf.plug_ins`.
-        kind: class of the recipe.
-        settings: settings to replace, see `override`.
+        name: an element of `names()`, or the location of a user's function, which is
+            `./my_recipes.py[:NAME]` or `package.module:NAME`.
+        kind: class that the recipe must have.
+        settings: strings of the form `path=value`; see `override`.
 
     Raises:
-        UserError: there is no such recipe, or it is not of the class `kind`.
+        UserError: there is no such recipe, or its class is not `kind`.
     """
     return override(made(name, kind, _maker(name)), settings)
 
 
 def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
-    """The recipe of `train`'s arguments, or of the run with `--resume`, with `--set` applied."""
+    """Returns the recipe of a `train` command, with `--set` applied.
+
+    With `--resume`, the recipe is the one that the run has saved.
+
+    Args:
+        options: parsed options of the command.
+        run: class of the run.
+    """
     if options.resume is None:
         recipe = load(options.recipe, run.recipe_class)
     else:
@@ -87,18 +94,19 @@ def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
 
 
 def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Recipe:
-    """Returns the recipe that a function makes.
+    """Calls the function that makes a recipe, and checks the recipe's class.
 
     Args:
-        name: name of the recipe, or the place of a user's function.
+        name: name of the recipe, or location of a user's function.
         kind: class that the recipe must have.
-        ours: this package's function of that name; None: there is none.
+        ours: this package's function for the recipe `name`; `None` means that there is no such
+            function.
         arguments: arguments of the function.
     """
     if is_place(name):
         allow(name)
         function = find(name)
-        with trusting():  # code that the user's own recipe names is trusted like the recipe
+        with trusting():  # code that a user's own recipe names is trusted like the recipe itself
             recipe = called(name, function, *arguments)
         allow_within(repr(recipe))
         if not isinstance(recipe, Recipe):
@@ -109,25 +117,25 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
         recipe = ours(*arguments)
     else:
         raise UserError(
-            f"no recipe is called {name!r}; there are {', '.join(names(kind))}"
-            f"{nearest(name, names(kind))}; a file of yours is ./{name}.py"
+            f"no recipe is called {name!r}: choose one of {', '.join(names(kind))}"
+            f"{nearest(name, names(kind))}; for your own file write ./{name}.py"
         )
     if not isinstance(recipe, kind):
         raise UserError(
-            f"{name} is a recipe of kind {recipe.kind!r}: use {recipe.command}, or one of "
+            f"{name} is a recipe of kind {recipe.kind!r}: use {recipe.command}, or choose one of "
             f"{', '.join(names(kind))}"
         )
     return recipe
 
 
 def documentation(name: str) -> tuple[str, str]:
-    """The docstrings of a recipe and of its module, which name the sources of its numbers."""
+    """Returns the docstrings of a recipe and of its module, which cite the sources of settings."""
     make = _maker(name)
     return inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))
 
 
 def source(name: str, recipe: Recipe) -> str:
-    """The text of a Python file with all settings of a recipe, for `train ./NAME.py`."""
+    """Returns the text of a Python file with all settings of a recipe, to edit and train."""
     classes: set[type] = set()
     code = _code(recipe, classes, "    ")
     modules = sorted({kind.__module__ for kind in classes})
@@ -148,12 +156,12 @@ def source(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """Python code of a value; settings show only the fields that differ from their defaults.
+    """Returns Python code that makes a value. Settings with their default values are left out.
 
     Args:
-        value: settings, a tuple, or a value that `repr` or JSON writes.
-        classes: set to which the classes of the settings are added.
-        indent: indentation of the line that the code stands in.
+        value: settings, a tuple, or another value, which `repr` or JSON formats.
+        classes: set to which the function adds the classes of settings in `value`.
+        indent: indentation of the line that the code begins in.
     """
     inner = f"{indent}    "
     if dataclasses.is_dataclass(value):
@@ -176,7 +184,7 @@ def _code(value, classes: set[type], indent: str) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `recipes [NAME]`: lists all recipes, or prints one as a file to start from."""
+    """Runs the command `recipes [NAME]`: lists all recipes, or prints the recipe NAME as a file."""
     kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:
         for each in names(kind):
@@ -186,13 +194,18 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings RECIPE [WORD ...]`: prints the settings of a recipe."""
+    """Runs the command `settings RECIPE [WORD ...]`: prints the settings of a recipe."""
     kind = pkgutil.resolve_name(options.kind)
     print_settings(load(options.recipe, kind, options.set), options.words)
 
 
 def print_settings(recipe: Recipe, words: Iterable[str] = ()) -> None:
-    """Prints path, value, range and meaning of the settings that contain one of `words`, or all."""
+    """Prints the path, value, range and meaning of settings.
+
+    Args:
+        recipe: the recipe.
+        words: words to look for in paths and meanings; without words, all settings are printed.
+    """
     for path, value, range_, text in settings_of(recipe):
         if not words or any(word in f"{path} {text}" for word in words):
             print(f"{path}={value}\n    {range_}{text and f': {text}'}")

@@ -1,16 +1,18 @@
-"""The folder of a run: `train` writes it and every other command reads it.
+"""The folder of a run, which a `train` command writes and all other commands read.
 
-RUN/recipe.json          every setting, with those that `--set` replaced
+RUN/recipe.json          all settings, including values of `--set`
 RUN/model.json           the network without weights, see `Run.write`
-RUN/code.json            signatures of the user's code that these two name, see `io.signatures`
+RUN/code.json            signatures of the user's code that recipe.json and model.json name
 RUN/data.json            fingerprint (SHA-256) and size of the training data
 RUN/vocabulary/          the vocabulary and its settings
-RUN/checkpoints/         step-00001000/ ..., best.json
-RUN/average/             averaged weights, written by `translate average`
-RUN/metrics.jsonl        a line for each log point; RUN/tensorboard/ has the same as curves
-RUN/scores/              results of `evaluate`; comparison/ those of `compare`
-RUN/result.json          result of a fine-tuning: step, reason for its end, scores
-RUN/diverged.json        the reason, if the run diverged
+RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
+RUN/average/             averaged weights, which `translate average` writes
+RUN/metrics.jsonl        metrics, one line for each log point
+RUN/tensorboard/         the same metrics for TensorBoard
+RUN/scores/              results of `evaluate`
+RUN/comparison/          results of `compare`
+RUN/result.json          result of a fine-tuning run: final step, reason for stopping, scores
+RUN/diverged.json        error message, if training diverged
 """
 
 import abc
@@ -41,18 +43,22 @@ from macaron_tf.training.updates import FirstStage
 
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
-_HASH = "vocabulary"  # key of the hash of the vocabulary that made the fingerprint's ids
+_HASH = "vocabulary"  # key of the hash of the vocabulary that the fingerprint depends on
 
 
 @dataclasses.dataclass(frozen=True)
 class Run(abc.ABC):
-    """A finished or running training: its folder, recipe and vocabulary.
+    """A training run in a folder, finished or not.
 
-    If `data_dir`, the folder of TensorFlow Datasets, is given, the run saves it in data.json, from
-    which `kept_data_dir` reads it.
+    Each command with runs has a subclass. The subclass names the classes of the recipe and the
+    vocabulary, and builds the network. If `vocabulary_class` is `None`, runs have no vocabulary.
 
-    Each command has a subclass that names the classes of its recipe and its vocabulary (None: it
-    has no vocabulary) and builds the network.
+    Attributes:
+        path: folder of the run.
+        recipe: recipe of the run.
+        vocabulary: vocabulary of the run, or `None`.
+        data_dir: folder of TensorFlow Datasets, which the run saves in data.json for
+            `kept_data_dir`; `None` means that nothing is saved.
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
@@ -72,7 +78,7 @@ class Run(abc.ABC):
 
     @classmethod
     def begun(cls, path: str | os.PathLike) -> TrainingConfig | None:
-        """The training settings of the run in a folder; None if there is no run yet."""
+        """Returns the training settings of the run in a folder, or `None` without a run."""
         file = storage.as_path(path) / "recipe.json"
         return cls._recipe(file.parent).training if file.exists() else None
 
@@ -85,41 +91,49 @@ class Run(abc.ABC):
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe, *may_change: str) -> typing.Self | None:
-        """The run in a folder that a training with `recipe` will continue; None if there is none.
+        """Returns the run in a folder, after checking that training with `recipe` can continue it.
+
+        If the folder has no run, the result is `None`.
 
         Args:
             path: folder of the run.
             recipe: the recipe to continue with.
-            may_change: settings, or sections that end in a dot, that may differ from the run's,
-                besides `recipe.may_change`.
+            may_change: settings that may differ from the run's settings, in addition to
+                `recipe.may_change`. A name that ends in a dot stands for a whole section.
 
         Raises:
-            UserError: the folder cannot be continued with this recipe.
+            UserError: training with this recipe cannot continue the run.
         """
         if not (path / "recipe.json").exists():
             if CheckpointDirectory(path).steps():
                 raise UserError(
-                    f"{path} has checkpoints but no recipe.json: restore that file, or choose "
+                    f"{path} has checkpoints but no recipe.json: restore recipe.json, or choose "
                     "another folder"
                 )
             return None
         if is_saved(path):
             raise UserError(
                 f"{path} was written by save_pretrained and has no optimizer state to resume from: "
-                "choose another folder, and start from this one by --init"
+                f"choose another folder for the run, and give --init {path}"
             )
         run = cls.open(path)
         recipe.check_continues(run.recipe, path, (*recipe.may_change, *may_change))
         return run
 
     def make_network(self) -> keras.Model:
-        """The recipe's network for the run's vocabulary, not built."""
+        """Makes the recipe's network for the run's vocabulary, without building it."""
         return self.recipe.network(self.recipe.model_config(self.vocabulary.size))
 
     def build_network(self, saved: bool = False) -> keras.Model:
-        """Builds the recipe's network, or with `saved` that of model.json, maybe quantized."""
+        """Makes and builds the network.
+
+        Args:
+            saved: whether to read the network from model.json, which may describe a quantized
+                network, instead of making the recipe's network.
+        """
         if saved:
-            # Imported here: it loads the readers of other libraries, which training does not need.
+            # Imported late, because this module loads readers of other libraries' formats, which
+            # training does not need.
             from macaron_tf.places import saved_network
 
             network = saved_network(self.path)
@@ -130,19 +144,26 @@ class Run(abc.ABC):
         return network
 
     def first_stage(self, network: keras.Model) -> FirstStage | None:
-        """The network's first stage of training; None: every update trains all weights."""
+        """Returns the first stage of training, or `None` if every update trains all weights."""
         return None
 
     def memory(
         self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
     ) -> Sequence[keras.Variable]:
-        """The network's variables of memory that persist from batch to batch, see `Updates`."""
+        """Returns the network's variables that persist from batch to batch.
+
+        An example is the memory of a Transformer-XL.
+
+        Args:
+            network: the network.
+            use: whether to return the variables of training or those of evaluation.
+        """
         return ()
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
-        """Writes everything but checkpoints and metrics into the folder.
+        """Writes all files of the run except checkpoints and metrics.
 
-        model.json is for `macaron_tf.load`, which does not read recipes:
+        `macaron_tf.load` reads model.json, but not the recipe. The fields of model.json are:
 
             {"kind": "pretraining",       the recipe's kind
              "network": {...},            output of keras.saving.serialize_keras_object, unbuilt
@@ -152,8 +173,9 @@ class Run(abc.ABC):
 
         Args:
             network: the network to describe.
-            fingerprint: SHA-256 of the training data; "": unknown, and not compared on resuming.
-            counts: sizes and places to record in data.json as well.
+            fingerprint: SHA-256 of the training data. If it is empty, resuming does not compare the
+                data.
+            counts: sizes and locations of the data, which data.json records as well.
         """
         folder = None
         if self.vocabulary is not None:
@@ -181,26 +203,35 @@ class Run(abc.ABC):
     def check_data(
         self, fingerprint: str, mend: str = "restore the text, or start another run"
     ) -> None:
-        """Raises if the training data's fingerprint is not the run's; `mend` ends the message."""
+        """Raises a `UserError` if the training data have changed since the run began.
+
+        Args:
+            fingerprint: SHA-256 of the current training data.
+            mend: end of the error message, which says what to do.
+        """
         record = self.data_record()
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
                 raise UserError(
                     f"{self.path / 'vocabulary'} is not the vocabulary that the run was trained "
-                    "with: restore it, or start another run"
+                    "with: restore that folder, or start a new run"
                 )
             raise UserError(f"the training text is not what {self.path} was trained on: {mend}")
 
     def data_record(self) -> dict[str, typing.Any]:
-        """The contents of data.json: the training data's fingerprint, `sha256`, sizes, places."""
+        """Returns the contents of data.json: the fingerprint `sha256`, and sizes and locations."""
         known = _data_record(self.path)
         if "sha256" not in known:
             record = self.path / "data.json"
-            raise UserError(f"{record} cannot be read: restore it, or start another run")
+            raise UserError(f"{record} cannot be read: restore the file, or start a new run")
         return known
 
     def checkpoint(self, name: os.PathLike | str | None = None) -> os.PathLike:
-        """The folder of a checkpoint by name, see `find_checkpoint`; a path is returned as is."""
+        """Returns the folder of a checkpoint.
+
+        Args:
+            name: name of the checkpoint, as for `find_checkpoint`; a path is returned unchanged.
+        """
         if isinstance(name, os.PathLike):
             return name
         return find_checkpoint(self.path, name, self.recipe.training.save_every_steps)
@@ -208,11 +239,13 @@ class Run(abc.ABC):
     def load_network(
         self, checkpoint: os.PathLike | str | None = None, saved: bool = True
     ) -> keras.Model:
-        """Builds the network with the weights of a checkpoint.
+        """Builds the network and loads the weights of a checkpoint.
 
         Args:
-            checkpoint: path or name; None: see `find_checkpoint`.
-            saved: whether to build the network that model.json describes instead of the recipe's.
+            checkpoint: path or name of the checkpoint; `None` means the default of
+                `find_checkpoint`.
+            saved: whether to build the network that model.json describes instead of the recipe's
+                network.
         """
         with refuse_oversize(str(self.path)):
             network = self.build_network(saved)
@@ -222,12 +255,15 @@ class Run(abc.ABC):
 
 
 def at(run: str | os.PathLike, checkpoint: str | None) -> str:
-    """The place of a run's checkpoint for `macaron_tf.load`, which chooses one if it is None."""
+    """Returns the location of a run's checkpoint, RUN@CHECKPOINT, for `macaron_tf.load`.
+
+    If `checkpoint` is `None`, the location is RUN, and `macaron_tf.load` chooses the checkpoint.
+    """
     return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
 
 
 def write_json(path: epath.Path, value) -> None:
-    """Writes a JSON file in one step; NaN and infinity, which JSON lacks, become null."""
+    """Writes a JSON file atomically; NaN and infinity, which JSON lacks, become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
     storage.write_aside(path, f"{text}\n".encode())
 
@@ -239,23 +275,23 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
     except (UserError, UnicodeDecodeError) as error:
         if path.suffix == ".keras":
             raise needs_vocabulary(path) from error
-        mend = f"is not a run, because {file} cannot be read: give the folder that {writer} wrote"
+        mend = f"is not a run, because {file} cannot be read: give a folder that {writer} wrote"
         if is_saved(path):
             mend = (
-                "was saved without a training recipe, which this command needs: give the run, or "
-                "a folder to which save_pretrained saved a run"
+                "was saved without a training recipe, which this command needs: give the folder of "
+                "a run, or a folder to which save_pretrained saved a run"
             )
         raise UserError(f"{path} {mend}") from error
 
 
 def kept_data_dir(path: str | os.PathLike) -> str | None:
-    """The folder of TensorFlow Datasets that a run was trained with; None if it is unknown."""
+    """Returns the folder of TensorFlow Datasets that the run was trained with, or `None`."""
     folder = _data_record(storage.as_path(path)).get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 
 
 def _data_record(path: epath.Path) -> dict[str, typing.Any]:
-    """The contents of a run's data.json; {} if it cannot be read."""
+    """Returns the contents of a run's data.json, or an empty dict if the file cannot be read."""
     try:
         return storage.read_json(path / "data.json")
     except UserError:
@@ -263,24 +299,24 @@ def _data_record(path: epath.Path) -> dict[str, typing.Any]:
 
 
 def read_kind(path: str | os.PathLike) -> str:
-    """The kind of a run's recipe, such as "translation"; see `Recipe.kind`."""
+    """Returns the kind of a run's recipe, such as "translation"; see `Recipe.kind`."""
     text = _recipe_text(storage.as_path(path), "a `train` command")
     try:
         return parse_json(text, kind=str)["kind"]
     except ValueError as error:
         raise UserError(
-            f"{path}/recipe.json is not a recipe of this version, because it names no kind of run: "
-            "train the run again"
+            f"{path}/recipe.json is not a recipe of this version of the package, because its field "
+            "kind is missing: train the run again"
         ) from error
 
 
 def metrics_line(metrics: Mapping[str, float]) -> str:
-    """Formats metrics in a line, such as "score 0.9123  accuracy 0.9123"."""
+    """Formats metrics as a line of text, such as "score 0.9123 accuracy 0.9123"."""
     return "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
 
 
 def default_splits(source: str | None, splits: list[str]) -> list[str]:
-    """The splits that a source is scored on: `splits`, or "all" if the source has no splits."""
+    """Returns the splits to evaluate: `splits`, or `["all"]` for a source without splits."""
     return splits if not source or Source.of(source).has_splits else ["all"]
 
 
@@ -290,12 +326,12 @@ def write_scores(
     """Writes scores to a JSON file and prints its path, in the form `what: path`.
 
     Args:
-        folder: folder of the file.
+        folder: folder for the file.
         what: description of the scores.
-        subject: source and splits; the file's name has their last 100 characters.
-        settings: middle part of the file's name.
-        identity: weights, texts and settings; a hash of their JSON ends the file's name, so that
-            scores of others get another file.
+        subject: source and splits; the file name begins with the last 100 characters.
+        settings: middle part of the file name.
+        identity: weights, texts and settings that determine the scores. The file name ends with a
+            hash of this value, so that different evaluations have different files.
         record: contents of the file.
     """
     words = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")

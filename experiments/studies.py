@@ -1,6 +1,7 @@
-"""Shared parts of studies: running commands, and reporting results over seeds.
+"""Functions that studies share: they run commands and report results over several seeds.
 
-A report has Markdown tables of means and deviations, figures, and a JSON file of every number.
+A report has Markdown tables of means and standard deviations, figures, and a JSON file with all
+numbers.
 """
 
 import argparse
@@ -34,12 +35,12 @@ from macaron_tf.plug_ins import trusts_code
 from macaron_tf.training.progress import VALIDATION, read_lines
 
 _COLUMNS = 3  # panels in a row of a figure
-_TICKS = 8  # most values of a logarithmic axis that all get a tick
-_ROOT = pathlib.Path(__file__).parents[1]  # the checkout, or the folder that a wheel installed to
+_TICKS = 8  # maximum number of values on a logarithmic axis at which every value gets a tick
+_ROOT = pathlib.Path(__file__).parents[1]  # the repository, or the folder of an installed wheel
 
 
 def validations(run: pathlib.Path | str) -> list[dict]:
-    """The validations in the `metrics.jsonl` of a run."""
+    """Returns the validation records in a run's metrics.jsonl."""
     lines = read_lines(as_path(run) / "metrics.jsonl")
     return [line for line in lines if line["kind"] == VALIDATION]
 
@@ -47,31 +48,33 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 def grid(
     tasks: Sequence[str], out: pathlib.Path, *more: str, log: pathlib.Path | None = None
 ) -> list[dict]:
-    """Runs `finetune grid` and returns its `experiments.finetune.grid.combinations`.
+    """Runs `finetune grid` and returns its output of `experiments.finetune.grid.combinations`.
 
     Args:
         tasks: names of the tasks.
         out: folder of the grid.
-        more: further words of the command.
-        log: see `command`.
+        more: further arguments of the command.
+        log: file to which the command's output is appended; `None` means stdout.
     """
     command("finetune", "grid", *tasks, str(out), *more, log=log)
     return read_json(out / "grid.json", combinations=list)["combinations"]
 
 
 def tuning(options: argparse.Namespace) -> list[str]:
-    """Returns arguments that pass --data-dir, --source and --finetune-set to `finetune grid`."""
+    """Returns arguments that pass --data-dir, --source and --finetune-set on to `finetune grid`."""
     words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
     return [*words, *flags("--set", *options.finetune_set)]
 
 
 def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
-    """Runs `python -m experiments.SCRIPT` in a new process, so that only its seed matters.
+    """Runs `python -m experiments.SCRIPT` in a new process.
+
+    A process of its own makes the results independent of the random state of earlier commands.
 
     Args:
         script: name of the command's module in `experiments`.
         words: arguments of the command.
-        log: file to which its output is appended; None: stdout.
+        log: file to which the command's output is appended; `None` means stdout.
 
     Raises:
         UserError: the command failed.
@@ -85,33 +88,45 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            process.terminate()  # lets a training save, where `subprocess.run` would kill it
+            process.terminate()  # lets a training run save; `subprocess.run` would kill the process
             process.wait()
             raise
     if status:
         last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
-        why = f"read its message {f'in {log}' if log else 'above'}"
+        why = f"read its error message {f'in {log}' if log else 'above'}"
         if last.startswith("error: "):
             why = f"{last.removeprefix('error: ')}; see {log}"
         raise UserError(f"`python -m experiments.{script} {shlex.join(words)}` failed: {why}")
 
 
 def flags(name: str, *values: str | None) -> list[str]:
-    """The words of the option `name`, repeated for each value that is not None."""
+    """Returns command-line arguments that repeat the option `name` for each value.
+
+    Values that are `None` are left out.
+    """
     return [word for value in values if value is not None for word in (name, value)]
 
 
 def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
-    """Reads a JSON file of a study; raises if `kind` or the types of `fields` do not match."""
+    """Reads a JSON file of a study.
+
+    Args:
+        path: path of the file.
+        kind: expected type of the whole content.
+        fields: expected type of each field.
+
+    Raises:
+        UserError: the file cannot be read, or a type does not match.
+    """
     return storage.read_json(path, kind, mend="remove it and give the same command again", **fields)
 
 
 def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
-    """Returns the result in a JSON file, or makes and writes it if there is no such file.
+    """Returns the result in a JSON file, or computes and writes the result if there is no file.
 
     Args:
-        file: the file, which also holds the settings.
-        settings: settings that the result is made with.
+        file: path of the file, which also stores `settings`.
+        settings: settings that determine the result.
         make: function that computes the result.
 
     Raises:
@@ -125,20 +140,23 @@ def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict])
         if earlier.get(name) != value:
             raise UserError(
                 f"{file} was made with {name} {earlier.get(name)!r}, not {value!r}: give another "
-                "folder, or the settings that it was made with"
+                f"folder, or set {name} to its earlier value"
             )
     return row
 
 
 def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
-    """Runs tasks in `jobs` threads, each on its share of the CPUs; returns their results in order.
+    """Runs tasks in several threads, each on its own part of the CPUs.
 
-    If a task raises, tasks that have not begun are cancelled.
+    If a task raises an exception, the tasks that have not begun are cancelled.
 
     Args:
         jobs: number of threads.
-        tasks: functions by the text of their line of progress.
-        shares: number of parts that the CPUs are divided into; None: `jobs`.
+        tasks: dict from the text of a task's progress line to the function that runs the task.
+        shares: number of parts that the CPUs are divided into; `None` means `jobs`.
+
+    Returns:
+        The results in the order of `tasks`.
     """
     parts, numbers = shares or jobs, queue.SimpleQueue()
     for number in range(jobs):
@@ -147,15 +165,15 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
     def take_share() -> None:
         if sys.platform == "linux":
             cpus = sorted(os.sched_getaffinity(0))
-            # This applies to the thread and to processes that it starts.
+            # This applies to the current thread and to processes that the thread starts.
             os.sched_setaffinity(0, cpus[numbers.get() :: parts] or cpus)
 
     def timed(task: Callable[[], Any]) -> tuple[Any, float]:
         began = time.monotonic()
         return task(), (time.monotonic() - began) / 60
 
-    spent = []  # minutes of each task, without those whose result existed already
-    # A single thread needs no bar, because its task shows its own progress.
+    spent = []  # minutes of each task, except tasks whose results existed already
+    # With a single thread, each task shows its own progress.
     several = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
     with (
         several or contextlib.nullcontext(),
@@ -169,7 +187,7 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
                 left = ""
                 if spent:
                     minutes = (len(tasks) - done) / jobs * statistics.mean(spent)
-                    left = f"; {minutes:.0f} min left at most"
+                    left = f"; at most {minutes:.0f} min left"
                 print(f"[{done}/{len(tasks)}] {waiting[finished]}{left}", flush=True)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -186,18 +204,21 @@ def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
 
 
 def values(rows: Iterable[dict], metric: str) -> list[float]:
-    """The values of a metric, of those rows that have it."""
+    """Returns the values of a metric in the rows that have this metric."""
     return [row[metric] for row in rows if row.get(metric) is not None]
 
 
 def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = None) -> dict:
-    """The curves of a figure: value of `key` to x to the values of y over seeds.
+    """Returns the curves of a figure, with the values of several seeds at each point.
 
     Args:
-        rows: runs, several seeds for each value of `key`.
-        key: key of the rows that names the curve.
-        x, y: keys of a point, such as "step" and "loss".
-        curve: key of a row's list of points; None: the validations of the folder in its "run".
+        rows: records of runs, several seeds for each value of `key`.
+        key: field that names the curve of a run.
+        x, y: fields of a point, such as "step" and "loss".
+        curve: field with a run's list of points; `None` means the validations of the run in "run".
+
+    Returns:
+        A dict from the name of a curve to a dict from x to the list of values of y.
     """
     found = {}
     for name, mine in grouped(rows, key).items():
@@ -208,7 +229,7 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
 
 
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """Formats `mean ± standard deviation` of a sample for a table; `-` without values."""
+    """Formats the mean and standard deviation of a sample for a table; no values give "-"."""
     if not values:
         return "-"
     text = f"{scale * statistics.mean(values):.{digits}f}"
@@ -216,12 +237,12 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
 
 
 def mean_of(rows: Iterable[dict], metric: str, digits: int, scale: float = 1.0) -> str:
-    """Formats the rows' values of a metric by `cell`."""
+    """Formats the mean and standard deviation of a metric over `rows`; see `cell`."""
     return cell(values(rows, metric), digits, scale)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Returns the lines of a Markdown table."""
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
     return [lines[0], "|" + "---|" * len(head), *lines[1:]]
 
@@ -236,17 +257,17 @@ def write(
     figure: bool = True,
     **rest,
 ) -> None:
-    """Writes OUT/NAME.md and OUT/NAME.json, and prints the report.
+    """Writes a report to `out`/`name`.md and `out`/`name`.json, and prints it.
 
     Args:
-        out: folder of the files.
-        name: name of the files without ending.
+        out: folder for the files.
+        name: name of the files without extension.
         script: name of the command's module in `experiments`.
         options: parsed arguments of the command.
         title: heading of the report.
-        lines: lines of Markdown of the report.
-        figure: whether the report shows NAME.png.
-        rest: contents of the JSON besides the command and the versions.
+        lines: Markdown lines of the report.
+        figure: whether the report shows `out`/`name`.png.
+        rest: contents of the JSON file in addition to the command and the versions.
     """
     line = as_typed(shlex.join(["python", "-m", f"experiments.{script}", *options.arguments]))
     record = {"command": line, **_versions(), **rest}
@@ -261,7 +282,7 @@ def write(
 
 
 def _versions() -> dict[str, str]:
-    """The version and commit of this package, and the commit of the user's own repository."""
+    """Returns the version and commit of this package, and the commit of the user's repository."""
     ours, here = (_ROOT / ".git").exists(), pathlib.Path()
     top = _git(here, "rev-parse", "--show-toplevel")[1]
     theirs = top and not (ours and os.path.samefile(top, _ROOT))
@@ -270,10 +291,11 @@ def _versions() -> dict[str, str]:
 
 
 def commit(folder: pathlib.Path = _ROOT) -> str:
-    """The abbreviated commit checked out in a folder; "" without a repository or git.
+    """Returns the abbreviated hash of the commit that is checked out in a folder.
 
-    It ends in `-dirty` if a file was edited since. Edits in `experiments/results` do not count,
-    because studies write their results there.
+    The hash ends in `-dirty` if files differ from the commit. Changes in `experiments/results` do
+    not count, because studies write their results there. Without a repository or git, the result is
+    empty.
     """
     short = _git(folder, "describe", "--always", "--exclude", "*")[1]
     edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"
@@ -281,7 +303,7 @@ def commit(folder: pathlib.Path = _ROOT) -> str:
 
 
 def _git(folder: pathlib.Path, *words: str) -> tuple[int, str]:
-    """The exit status and the output of git in a folder."""
+    """Runs git in a folder; returns the exit status and the output."""
     try:
         done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True)
     except OSError as error:  # there is no git
@@ -299,22 +321,22 @@ def mean_curves(
     bar: Callable[[Sequence[float]], float] | None = None,
     levels: Mapping[str, tuple[float, str]] = types.MappingProxyType({}),
 ) -> None:
-    """Draws curves of means over seeds with error bars, in one panel or several.
+    """Draws curves of means over seeds with error bars, in a panel or several panels.
 
     Args:
-        panels: title of the panel -> name of the curve -> x -> values of several seeds.
-        path: the PNG file to write.
+        panels: nested dict: title of a panel, name of a curve, x, and a list of values over seeds.
+        path: path of the PNG file to write.
         x_label, y_label: labels of the axes.
         log_x, log_y: whether the axis is logarithmic.
-        bar: returns half the length of an error bar from the values of several seeds; None: their
-            standard deviation.
-        levels: height and name of a dotted horizontal line, by the title of its panel.
+        bar: function that returns half the length of an error bar, given the values over seeds;
+            `None` means the standard deviation.
+        levels: dict from a panel's title to the height and name of a dotted horizontal line.
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(4.5 * columns + 1.5, 3.6 * rows), layout="constrained")
     axes = [figure.add_subplot(rows, columns, number + 1) for number in range(len(panels))]
-    # A curve has the same colour in every panel.
+    # The curves of one name have the same colour in all panels.
     names = list(dict.fromkeys(name for lines in panels.values() for name in lines))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for name, points in lines.items():
@@ -322,7 +344,7 @@ def mean_curves(
             means = [statistics.mean(points[x]) for x in xs]
             bars = [(bar or _deviation)(points[x]) for x in xs]
             style = dict(capsize=2, label=name, color=f"C{names.index(name)}")
-            # Without a marker a single point would be invisible.
+            # Without a marker, a single point would be invisible.
             axis.errorbar(xs, means, bars, marker="o" if len(xs) == 1 else None, **style)
         if title in levels:
             height, name = levels[title]

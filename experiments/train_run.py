@@ -1,4 +1,4 @@
-"""Training shared by the `train` commands: open, check, seed, build, fit, report."""
+"""Training for the `train` commands: checks the run, builds the network, fits it and reports."""
 
 import argparse
 import dataclasses
@@ -23,7 +23,7 @@ from macaron_tf.training.callbacks import Callbacks
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.session import Validate
 
-_SAMPLES = 5  # answers that each validation shows
+_SAMPLES = 5  # number of generated texts that each validation prints
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,11 +31,12 @@ class RunData:
     """The training data of a run.
 
     Attributes:
-        batches: function that returns the endless dataset from a given micro-batch number on.
-        fingerprint: SHA-256 of the data, which must be equal when a run is resumed; "": not
-            checked.
-        counts: sizes and places for data.json, such as `{"pairs": 29_000}`.
-        per_worker: whether each worker process makes its own batches, see `FitModel`.
+        batches: function that returns the endless dataset, starting with the given micro-batch
+            number.
+        fingerprint: SHA-256 of the data. A resumed run must have the same fingerprint; an empty
+            string turns this check off.
+        counts: sizes and locations for data.json, such as `{"pairs": 29_000}`.
+        per_worker: whether each worker process makes its own batches; see `FitModel`.
     """
 
     batches: Callable[[int], tf.data.Dataset]
@@ -53,24 +54,27 @@ def train_run(
     note: str | None = "",
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a run, or resumes it if its folder holds one.
+    """Trains a run with the current Keras backend, or resumes the run in the folder `run.path`.
 
-    It trains with Keras's current backend. A resumed run equals an uninterrupted one to the bit.
-    The folder is made after all checks, so that bad input leaves none behind.
+    A resumed run has bit for bit the same results as an uninterrupted run. The function creates the
+    folder only after all checks, so invalid input leaves no folder behind.
 
     Args:
         run: the run to train.
         data: the training data.
-        validation: returns the validation function of a network, see `macaron_tf.training.train`.
-        strategy: the devices; None: the current ones.
-        initialize: function that loads pre-trained weights into the built network; called if there
-            is no checkpoint.
-        note: end of the printed line about the model, such as ", from runs/bert"; None: no line.
-        callbacks: the command's callbacks; None: only those of every training.
+        validation: function that makes the validation function of a network; see
+            `macaron_tf.training.train`.
+        strategy: distribution strategy; `None` means the current strategy.
+        initialize: function that loads pre-trained weights into the built network. It is not called
+            if the run has a checkpoint.
+        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
+            no line is printed.
+        callbacks: additional callbacks that the user chose; `None` means none.
 
     Raises:
-        UserError: the folder holds a run with other settings, vocabulary or data; or see `train`.
-        Interrupted: a signal stopped the training, after it saved; see `train`.
+        UserError: the folder has a run with other settings, another vocabulary or other data, or
+            `train` raises.
+        Interrupted: a signal stopped training; a checkpoint was saved first.
     """
     check_train_packages()
     recipe, vocabulary_hash = run.recipe, ""
@@ -88,10 +92,10 @@ def train_run(
             "slower than float32: give --set training.dtype_policy=float32",
             file=sys.stderr,
         )
-    # This seed determines weights, dropout, masks and the order of the batches.
+    # This seed determines the initial weights, dropout, masks and the order of the batches.
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():
-        # Weights and gradients, and with Adam two moments.
+        # Copies of the weights in memory: weights, gradients and, with Adam, two moments.
         copies = 4 if recipe.training.optimizer == "adam" else 2
         with refuse_oversize(recipe.model_name, copies):
             network = run.build_network()
@@ -139,7 +143,7 @@ def train_run(
         failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
         left = new and ours and failed and run.path.exists()
         if left and not CheckpointDirectory(run.path).steps():
-            as_path(run.path).rmtree()  # so that the folder can be used with other settings
+            as_path(run.path).rmtree()  # so that a run with other settings can use the folder
         raise
 
 
@@ -154,26 +158,29 @@ def train_pairs(
     batches: Callable[[int], tf.data.Dataset] | None = None,
     **start,
 ) -> TrainingResult:
-    """Trains an encoder-decoder on pairs of texts, with generated answers in each validation.
+    """Trains an encoder-decoder on pairs of texts; each validation also generates and scores texts.
 
     Args:
-        run: the run; it has a method `writer`, and its recipe a section `decoding`.
+        run: the run. It needs a method `writer`, and its recipe needs a section `decoding`.
         data: the training pairs.
-        judged: held-out pairs whose loss each validation computes.
-        asked: (source, target) lines that each validation answers. It decodes greedily, which takes
-            a tenth of the time of a beam of 5 and is good enough to choose a checkpoint.
-        score: function that returns the metrics of the answers.
-        sample: format of a shown answer, with three fields for source, target and answer.
-        strategy: the devices.
-        batches: see `RunData`; None: those of `data`.
-        start: `initialize`, `note` and `callbacks` of `train_run`.
+        judged: held-out pairs; each validation computes their loss.
+        asked: pairs of a source text and a target text, which each validation uses to score
+            generated texts. Decoding is greedy, because it takes a tenth of the time of a beam
+            search with 5 beams and is good enough to choose a checkpoint.
+        score: function that returns the metrics of a list of generated texts.
+        sample: format string for a printed example, with three fields: source, target and generated
+            text.
+        strategy: distribution strategy.
+        batches: function that replaces the dataset of `data`; see `RunData`.
+        start: arguments `initialize`, `note` and `callbacks` of `train_run`.
     """
     recipe = run.recipe
     metric, perfect = recipe.training.best_metric, score([target for _, target in asked])
     if perfect.get(metric) == 0:
         raise UserError(
-            f"training.best_metric={metric} is 0 even for the references themselves: set "
-            "training.best_metric=loss and training.best_mode=min, or metric.tokenize=char for BLEU"
+            f"training.best_metric={metric} is 0 even if the model's output equals the references: "
+            "set training.best_metric=loss and training.best_mode=min, or metric.tokenize=char for "
+            "BLEU"
         )
 
     def validation(network: keras.Model):
@@ -198,17 +205,23 @@ def train_pairs(
 
 
 def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
-    """Evaluates a model on a dataset; returns the metrics that its objective names."""
+    """Evaluates a model on a dataset; returns the metrics that its objective defines."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     return {name: metrics[name] for name in model.objective.metric_names}
 
 
 def warn_full(lengths: np.ndarray, most: int, setting: str) -> None:
-    """Warns on stderr if texts, of `lengths` `(N,)`, have `most` tokens: they may have been cut."""
+    """Warns on stderr if texts reach the maximum length, because they may have been truncated.
+
+    Args:
+        lengths: number of tokens in each text, `(N,)`.
+        most: maximum number of tokens in a text.
+        setting: setting that limits the number of tokens, for the message.
+    """
     if full := int((lengths >= most).sum()):
         print(
-            f"warning: {full:,} of {len(lengths):,} texts have {most} tokens or were cut to "
-            f"{most}: a greater {setting} keeps more",
+            f"warning: {full:,} of {len(lengths):,} texts have {most} tokens or were truncated to "
+            f"{most} tokens: raise {setting} to keep more",
             file=sys.stderr,
         )
 
@@ -220,15 +233,15 @@ def report(
     *steps: str,
     best: str = "best validation {metric} {score:.4f} at step {step:,}",
 ) -> None:
-    """Prints why a training ended, its best checkpoint, and commands to try next.
+    """Prints why training ended, the best checkpoint, and commands to try next.
 
     Args:
-        result: the training's result.
-        recipe: the run's recipe.
-        options: the options of `train`.
-        steps: formats of the commands, where {me} is the recipe's command, {run} the folder and
-            {data} the option `--data-dir`.
-        best: format of the line about the best checkpoint.
+        result: result of the training run.
+        recipe: recipe of the run.
+        options: parsed options of `train`.
+        steps: format strings of commands with the fields {me}, the recipe's command, {run}, the
+            folder, and {data}, the option `--data-dir`.
+        best: format string of the line about the best checkpoint.
     """
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:

@@ -1,4 +1,4 @@
-"""Base of the clients of an exported model: sends lines in batches, and returns their answers."""
+"""Base class of the clients, which send lines of text to an exported model in batches."""
 
 import abc
 import contextlib
@@ -12,17 +12,21 @@ from typing import Any
 from macaron_tf.errors import UserError, check_whole
 
 _SIGNATURE = "serving_default"
-# Columns of a line, in order. A model with choices has context, question, choice1, choice2, ...
+# Order of the texts in a line. A multiple-choice model has context, question, choice1, choice2, ...
 _COLUMNS = ("text", "first", "second", "question", "context")
 _CHOICE_COLUMNS = ("context", "question")
 _BITS = {"DT_INT32": 32, "DT_INT64": 64}
 _GREATEST = {"DT_FLOAT": 3.4028234e38, "DT_DOUBLE": 1.7976931348623157e308}
-# Defaults of a text generator's inputs; those of `experiments.generate`.
+# Default inputs of a text generator, equal to the defaults of `experiments.generate`.
 _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 
 
 class ClientError(Exception):
-    """The server rejected a request or did not answer; `status` is its HTTP status or gRPC code."""
+    """Error of a client, because the server rejected a request or did not answer.
+
+    Attributes:
+        status: HTTP status or name of the gRPC code, or `None` if there is neither.
+    """
 
     def __init__(self, message: str, status: int | str | None = None):
         super().__init__(message)
@@ -31,7 +35,7 @@ class ClientError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A translation and the model's score for it (higher is better)."""
+    """Translation of a line, and its score (higher is better)."""
 
     text: str
     score: float
@@ -39,10 +43,11 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Signature:
-    """The inputs and outputs of a served model.
+    """Signature of a served model.
 
     Attributes:
-        inputs, outputs: TensorFlow's name of the dtype (such as "DT_STRING"), by name.
+        inputs: dict from input name to TensorFlow dtype name, such as "DT_STRING".
+        outputs: dict from output name to TensorFlow dtype name.
     """
 
     inputs: dict[str, str]
@@ -50,7 +55,7 @@ class Signature:
 
     @property
     def texts(self) -> list[str]:
-        """Names of the inputs that are texts, in the order of a line's columns."""
+        """Names of the string inputs, in the order of the tab-separated texts in a line."""
         texts = sorted(name for name, dtype in self.inputs.items() if dtype == "DT_STRING")
         choices = [name for name in texts if re.fullmatch("choice[0-9]+", name)]
         choices.sort(key=lambda name: int(name.removeprefix("choice")))
@@ -61,71 +66,78 @@ class Signature:
     def columns(
         self, lines: Sequence[str], given: Mapping[str, float], first: int
     ) -> dict[str, list]:
-        """Converts lines to the model's inputs, by name.
+        """Converts lines to the model's inputs.
 
         Args:
-            lines: the lines; texts within a line are separated by tabs.
-            given: inputs that are numbers, the same for all lines.
-            first: number of the first line, for messages.
+            lines: lines of text. Tabs separate several texts in a line.
+            given: dict from the name of a numeric input to its value, the same for all lines.
+            first: number of the first line, for error messages.
+
+        Returns:
+            Dict from input name to a list of values, one for each line.
 
         Raises:
-            UserError: a line has another number of texts, or a number is missing, unknown or wrong.
+            UserError: a line has the wrong number of texts, or a number is missing, unknown or
+                invalid.
         """
         texts = self.texts
         numbers = {name: given.get(name, _GENERATION.get(name)) for name in self.inputs}
         numbers = {name: value for name, value in numbers.items() if name not in texts}
         if missing := [name for name, value in numbers.items() if value is None]:
             raise UserError(
-                f"the model needs the number {missing[0]!r}: give --input {missing[0]}=VALUE"
+                f"the model's numeric input {missing[0]!r} is missing: give "
+                f"--input {missing[0]}=NUMBER"
             )
         if unknown := given.keys() - numbers:
             known = ", ".join(numbers) or "none"
             raise UserError(
-                f"the model has no number {min(unknown)!r} as an input: leave it out (its numbers: "
-                f"{known})"
+                f"the model has no numeric input {min(unknown)!r}: leave it out (the model's "
+                f"numeric inputs: {known})"
             )
         numbers = {name: _number(name, value, self.inputs[name]) for name, value in numbers.items()}
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
         for number, row in enumerate(rows, first):
             if len(row) != len(texts):
                 raise UserError(
-                    f"line {number} has {len(row)} texts, and the model needs {len(texts)} "
-                    f"({', '.join(texts)}): separate them by one tab each"
+                    f"the number of tab-separated texts in line {number} is {len(row)}, but the "
+                    f"model needs {len(texts)} ({', '.join(texts)}): separate the texts by single "
+                    "tabs"
                 )
         columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
         return columns | {name: [value] * len(lines) for name, value in numbers.items()}
 
 
 def _number(name: str, value: Any, dtype: str) -> Any:
-    """Converts a value to a Python number of the input's dtype.
+    """Converts a value to a Python number of an input's dtype.
 
     Raises:
-        UserError: the dtype cannot represent the value; gRPC would round it.
+        UserError: the dtype cannot represent the value. Without this check, gRPC would round it.
     """
     real = isinstance(value, Real) and not isinstance(value, bool)
     if bits := _BITS.get(dtype):
         if real and isinstance(value, Integral) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
             return int(value)
-        raise UserError(f"{name}={value!r} must be a whole number of {bits} bits")
+        raise UserError(f"{name}={value!r} is not a {bits}-bit integer: give a whole number")
     if most := _GREATEST.get(dtype):
         if real and abs(value) <= most:
             return float(value)
-        raise UserError(f"{name}={value!r} must be a finite number")
+        raise UserError(f"{name}={value!r} is out of the range of {dtype}: give a finite number")
     return value
 
 
 @dataclasses.dataclass(eq=False)
 class Client(abc.ABC):
-    """Base of the clients, which sends lines in batches; a subclass runs single requests.
+    """Base class of the clients, which send lines to a model in batches.
 
-    All methods raise a ClientError if the server rejects a request or cannot be reached.
+    All methods raise a ClientError if the server rejects a request or cannot be reached. A subclass
+    implements single requests.
 
     Attributes:
         address: address of the server.
         name: name of the model.
-        version: version of the model; None: the newest.
+        version: version of the model; `None` means the newest version.
         timeout: seconds to wait for an answer.
-        batch_size: number of lines in one request.
+        batch_size: maximum number of lines in a request.
     """
 
     address: str
@@ -136,11 +148,14 @@ class Client(abc.ABC):
 
     @functools.cached_property
     def signature(self) -> Signature:
-        """The model's signature `serving_default`, from the server's metadata."""
+        """Signature `serving_default` of the model, from the server's metadata."""
         with self._as_documented():
             found = self._metadata()["signature_def"]
             if _SIGNATURE not in found:
-                raise ClientError(f"the model has no signature {_SIGNATURE}")
+                raise ClientError(
+                    f"the model has no signature {_SIGNATURE!r}, which this client needs: export "
+                    "the model with python -m export.saved_model"
+                )
             inputs, outputs = (
                 {name: about["dtype"] for name, about in found[_SIGNATURE].get(part, {}).items()}
                 for part in ("inputs", "outputs")
@@ -149,7 +164,7 @@ class Client(abc.ABC):
 
     @contextlib.contextmanager
     def _as_documented(self) -> Iterator[None]:
-        """Turns errors from missing fields in an answer into a ClientError."""
+        """Converts the exceptions that missing fields of an answer cause to a ClientError."""
         try:
             yield
         except (KeyError, TypeError, AttributeError):
@@ -160,18 +175,18 @@ class Client(abc.ABC):
     def answers(
         self, lines: Sequence[str], first: int = 1, **numbers: float
     ) -> list[dict[str, Any]]:
-        """Asks for the answers of any model to lines.
+        """Returns the outputs of a model of any task for each line.
 
         Args:
-            lines: the lines; texts within a line are separated by tabs.
-            first: number of the first line, for messages.
-            numbers: inputs of the model that are numbers, such as `max_tokens`.
+            lines: lines of text. Tabs separate several texts in a line.
+            first: number of the first line, for error messages.
+            numbers: numeric inputs of the model, such as `max_tokens`.
 
         Returns:
-            The outputs by name, for each line.
+            Dict from output name to value, for each line.
 
         Raises:
-            UserError: a line or a number does not fit the model.
+            UserError: a line or a number does not fit the model's inputs.
         """
         columns = self.signature.columns(lines, numbers, first)
         [only, *_] = self.signature.outputs
@@ -181,7 +196,10 @@ class Client(abc.ABC):
             rows = min(len(lines) - len(found), self.batch_size)
             for name, value in values.items():
                 if not isinstance(value, list) or len(value) != rows:
-                    raise ClientError(f"the model's output {name!r} does not have a row per line")
+                    raise ClientError(
+                        f"the model's output {name!r} does not have one row per line: use a model "
+                        "exported with python -m export.saved_model"
+                    )
             found += [{name: value[i] for name, value in values.items()} for i in range(rows)]
         return found
 
@@ -190,23 +208,31 @@ class Client(abc.ABC):
         return [candidates[0].text for candidates in self.n_best(lines)]
 
     def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        """Returns all translations of each line that the model makes, best first."""
+        """Returns the n best translations of each line, best first. The export sets n."""
         found = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
             if "translations" not in part:
-                raise ClientError(f"the model {self.name!r} is no translator")
+                raise ClientError(
+                    f"the model {self.name!r} is not a translator: leave --n-best out, or in "
+                    "Python call `answers`"
+                )
             rows = zip(part["translations"], part["scores"], strict=True)
             found += [list(map(Candidate, *row)) for row in rows]
         return found
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """Returns the log-probability (natural, summed over tokens) of each target translation.
+        """Returns the log-probability of each target given its source.
+
+        The log-probability (natural logarithm) is the sum over the tokens of the target.
 
         Raises:
-            ValueError: the numbers of lines differ.
+            ValueError: the numbers of sources and targets differ.
         """
         if len(sources) != len(targets):
-            raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
+            raise ValueError(
+                f"there are {len(sources)} sources but {len(targets)} targets: give one target for "
+                "each source"
+            )
         outputs = self._run_in_batches("score", source=sources, target=targets)
         return [score for part in outputs for score in part.get("log_probs") or part[""]]
 
@@ -221,8 +247,17 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def _run(self, signature: str, inputs: dict[str, list]) -> dict[str, list]:
-        """Runs one request. Returns outputs by name; the name of a single output may be ""."""
+        """Sends one request for a signature.
+
+        Args:
+            signature: name of the signature.
+            inputs: dict from input name to a list of values, one for each row.
+
+        Returns:
+            Dict from output name to a list of values, one for each row. The name of a single output
+            may be "".
+        """
 
     @abc.abstractmethod
     def _metadata(self) -> dict[str, Any]:
-        """Returns the model's `SignatureDefMap` in protocol buffers' JSON format."""
+        """Returns the model's `SignatureDefMap` as a dict, in protocol buffers' JSON format."""

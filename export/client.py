@@ -1,23 +1,25 @@
-"""Asks a served model over REST (standard library only) or gRPC, or an exported one directly.
+"""Sends lines of text to a served model over REST or gRPC, or to an exported model directly.
 
     python -m export.client --name NAME "A dog is running."
     python -m export.client --name NAME < source.txt > answers.txt
     python -m export.client --local served/NAME "A dog is running."
 
-Each line of input gives one answer, in order. If a model reads several texts (a pair; a question
-and its context; a context, a question and choices), separate them by tabs in the line. It works
-with `export.serve`, with TensorFlow Serving, and with the folder of an exported model. The answers:
+Each line of input gives one answer, in order. If a model reads several texts (a pair, a question
+with its context, or a context with a question and choices), separate the texts by tabs. The client
+works with `export.serve`, with TensorFlow Serving, and with the folder of an exported model. REST
+needs only the standard library. The answer depends on the type of the model:
 
-    a translator     the translation
-    a classifier     the label, and CLASS=PROBABILITY of each class, separated by tabs
-    a regression     the score
-    a tagger         a line for each word with its tag, then an empty line
-    a reader         the answer, its probability, and where it begins and ends
-    a generator      the completion, with \\n for line ends; it reads --input max_tokens=20 and more
-    sentences        the numbers of the vector
-    all others       a JSON object of the outputs
+    translation              the translation
+    classification           the label, and CLASS=PROBABILITY of each class, separated by tabs
+    regression               the score
+    tagging                  one line for each word with its tag, then an empty line
+    question answering       the answer, its probability, and its start and end in characters
+    text generation          the completion, with line breaks as \\n
+    sentence embedding       the numbers of the vector, separated by spaces
+    other                    a JSON object of the outputs
 
-In Python: `RestClient(url, name).answers(lines)`, or `translate(lines)` for a translator.
+A text generator also has numeric inputs, such as --input max_tokens=20. In Python, use
+`RestClient(url, name).answers(lines)`, or `translate(lines)` for a translator.
 """
 
 import argparse
@@ -39,21 +41,22 @@ from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io.serving import MAX_VERSION, as_json
 
 _BUSY = (429, 503)
-# Statuses of a request that may be caused by a single line.
+# Statuses with which a server rejects a request because of one of its lines.
 _LINE_REFUSED = (400, 413, "INVALID_ARGUMENT")
-_CONNECT_SECONDS = 10.0  # seconds to retry while a gRPC server starts
+_CONNECT_SECONDS = 10.0  # maximum time to wait while a gRPC server starts
 
 
 @dataclasses.dataclass(eq=False)
 class RestClient(Client):
-    """A client for REST, at an address such as http://127.0.0.1:8501.
+    """Client for the REST API of a server, at an address such as http://127.0.0.1:8501.
 
-    It is not thread-safe: make one per thread.
+    The client is not thread-safe, so each thread needs its own.
 
     Attributes:
-        retries: how often to repeat a request if the server cannot be reached or is busy (503,
-            429). A prediction changes nothing on the server, so repeating it is safe.
-        backoff: seconds before the first repetition; doubled each time.
+        retries: maximum number of times to repeat a request if the server cannot be reached or is
+            busy (HTTP status 503 or 429). Repeating is safe, because a prediction does not change
+            the server.
+        backoff: seconds before the first repetition. The wait doubles with every repetition.
     """
 
     retries: int = 5
@@ -65,21 +68,25 @@ class RestClient(Client):
         try:
             parts = urllib.parse.urlsplit(url)
             host = parts.hostname or ""
-            host.encode("idna")  # the connection will do the same
+            host.encode("idna")  # raises an error that the connection would raise later
             if not host or parts.scheme not in kinds:
                 raise ValueError(url)
             kind = kinds[parts.scheme]
             self._connection = kind(host, parts.port or kind.default_port, timeout=self.timeout)
         except (ValueError, http.client.InvalidURL):
             raise UserError(
-                f"{self.address!r} is no address of a server: write http://HOST:PORT"
+                f"{self.address!r} is not the address of a server: write http://HOST:PORT"
             ) from None
         self._path = f"/v1/models/{urllib.parse.quote(self.name, safe='')}"
         if self.version is not None:
             self._path += f"/versions/{self.version}"
 
     def wait_until_ready(self, seconds: float = 60.0) -> None:
-        """Waits until the model is available; raises a ClientError after `seconds`."""
+        """Waits until the model is available.
+
+        Raises:
+            ClientError: the model is not available after `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -90,7 +97,7 @@ class RestClient(Client):
             except ClientError as error:
                 message = str(error)
             if time.monotonic() > deadline:
-                raise ClientError(f"not ready after {seconds:g} s: {message}")
+                raise ClientError(f"the model is not ready after {seconds:g} s: {message}")
             time.sleep(0.1)
 
     def close(self) -> None:
@@ -106,7 +113,7 @@ class RestClient(Client):
         found = self._request("POST", f"{self._path}:predict", body, self.retries)
         with self._as_documented():
             answer = found["outputs"]
-        # The answer of a signature with a single output has no name.
+        # If a signature has a single output, the answer does not contain its name.
         return answer if isinstance(answer, dict) else {"": answer}
 
     def _request(self, method: str, path: str, body: bytes | None, retries: int) -> dict:
@@ -118,11 +125,16 @@ class RestClient(Client):
                 return _parse(response.read(), response.status)
             except TimeoutError:
                 self.close()
-                raise ClientError(f"no answer from {self.address} in time") from None
+                raise ClientError(
+                    f"{self.address} did not answer within {self.timeout:g} s: raise the timeout"
+                ) from None
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 reason = str(error) or type(error).__name__
-                failure = ClientError(f"no answer from {self.address}: {reason}")
+                failure = ClientError(
+                    f"{self.address} did not answer ({reason}): check the address, or start the "
+                    "server"
+                )
             except ClientError as error:
                 if error.status not in _BUSY:
                     raise
@@ -134,18 +146,18 @@ class RestClient(Client):
 
 @dataclasses.dataclass(eq=False)
 class GrpcClient(Client):
-    """A client for gRPC, at an address such as 127.0.0.1:8500. Thread-safe.
+    """Client for the gRPC API of a server, at an address such as 127.0.0.1:8500.
 
-    It needs grpcio, TensorFlow and tensorflow-serving-api. While a server starts, it retries for up
-    to 10 seconds.
+    The client is thread-safe, and needs grpcio, TensorFlow and tensorflow-serving-api. If the
+    server does not accept connections yet, the client retries for up to 10 seconds.
     """
 
     def __post_init__(self):
-        # Imported here because they import TensorFlow, which takes seconds and REST does not need.
+        # Imported here because importing TensorFlow takes seconds and REST does not need it.
         import grpc
         from tensorflow_serving.apis import prediction_service_pb2_grpc
 
-        # -1: no limit for answers; gRPC's default is 4 MiB.
+        # -1 removes gRPC's default limit of 4 MiB for answers.
         self._channel = grpc.insecure_channel(
             self.address, options=(("grpc.max_receive_message_length", -1),)
         )
@@ -156,7 +168,7 @@ class GrpcClient(Client):
         self._channel.close()
 
     def _ask(self, method: Callable, request):
-        """Calls a method of the server with a request, which is completed by the model's name."""
+        """Fills in the model's name and version in a request, and calls a method of the server."""
         import grpc
 
         request.model_spec.name = self.name
@@ -169,12 +181,14 @@ class GrpcClient(Client):
             except grpc.RpcError as error:
                 code, message = error.code(), error.details()
             if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-                message = f"no answer from {self.address} in {self.timeout:g} s"
+                message = (
+                    f"{self.address} did not answer within {self.timeout:g} s: raise the timeout"
+                )
             elif code == grpc.StatusCode.UNAVAILABLE:
                 if time.monotonic() < give_up:
                     time.sleep(0.2)
                     continue
-                message = f"no answer from {self.address}: {message}"
+                message = f"{self.address} did not answer ({message}): check the address"
             raise ClientError(message, code.name)
 
     def _metadata(self) -> dict[str, Any]:
@@ -203,7 +217,7 @@ class GrpcClient(Client):
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Formats an answer of `Client.answers`, in the form that the module's docstring lists."""
+    """Formats a result of `Client.answers` as text, see the module's docstring."""
     match answer:
         case {"translations": [text, *_]}:
             return text
@@ -226,14 +240,18 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 
 def _parse(raw: bytes, status: int) -> dict:
-    """Parses an answer; raises a ClientError if its status is not 200."""
+    """Parses an answer.
+
+    Raises:
+        ClientError: the status is not 200, or the answer is not a JSON object.
+    """
     try:
         answer = parse_json(raw)
     except ValueError:
-        said = f"the answer is not a JSON object (HTTP {status}): {raw[:80]!r}"
+        said = f"the answer {raw[:80]!r} (HTTP status {status}) is not a JSON object: check --url"
         raise ClientError(said, status) from None
     if status != 200:
-        raise ClientError(str(answer.get("error", f"HTTP {status}")), status)
+        raise ClientError(str(answer.get("error", f"HTTP status {status}")), status)
     return answer
 
 
@@ -241,29 +259,29 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parses the command line."""
     parser = Parser(prog="python -m export.client", description=__doc__)
     add = parser.add_argument
-    add("text", nargs="*", help="lines to answer (default: the lines of standard input)")
-    add("--url", default="http://127.0.0.1:8501", help="address for REST (%(default)s)")
-    add("--grpc", metavar="HOST:PORT", help="address for gRPC, which then replaces REST")
-    local_place("--local DIR", "folder of an exported model, which then replaces a server")(parser)
-    add("--name", default="model", help="name of the model (%(default)s, TensorFlow Serving's)")
+    add("text", nargs="*", help="lines of input for the model (default: read standard input)")
+    add("--url", default="http://127.0.0.1:8501", help="address for REST (default: %(default)s)")
+    add("--grpc", metavar="HOST:PORT", help="address for gRPC, to use gRPC instead of REST")
+    local_place("--local DIR", "folder of an exported model, to run without a server")(parser)
+    add("--name", default="model", help="name of the model on the server (default: %(default)s)")
     text = "version of the model (default: the newest)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
-    add("--n-best", action="store_true", help="print all translations: number ||| text ||| score")
-    text = "number that the model reads, such as a generator's max_tokens=20; can be repeated"
+    add("--n-best", action="store_true", help="print all translations: INDEX ||| TEXT ||| SCORE")
+    text = "numeric input of the model, such as max_tokens=20; can be repeated"
     argument("--input NAME=NUMBER", text, action="append", default=[])(parser)
-    count("--batch-size N", "lines in one request (%(default)s)", 32)(parser)
-    text = "seconds to wait for an answer (%(default)s)"
+    count("--batch-size N", "number of lines per request (default: %(default)s)", 32)(parser)
+    text = "seconds to wait for an answer (default: %(default)s)"
     count("--timeout SECONDS", text, 60.0, 0.001, 1e6)(parser)
     parsed = parser.parse_args(arguments)
     if parsed.grpc == "":
         parser.error("--grpc is empty: write HOST:PORT")
     if parsed.grpc and parsed.local is not None:
-        parser.error("--grpc and --local: give one, a server's address or an exported model")
+        parser.error("--grpc and --local are both set: give only one of them")
     pairs = [given.partition("=")[::2] for given in parsed.input]
     try:
         parsed.input = {name: parse_json(number, object) for name, number in pairs}
     except ValueError:
-        parser.error(f"--input {' '.join(parsed.input)}: write NAME=NUMBER")
+        parser.error(f"--input {' '.join(parsed.input)} is not valid: write NAME=NUMBER")
     return parsed
 
 
@@ -275,7 +293,7 @@ def main(arguments: list[str] | None = None) -> None:
         # Imported here because importing TensorFlow takes seconds.
         from export.local_client import LocalClient
 
-        # TensorFlow warns about sessions, although its own server uses one.
+        # Hides TensorFlow's deprecation warning about sessions, which TensorFlow Serving also uses.
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
 
         kind, address = LocalClient, parsed.local
@@ -299,7 +317,8 @@ def main(arguments: list[str] | None = None) -> None:
                 raise
             if len(lines) == 1:
                 raise ClientError(f"line {first}: {error}", error.status) from None
-            for number, line in enumerate(lines, first):  # answer the lines before the wrong one
+            # Send the lines one by one, to answer the lines before the rejected line.
+            for number, line in enumerate(lines, first):
                 answer([line], number)
 
     lines, number = iter(parsed.text or decoded(sys.stdin.buffer)), 1
@@ -308,7 +327,7 @@ def main(arguments: list[str] | None = None) -> None:
             answer(chunk, number)
             number += len(chunk)
     except ClientError as error:
-        named = f": give the model's name by --name (now {parsed.name!r})"
+        named = f": give the model's name with --name (now {parsed.name!r})"
         absent = error.status in (404, "NOT_FOUND")
         raise UserError(f"{error}{named if absent else ''}") from None
     finally:

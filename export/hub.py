@@ -1,12 +1,12 @@
-"""Uploads a model with its model card to Hugging Face's hub.
+"""Uploads a model and its model card to the Hugging Face Hub.
 
     python -m export.hub RUN OWNER/NAME [--checkpoint average] [--license apache-2.0]
     python -m export.hub RUN OWNER/NAME --format hugging-face
 
-RUN is a run or another place that `macaron_tf.load` opens. The upload is one commit of the
-repository, which is created if it is missing. Log in by `hf auth login` before, or set HF_TOKEN.
-`macaron_tf.load("hub:OWNER/NAME")` opens the model; with `--format hugging-face`,
-transformers opens it too.
+RUN is the folder of a training run, or another source that `macaron_tf.load` accepts. The upload is
+one commit. If the repository does not exist, the command creates it. Before the first upload, log
+in with `hf auth login` or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` loads an uploaded
+model. Transformers can also load models uploaded with `--format hugging-face`.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
 
 def run(options: argparse.Namespace) -> None:
-    """Uploads the model; see the module's docstring."""
+    """Runs the command `export.hub`, see the module's docstring."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.io.hub import check_login
 
-    name = check_login(options.repository)  # before the model is read, which takes longer
+    name = check_login(options.repository)  # before loading the model, which takes longer
     private = options.private or None
     address = loaded(options).push_to_hub(name, options.format, options.license, private)
     print(f"pushed to {address}; in Python: macaron_tf.load('hub:{name}')")
@@ -31,17 +31,21 @@ main = single_program(
     "export.hub",
     __doc__,
     "export.hub:run",
-    place("run", "folder of a trained run"),
-    argument("repository", "OWNER/NAME on the hub"),
-    checkpoint("average, best, last or a step's number"),
+    place("run", "folder of the training run, or another source that macaron_tf.load accepts"),
+    argument("repository", "repository on the hub, as OWNER/NAME"),
+    checkpoint(
+        "checkpoint of the run: average, best, last or a step number (default: average if there is "
+        "one, otherwise best)"
+    ),
     LICENSE,
     argument(
         "--format",
-        "format of the files: this library's with weights as HDF5 or safetensors, or transformers'",
+        "file format: macaron_tf's with weights in weights.h5 or safetensors, or transformers' "
+        "(hugging-face) (default: %(default)s)",
         choices=("weights.h5", "safetensors", "hugging-face"),
         default="safetensors",
     ),
-    switch("--private", "make the repository private if it is new"),
+    switch("--private", "create a new repository as private (default: the owner's setting)"),
 )
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Writes a model as a folder for Hugging Face's transformers or sentence-transformers.
+"""Exports a model for Hugging Face's transformers or sentence-transformers.
 
     python -m export.hugging_face RUN DIR [--checkpoint average] [--license apache-2.0]
 
-RUN is a run or another place that `macaron_tf.load` opens. DIR is new, empty, or the folder of an
-earlier export. The command writes config.json, model.safetensors, the tokenizer's files and a model
-card. If transformers has no equivalent of the model, the error names the setting that is missing
-there.
+RUN is the folder of a training run, or another source that `macaron_tf.load` accepts. DIR must be
+new, empty, or the result of an earlier export. The command writes config.json, model.safetensors,
+the tokenizer files and a model card. If transformers has no equivalent model, the error names the
+setting that transformers does not support.
 """
 
 import argparse
@@ -14,12 +14,13 @@ from export.saved_model import loaded
 from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
 LICENSE = argument(
-    "--license ID", "license of the weights in the hub's spelling, such as apache-2.0 or mit"
+    "--license ID",
+    "license for the model card, such as apache-2.0 or mit (default: the model's own license)",
 )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the folder; see the module's docstring."""
+    """Runs the command `export.hugging_face`, see the module's docstring."""
     loaded(options).save_pretrained(options.out, "hugging-face", options.license)
     print(f"exported {options.out}; in Python: macaron_tf.load('hugging-face:{options.out}')")
 
@@ -28,9 +29,12 @@ main = single_program(
     "export.hugging_face",
     __doc__,
     "export.hugging_face:run",
-    place("run", "folder of a trained run"),
+    place("run", "folder of the training run, or another source that macaron_tf.load accepts"),
     place("out", "folder to write"),
-    checkpoint("average, best, last or a step's number"),
+    checkpoint(
+        "checkpoint of the run: average, best, last or a step number (default: average if there is "
+        "one, otherwise best)"
+    ),
     LICENSE,
 )
 

@@ -1,10 +1,10 @@
-"""Exports a saved Keras model and its vocabulary, without a run, as a SavedModel.
+"""Exports a .keras file and a vocabulary, without a training run, as a SavedModel.
 
     python -m export.keras_model MODEL.keras VOCABULARY OUT --labels no yes --max-length 128
     python -m export.keras_model MODEL.keras VOCABULARY OUT --decoding '{"beam_size": 4}'
 
-MODEL.keras is an `EncoderClassifier`, whose classes --labels names, or an `EncoderDecoder` that
-translates. OUT/VERSION has the format of `export.saved_model`.
+MODEL.keras is an `EncoderClassifier` or an `EncoderDecoder` for translation. A classifier needs
+--labels. The command writes OUT/VERSION in the format of `export.saved_model`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError, parse_json
 
 
 def run(options: argparse.Namespace) -> None:
-    """Writes the model; see the module's docstring."""
+    """Runs the command `export.keras_model`, see the module's docstring."""
     # Imported here so that `--help` works without TensorFlow.
     import dataclasses
 
@@ -40,7 +40,9 @@ def run(options: argparse.Namespace) -> None:
     classifies = isinstance(found.network, Classification.networks)
     if not classifies and (labels or not isinstance(found.task, Translation)):
         mend = "leave --labels out" if labels else "give a classifier or a translator"
-        raise UserError(f"{options.model} is a {type(found.network).__name__}: {mend}")
+        raise UserError(
+            f"{options.model} is of the unsuitable type {type(found.network).__name__}: {mend}"
+        )
     print(found.export(options.out, bfloat16=options.bfloat16, **search))
 
 
@@ -50,10 +52,18 @@ main = single_program(
     "export.keras_model:run",
     place("model", ".keras file of the model"),
     place("vocabulary", "folder of the vocabulary"),
-    place("out", "folder of the served model; versions are subfolders"),
-    argument("--labels", "names of a classifier's classes", nargs="+"),
-    count("--max-length N", "tokens of a classifier's longest row (%(default)s)", 128),
-    argument("--decoding", "search settings of a translator, as JSON (%(default)s)", default="{}"),
+    place("out", "folder for the exported versions; the command adds the folder OUT/VERSION"),
+    argument("--labels", "class names of a classifier, in the order of class indices", nargs="+"),
+    count(
+        "--max-length N",
+        "maximum number of tokens in a row of a classifier (default: %(default)s)",
+        128,
+    ),
+    argument(
+        "--decoding",
+        "beam search settings of a translator, as a JSON object (default: %(default)s)",
+        default="{}",
+    ),
     COMPILE,
     BFLOAT16,
 )

@@ -1,4 +1,4 @@
-"""A client that runs an exported model in this process."""
+"""Client that runs an exported model in this process."""
 
 import dataclasses
 import sys
@@ -16,10 +16,11 @@ from macaron_tf.io.serving import as_json, failed_check
 
 @dataclasses.dataclass(eq=False)
 class LocalClient(Client):
-    """A client that runs an exported model in this process, without a server. Thread-safe.
+    """Client that runs an exported model in this process, without a server.
 
-    Its address is the model's folder; name and timeout are not used. It needs TensorFlow, and
-    answers small requests in LiteRT if the model was exported with `--lite`; see `ExportedModel`.
+    The client is thread-safe. `address` is the model's folder, and `name` and `timeout` are
+    ignored. If the model was exported with `--lite`, LiteRT answers small requests; see
+    `ExportedModel`.
     """
 
     name: str = ""
@@ -28,7 +29,7 @@ class LocalClient(Client):
         path = find_version(self.address, self.version)
         try:
             self._model = ExportedModel(path)
-        except Exception as error:  # any class, see `ExportedModel`
+        except Exception as error:  # TensorFlow raises exceptions of any class, see `ExportedModel`
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"{path} cannot be loaded ({reason:.200}): export it again") from error
         if self._model.warning is not None:

@@ -1,12 +1,12 @@
-"""Serves an exported model on this machine, with TensorFlow Serving's REST and gRPC contract.
+"""Serves an exported model on this machine, with TensorFlow Serving's REST and gRPC APIs.
 
     python -m export.serve OUT
     python -m export.serve --model_config_file models.config
 
 OUT has a folder for each version (`1/`, `2/`, ...), written by `python -m export.saved_model`. The
-server serves the newest version, and switches to a newer one without a restart. Ctrl-C or SIGTERM
-ends it after the requests in flight. A configuration file of TensorFlow Serving names several
-models, the versions of each to serve, and labels of versions.
+server serves the newest version, and switches to newer versions without a restart. After Ctrl-C or
+SIGTERM, the server finishes the requests in flight and exits. To serve several models, several
+versions or version labels, give a TensorFlow Serving model configuration file.
 """
 
 import gc
@@ -26,8 +26,8 @@ from macaron_tf.settings import describe, hints_of, parse
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """Parses the command line."""
     parser = Parser(prog="python -m export.serve", description=__doc__)
-    place("base_path OUT", "folder of the exported versions", nargs="?")(parser)
-    parser.add_argument("--name", help="name of the model in URLs (default: the folder's name)")
+    place("base_path OUT", "folder of the exported versions of a model", nargs="?")(parser)
+    parser.add_argument("--name", help="name of the model in URLs (default: name of OUT)")
     for setting in describe(ServerConfig)[2:]:
         flags = [f"--{setting.name.replace('_', '-')}"]
         if setting.name.startswith("model_config"):  # TensorFlow Serving's spelling
@@ -37,12 +37,12 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
             metavar="VALUE",
             type=check_path if setting.name == "model_config_file" else None,
             default=setting.default.strip("'"),
-            help=f"{setting.text.rstrip('.')} (%(default)s)",
+            help=f"{setting.text.rstrip('.')} (default: %(default)s)",
         )
     given = vars(parser.parse_args(arguments))
     path, name = given.pop("base_path"), given.pop("name")
     if path is None and given["model_config_file"] == "None":
-        parser.error("give OUT, a model's folder, or --model_config_file")
+        parser.error("the model is missing: give OUT, a model's folder, or --model_config_file")
     if path is not None:
         name = name or os.path.basename(os.path.abspath(path))
     hints = hints_of(ServerConfig)
@@ -52,12 +52,12 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
 
 
 def run(config: ServerConfig, stop: threading.Event) -> None:
-    """Serves until `stop` is set."""
+    """Serves the models until `stop` is set."""
     # Imported here so that `--help` works without TensorFlow and gRPC.
     from export.server.model_server import ModelServer
 
-    # Otherwise garbage collection visits TensorFlow's 500,000 objects and stops all threads for
-    # 0.3 s.
+    # Without the freeze, each garbage collection visits TensorFlow's 500,000 objects and blocks all
+    # threads for 0.3 s.
     gc.freeze()
     with ModelServer(config) as server:
         shown = ", ".join(
@@ -79,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
-    # TensorFlow warns about sessions, although its own server uses one.
+    # Hides TensorFlow's deprecation warning about sessions, which TensorFlow Serving also uses.
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

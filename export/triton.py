@@ -1,14 +1,14 @@
-"""Serves exported models on this machine in NVIDIA Triton, with KServe's protocol (version 2).
+"""Serves exported models on this machine with NVIDIA Triton and KServe's protocol (version 2).
 
     python -m export.triton served/m30k
     python -m export.triton m30k=served/m30k sst2=served/sst2 --signatures serving_default score
 
-OUT has a folder for each version (`1/`, `2/`, ...), written by `python -m export.saved_model`. The
-newest ones are served, up to --versions, under NAME or the folder's name. A signature other than
-`serving_default` becomes a model of its own, such as `m30k.score`. Triton's Python backend runs a
-process for each version of each model. Triton joins concurrent requests. Ctrl-C or SIGTERM ends it
-after the requests in flight. `make engines` installs Triton, with the package nvidia-pytriton, into
-.venv-engines.
+OUT has a folder for each version (`1/`, `2/`, ...), written by `python -m export.saved_model`.
+Triton serves the newest versions under NAME, or under the name of the folder. A signature other
+than `serving_default` becomes a separate model, such as `m30k.score`. The Python backend runs one
+process for each version of each model, and merges concurrent requests into batches. After Ctrl-C or
+SIGTERM, Triton finishes the requests in flight and exits. `make engines` installs Triton (package
+nvidia-pytriton) into .venv-engines.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from macaron_tf.cli.arguments import argument, count, local_place, single_progra
 from macaron_tf.errors import UserError
 
 _DEFAULT = "serving_default"
-# Triton's names of types, by TensorFlow's. Others are TensorFlow's names in capitals.
+# Maps TensorFlow's dtype names to Triton's. All other names are equal except for capital letters.
 _TYPES = {"string": "STRING", "float32": "FP32", "float16": "FP16", "bfloat16": "BF16",
           "float64": "FP64"}  # fmt: skip
 _MODEL = """import sys
@@ -45,11 +45,18 @@ from macaron_tf.cli.program import lean_imports
 lean_imports()  # JAX, which TensorFlow tries, does not run with this NumPy
 from {module} import TritonPythonModel
 """
-_DEADLINE = 120  # seconds for requests in flight at the end
+_DEADLINE = 120  # seconds for requests in flight to finish at shutdown
 
 
 def find_server() -> tuple[pathlib.Path, pathlib.Path]:
-    """Finds Triton's folder, and its program that runs models in this version of Python."""
+    """Finds the installed Triton.
+
+    Returns:
+        Triton's folder, and the stub program of the Python backend for this version of Python.
+
+    Raises:
+        UserError: Triton is not installed, or does not support this version of Python.
+    """
     found = importlib.util.find_spec("pytriton")
     if found is None:
         raise UserError(
@@ -60,7 +67,9 @@ def find_server() -> tuple[pathlib.Path, pathlib.Path]:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = root / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.exists():
-        raise UserError(f"the installed Triton runs no models in Python {version}: use Python 3.11")
+        raise UserError(
+            f"the installed Triton does not support Python {version}: use Python 3.11 instead"
+        )
     return root, stub
 
 
@@ -68,15 +77,15 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
     """Writes a model repository for Triton.
 
     Args:
-        models: each model's folder of versions, by the model's name.
+        models: dict from model name to the folder of the model's versions.
         repository: an empty folder.
-        options: `max_batch_size`, `batch_delay_us`, `versions`, `signatures`.
+        options: options with `max_batch_size`, `batch_delay_us`, `versions` and `signatures`.
 
     Returns:
-        The names of Triton's models, one for each signature.
+        The names of the models in the repository, one for each signature of each model.
 
     Raises:
-        UserError: a model is damaged, or has none of the signatures.
+        UserError: a model is damaged, or no model has one of the signatures.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -103,14 +112,14 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         known |= {key for key, found in definitions.items() if found.method_name}
     if unknown := {*options.signatures} - known:
         raise UserError(
-            f"--signatures {' '.join(sorted(unknown))}: no model has it; give some of "
+            f"no model has --signatures {' '.join(sorted(unknown))}: choose from "
             f"{', '.join(sorted(known))}"
         )
     return sorted(names)
 
 
 def _config(signature, folder: str, options) -> str:
-    """Makes Triton's ModelConfig of a signature, as protocol buffer text."""
+    """Returns Triton's ModelConfig for a signature, in protocol buffer text format."""
     batched = signature.batchable
 
     def tensor(kind: str, name: str, spec) -> str:
@@ -120,7 +129,8 @@ def _config(signature, folder: str, options) -> str:
                 "of dimensions, which Triton needs: export the model with known shapes"
             )
         sizes = [-1 if size is None else size for size in spec.shape][int(batched) :]
-        # Triton has no scalars. A row of one number is sent as (B, 1) and reshaped to (B,).
+        # Triton has no scalars, so Triton receives one number per row as (B, 1) and reshapes it
+        # to (B,).
         shape = f"dims: {sizes}" if sizes else "dims: [1] reshape {}"
         type_name = _TYPES.get(spec.dtype.name, spec.dtype.name.upper())
         return f'{kind} {{ name: "{name}" data_type: TYPE_{type_name} {shape} }}\n'
@@ -145,18 +155,18 @@ def _config(signature, folder: str, options) -> str:
 
 
 def model_of(module: str) -> str:
-    """Makes the `model.py` of a model repository.
+    """Returns the text of a `model.py` in a model repository.
 
     Args:
-        module: name of the module that has the class `TritonPythonModel`.
+        module: name of the module with the class `TritonPythonModel`.
     """
     return _MODEL.format(path=_packages(), module=module)
 
 
 def _packages() -> list[str]:
-    """The folders that this process imports from, without those of Python itself.
+    """Returns the entries of `sys.path`, except those of Python's standard library.
 
-    Triton has a Python of its own.
+    Triton's process uses its own standard library.
     """
     own = sysconfig.get_path("stdlib")
     folders = [os.path.abspath(folder) for folder in sys.path]
@@ -164,7 +174,7 @@ def _packages() -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until a signal comes; returns Triton's exit status."""
+    """Runs the command `export.triton`, and returns the exit status of Triton."""
     from export.server.config import check_name
     from export.server.versions import check_base_path
 
@@ -174,26 +184,35 @@ def run(options: argparse.Namespace) -> int:
         name = name or os.path.basename(os.path.abspath(folder))
         check_name(name, word)
         if name in models:
-            raise UserError(f"{word}: two models are named {name!r}; give one as NAME=OUT")
+            raise UserError(
+                f"two models are named {name!r}: give {word} another name, written as NAME=OUT"
+            )
         check_base_path(folder)
         models[name] = folder
     return serve(lambda repository: write_repository(models, repository, options), options)
 
 
 def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespace) -> int:
-    """Serves a model repository until a signal comes; returns Triton's exit status.
+    """Runs Triton with a model repository until SIGINT or SIGTERM.
 
     Args:
-        write: function that writes a model repository into an empty folder, and returns the names
-            of its models.
-        options: `host`, `http_port` and `grpc_port`.
+        write: function that writes a model repository into an empty folder, and returns the model
+            names.
+        options: options with `host`, `http_port` and `grpc_port`.
+
+    Returns:
+        The exit status: 0 after a signal, otherwise that of Triton.
+
+    Raises:
+        UserError: a port is in use, or Triton does not start.
     """
     for flag, port in (("--http-port", options.http_port), ("--grpc-port", options.grpc_port)):
         try:
             socket.create_server((options.host, port)).close()
         except OSError as error:
             raise UserError(
-                f"{flag} {port} cannot be opened on {options.host} ({error.strerror}): give another"
+                f"{flag} {port} cannot be opened on {options.host} ({error.strerror}): give "
+                "another port"
             ) from error
     root, stub = find_server()
     with tempfile.TemporaryDirectory(prefix="macaron_tf-") as scratch:
@@ -210,13 +229,13 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
                 f"--http-port={options.http_port}",
                 f"--grpc-address={options.host}",
                 f"--grpc-port={options.grpc_port}",
-                "--disable-auto-complete-config",  # would load each model twice
+                "--disable-auto-complete-config",  # because auto-completion loads each model twice
                 "--allow-metrics=false",
                 f"--exit-timeout-secs={_DEADLINE}",
                 "--log-info=false",
             ],
             env={**os.environ, "LD_LIBRARY_PATH": str(root.parents[1] / "nvidia_pytriton.libs")},
-            start_new_session=True,  # so that Ctrl-C reaches it only through this process
+            start_new_session=True,  # so that the terminal's Ctrl-C reaches only this process
         )
         stopped = []
 
@@ -235,10 +254,11 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
                     f"ready: {', '.join(names)} on {place} (gRPC {options.grpc_port})", flush=True
                 )
             elif not stopped:
-                raise UserError("Triton did not start: see its log above")
+                raise UserError("Triton did not start: see Triton's log above")
             process.wait()
         finally:
-            with contextlib.suppress(ProcessLookupError):  # ends processes of models still loading
+            # Kill the processes of models that are still loading.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
     return 0 if stopped else process.returncode
 
@@ -256,23 +276,23 @@ main = single_program(
     __doc__,
     "export.triton:run",
     local_place("models OUT", "folder of a model's versions, or NAME=OUT", nargs="+"),
-    argument("--host ADDRESS", "address to listen on (%(default)s)", default="127.0.0.1"),
-    count("--http-port N", "port of HTTP (%(default)s)", 8000, 1, 65536),
-    count("--grpc-port N", "port of gRPC (%(default)s)", 8001, 1, 65536),
-    count("--max-batch-size N", "most rows of joined requests (%(default)s)", 32),
+    argument("--host ADDRESS", "address to listen on (default: %(default)s)", default="127.0.0.1"),
+    count("--http-port N", "port for HTTP (default: %(default)s)", 8000, 1, 65536),
+    count("--grpc-port N", "port for gRPC (default: %(default)s)", 8001, 1, 65536),
+    count("--max-batch-size N", "maximum number of rows in a batch (default: %(default)s)", 32),
     count(
         "--batch-delay-us N",
-        "microseconds that a request waits for others to join (%(default)s)",
+        "maximum wait of a request for its batch, in microseconds (default: %(default)s)",
         5000,
         0,
     ),
     argument(
         "--signatures NAME",
-        "signatures of each model to serve (%(default)s)",
+        "signatures to serve (default: serving_default)",
         nargs="+",
         default=["serving_default"],
     ),
-    count("--versions N", "number of the newest versions to serve (%(default)s)", 1),
+    count("--versions N", "number of newest versions to serve per model (default: %(default)s)", 1),
 )
 
 if __name__ == "__main__":

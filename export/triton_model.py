@@ -1,7 +1,7 @@
 """Runs a signature of an exported model in NVIDIA Triton's Python backend.
 
-The `model.py` that `export.triton` writes imports this module. Triton runs it in a process for each
-version, and passes it several requests at once (dynamic batching).
+The `model.py` that `export.triton` writes imports this module. Triton runs one process for each
+model version.
 """
 
 import collections
@@ -10,7 +10,7 @@ import json
 import logging
 
 import numpy as np
-import triton_python_backend_utils as triton  # only exists in Triton's processes
+import triton_python_backend_utils as triton  # exists only in Triton's processes
 
 from export.server.batching import run_joined
 from export.server.errors import ServingError, from_exception
@@ -18,7 +18,10 @@ from export.server.servable import Servable
 
 
 class TritonPythonModel:
-    """A model with Triton's interface: it calls `initialize` once, then `execute` for batches."""
+    """Model with the interface of Triton's Python backend.
+
+    Triton calls `initialize` once, `execute` for each batch of requests, and `finalize` at the end.
+    """
 
     def initialize(self, arguments: dict[str, str]) -> None:
         logging.getLogger("tensorflow").setLevel(logging.ERROR)
@@ -32,7 +35,7 @@ class TritonPythonModel:
 
     def execute(self, requests: list) -> list:
         responses = [None] * len(requests)
-        together = collections.defaultdict(list)  # requests whose rows can be joined
+        together = collections.defaultdict(list)  # groups of requests to run as one batch
         for number, request in enumerate(requests):
             try:
                 inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -48,7 +51,11 @@ class TritonPythonModel:
         return responses
 
     def _answers(self, group: list[tuple[int, int, dict[str, np.ndarray]]]):
-        """Joins requests, runs them, and yields the number and the response of each."""
+        """Runs requests as one batch, and yields the index and the response of each request.
+
+        Args:
+            group: index, number of rows, and inputs of each request.
+        """
         run = functools.partial(self._servable.run, self._signature)
         for at, found in run_joined(run, self._signature, [request for _, *request in group]):
             if isinstance(found, Exception):

@@ -1,4 +1,4 @@
-"""Macaron Net, SwishRNN and the systems around them, on TensorFlow and Keras 3.
+"""Macaron Net, SwishRNN and related models for TensorFlow and Keras 3.
 
     import macaron_tf
 
@@ -6,9 +6,9 @@
     translator.predict(["A man is riding a bike."])
     encoder = macaron_tf.build("swish_rnn_base")
 
-The import registers all layers and models with Keras, so that `keras.saving.load_model` finds them.
-In this project's own commands, TensorFlow is only imported when one of the names below is used, so
-that `--help` and a server's clients work without it.
+Importing this package registers its layers and models with Keras, so that
+`keras.saving.load_model` finds them. The commands of this project postpone the import of
+TensorFlow. So `--help` and the clients of a server work without TensorFlow.
 """
 
 import importlib
@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if sys.version_info < (3, 11):  # noqa: UP036  a checkout can be run outside its environment
-    print("error: macaron_tf needs Python 3.11 or later: activate its environment", file=sys.stderr)
+    print("error: macaron_tf needs Python 3.11 or later: use a newer Python", file=sys.stderr)
     sys.exit(2)
 
 from macaron_tf.command_names import SCRIPT
@@ -46,7 +46,7 @@ def __dir__() -> list[str]:
 
 
 def _is_command() -> bool:
-    """Whether this process runs, or is about to run, one of this project's commands."""
+    """Returns whether this process runs, or is about to run, a command of this project."""
     # sys.argv[0] is "-m" while the module of `python -m MODULE` is looked up.
     launched = sys.argv[0] == "-m" and "macaron_tf" in sys.orig_argv
     script = os.path.basename(sys.argv[0]) == SCRIPT

@@ -1,4 +1,4 @@
-"""`python -m macaron_tf COMMAND`."""
+"""Entry point of `python -m macaron_tf COMMAND`."""
 
 from macaron_tf.cli.launcher import main
 

@@ -1,46 +1,48 @@
-"""Names of the commands, and how messages spell them."""
+"""Names of the commands, and their spelling in messages."""
 
 import os
 import pathlib
 import re
 
-# The folder of the packages of commands: the checkout's root, or `commands` in an installed wheel.
+# Parent folder of the packages `experiments` and `export`: the root of a checkout, or
+# `macaron_tf/commands` in an installed wheel.
 _INSTALLED = pathlib.Path(__file__).with_name("commands")
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
-# The script that the package installs, and an environment variable. In the variable, the launcher
-# (`macaron_tf.cli.launcher`) tells all processes of a command how the user started it.
+# Name of the installed script, and name of an environment variable. In that variable, the launcher
+# (`macaron_tf.cli.launcher`) tells all processes of a command how the user started the command.
 SCRIPT, FORM = "macaron", "MACARON_TF_COMMAND"
-# For each command the module that `python -m` runs in a checkout, and its help.
+# Each command's module, which `python -m` runs in a checkout, and its help.
 COMMANDS = {
-    "translate": ("experiments.translate", "translators: train, score, use"),
-    "pretrain": ("experiments.pretrain", "BERT, GPT and other models of text: train, fill masks"),
-    "finetune": ("experiments.finetune", "classes, numbers, tags and answers, from your table too"),
-    "embed": ("experiments.embed", "sentence vectors: train, encode, search"),
-    "generate": ("experiments.generate", "continue texts with a language model"),
-    "text_to_text": ("experiments.text_to_text", "T5's tasks, each from text to text"),
-    "few_shot": ("experiments.few_shot", "ask a language model by a few examples"),
-    "elmo": ("experiments.elmo", "word vectors in context"),
-    "tcn": ("experiments.tcn", "temporal convolutional networks"),
-    "export": ("export.saved_model", "a run as a SavedModel"),
-    "keras_model": ("export.keras_model", "a .keras file and its vocabulary as a SavedModel"),
-    "hugging_face": ("export.hugging_face", "a run as a folder of Hugging Face's transformers"),
-    "hub": ("export.hub", "a run, with its model card, on Hugging Face's hub"),
-    "serve": ("export.serve", "serve a SavedModel on this machine, over REST and gRPC"),
-    "client": ("export.client", "ask a server"),
+    "translate": ("experiments.translate", "train, score and use translators"),
+    "pretrain": ("experiments.pretrain", "pre-train BERT, GPT and other models; fill masks"),
+    "finetune": ("experiments.finetune", "fine-tune for classification, regression, tagging or QA"),
+    "embed": ("experiments.embed", "train sentence encoders; encode and search sentences"),
+    "generate": ("experiments.generate", "continue text with a language model"),
+    "text_to_text": ("experiments.text_to_text", "fine-tune T5 and BART on text-to-text tasks"),
+    "few_shot": ("experiments.few_shot", "evaluate language models by few-shot prompts"),
+    "elmo": ("experiments.elmo", "train ELMo and compute contextual word vectors"),
+    "tcn": ("experiments.tcn", "compare temporal convolutional networks with RNNs"),
+    "export": ("export.saved_model", "export a run as a SavedModel"),
+    "keras_model": ("export.keras_model", "export a .keras file with its vocabulary"),
+    "hugging_face": ("export.hugging_face", "convert a run for Hugging Face's transformers"),
+    "hub": ("export.hub", "upload a run and its model card to the Hugging Face hub"),
+    "serve": ("export.serve", "serve a SavedModel on this machine over REST and gRPC"),
+    "client": ("export.client", "send a request to a server"),
     "demo": ("experiments.demo", "train, score, export and serve a translator in six minutes"),
-    "look": ("experiments.look", "pictures of attention, and of how far a recurrence remembers"),
-    "compare": ("experiments.compare", "blocks, schemes or recipes, seed by seed, with a verdict"),
-    "data_service": ("experiments.data_service", "make a training's batches on another machine"),
+    "look": ("experiments.look", "plot attention weights and the memory of a SwishRNN"),
+    "compare": ("experiments.compare", "compare blocks, schemes or recipes over several seeds"),
+    "data_service": ("experiments.data_service", "make the batches of a run on another machine"),
 }
-# Commands that two words name as well.
+# Two-word aliases of commands.
 ALIASES = {("export", "hugging-face"): "hugging_face", ("export", "hub"): "hub"}
 
 
 def as_typed(text: str) -> str:
-    """Rewrites this project's commands in a text the way the user types them.
+    """Rewrites the commands of this project in a text to the form that the user types.
 
-    This is the way this process was started, if a launcher started it. Otherwise, an installed
-    wheel's commands become `macaron NAME`, and a checkout's stay `python -m MODULE`.
+    If the launcher started this process, this is the form in which the user started the launcher.
+    Otherwise commands become `macaron NAME` in an installed wheel, and stay `python -m MODULE` in a
+    checkout.
     """
     form = os.environ.get(FORM) or (SCRIPT if FOLDER == _INSTALLED else "")
     return spelled(text, form) if form else text
@@ -57,10 +59,10 @@ def spelled(text: str, form: str = SCRIPT) -> str:
 
 
 def name_of(module: str) -> str:
-    """The name of a module's command; "" if it is none.
+    """Returns the name of the command that a module runs, or "" if the module is no command.
 
     Args:
-        module: full name of the module, or the last part of it.
+        module: full name of the module, or the last part of that name.
     """
     known = {place: name for name, (place, _) in COMMANDS.items()}
     return known.get(module) or {m.rpartition(".")[2]: n for m, n in known.items()}.get(module, "")

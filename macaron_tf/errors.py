@@ -1,4 +1,4 @@
-"""Errors in what a user gives, and checks that raise them."""
+"""`UserError`, the exception for a user's mistakes, and checks that raise it."""
 
 import contextlib
 import difflib
@@ -15,9 +15,10 @@ from macaron_tf.command_names import as_typed
 
 
 class UserError(Exception):
-    """A mistake that the user can correct: one sentence names it and the correction.
+    """Error for a mistake that the user can correct.
 
-    Commands within the sentence are in the form that the user types; see `as_typed`.
+    The message is one sentence that names the mistake and the correction. Commands in the message
+    have the form that the user types; see `as_typed`.
     """
 
     def __init__(self, sentence: object = ""):
@@ -25,7 +26,12 @@ class UserError(Exception):
 
 
 class TextError(UserError):
-    """A text that a model does not accept; texts are counted from 1."""
+    """Error for a text that a model does not accept.
+
+    Args:
+        number: number of the text, counted from 1.
+        reason: why the model does not accept the text.
+    """
 
     def __init__(self, number: int, reason: str):
         super().__init__(f"text {number}: {reason}")
@@ -39,40 +45,42 @@ def check_whole(texts: Iterable[str], first: int = 1) -> None:
     """Raises a UserError if a text has an unpaired surrogate, which UTF-8 cannot encode.
 
     Args:
-        first: the number of the first text, for the message.
+        texts: texts to check.
+        first: number of the first text in the error message.
     """
     for number, text in enumerate(texts, first):
         if half := _HALVES.search(text):
             raise UserError(
                 f"text {number} has {half[0]!a}, an unpaired surrogate (half of a character, or "
-                "a byte that was not UTF-8): remove it, or read the text in its own encoding"
+                "a byte that was not UTF-8): remove it, or decode the text with its real encoding"
             )
 
 
 def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
-    """Parses a JSON text and checks its type and its fields.
+    """Parses a JSON text, and checks the type of the value and of its fields.
 
     Args:
-        kind: type of the whole value.
-        fields: types of fields that must be present.
+        text: JSON text.
+        kind: expected type of the value.
+        fields: expected types of required fields, for an object.
 
     Raises:
-        ValueError: the text is not JSON, or the value or a field has another type.
+        ValueError: the text is not JSON, a required field is missing, or a type differs.
     """
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("brackets are nested too deeply") from None
     if not isinstance(value, kind):
-        raise ValueError(f"no {kind.__name__}")
+        raise ValueError(f"not a {kind.__name__}")
     for name, wanted in fields.items():
         if not isinstance(value.get(name), wanted):
-            raise ValueError(f"{name!r} is missing or no {wanted.__name__}")
+            raise ValueError(f"{name!r} is missing or not of type {wanted.__name__}")
     return value
 
 
 def check_choice(argument: str, value: str, choices: Sequence[str]) -> str:
-    """Returns `value` if it is one of `choices`, else raises a ValueError that lists them."""
+    """Returns `value` if it is in `choices`, or raises a ValueError that lists the choices."""
     if value not in choices:
         raise ValueError(f"{argument}={value!r} must be one of {', '.join(map(repr, choices))}")
     return value
@@ -88,34 +96,37 @@ def check_divisible(dividend_name: str, dividend: int, divisor_name: str, diviso
 
 
 def check_count(argument: str, value: int, least: int = 1) -> int:
-    """Returns `value` if it is a whole number of at least `least`, else raises a ValueError."""
+    """Returns `value` if it is an integer of at least `least`, or raises a ValueError."""
     if type(value) is not int or value < least:
         raise ValueError(f"{argument}={value!r} must be a whole number of at least {least}")
     return value
 
 
-STORES = {"gs"}  # supported schemes of remote storage
-# These schemes never name a local folder, not even with a single slash, as in s3:/bucket.
+STORES = {"gs"}  # URL schemes of supported remote storage
+# URL schemes that never begin a local path, not even with a single slash, as in s3:/bucket.
 _NOT_LOCAL = {"gs", "s3", "hdfs", "file", "memory", "http", "https", "ftp", "az", "abfs", "hf"}
 _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
 
 
 def check_path(text: str, local: bool = False, name: str = "a path") -> str:
-    """Checks that paths are local or `gs://`, and expands `~`.
+    """Checks that paths are local or on Google Cloud Storage (`gs://`), and expands `~`.
 
     Args:
-        text: a path, or a form that contains paths, such as `tsv:FILE` or `NAME=DIR`.
-        local: allow local paths only.
-        name: what the path is, for the message about an empty one.
+        text: a path, or text that contains paths, such as `tsv:FILE` or `NAME=DIR`.
+        local: whether to accept only local paths.
+        name: name of the argument, for the error message about an empty path.
+
+    Returns:
+        The text with `~` expanded.
 
     Raises:
-        UserError: the text is empty or names storage that is not supported.
+        UserError: the text is empty, or has the URL scheme of unsupported storage.
     """
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
     for scheme, slashes, bucket in _SCHEME.findall(text):
         if not slashes[1:] and scheme.lower() not in (_NOT_LOCAL if slashes else STORES):
-            continue  # a prefix such as tsv:, or a local name with a colon
+            continue  # a prefix such as tsv:, or a local path that contains a colon
         if local or scheme not in STORES or slashes != "//" or not bucket:
             places = "a local path" if local else "a local path or gs://BUCKET/NAME"
             raise UserError(f"{text}: {scheme}:{slashes} is not supported; give {places}")
@@ -123,7 +134,11 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Ends an error message about an unknown name with the most similar known one, if any."""
+    """Returns an ending for an error message, which suggests a known name similar to `name`.
+
+    Returns:
+        Text such as `; perhaps you meant 'adam'`, or "" if no known name is similar.
+    """
     close = difflib.get_close_matches(name, list(known), 1)
     return f"; perhaps you meant {close[0]!r}" if close else ""
 
@@ -133,10 +148,14 @@ USER_FILES: set[str] = set()
 
 
 def sentence_of(error: BaseException, place: str = "") -> str | None:
-    """Describes an exception in one sentence if user code may have caused it, else returns None.
+    """Describes an exception in one sentence if user code may have caused it.
 
     Args:
-        place: name of the user's module or function that raised it; "": unknown.
+        error: exception to describe.
+        place: name of the user's module or function that raised the exception, or "" if unknown.
+
+    Returns:
+        The sentence, or `None` if this process runs no user code.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename in USER_FILES]
@@ -147,19 +166,19 @@ def sentence_of(error: BaseException, place: str = "") -> str | None:
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     if not place:
         # The user's code may be the cause even if it did not raise: a wrong signature or result.
-        blamed = "" if own else f"; code of yours is in use: {', '.join(sorted(USER_FILES))}"
+        blamed = "" if own else f"; this process runs your code: {', '.join(sorted(USER_FILES))}"
         return f"{where} raised {words}{blamed}"
     # The message of a SyntaxError ends with the file and line.
     return f"{place} raised {words}{'' if isinstance(error, SyntaxError) else f' ({where})'}"
 
 
-# Modules that every command needs: the dependencies in pyproject.toml, and what Keras needs to
-# write files.
+# Modules that every command needs: the dependencies in pyproject.toml, and h5py, with which Keras
+# writes weights.
 CORE = (
     *("annotated_types", "docstring_parser", "etils", "filelock", "h5py", "keras", "numpy"),
     *("regex", "rich", "sacremoses", "sentencepiece", "tensorflow", "tensorflow_text"),
 )
-# Optional modules, and the extra in pyproject.toml that installs each.
+# Optional modules, and the extra in pyproject.toml that installs each module.
 EXTRAS = {
     "ai_edge_litert": "lite",
     "apache_beam": "beam",
@@ -188,7 +207,15 @@ EXTRAS = {
 
 
 def missing_package(error: Exception, purpose: str = "this command") -> str | None:
-    """The message about a package that is not installed; None for other errors."""
+    """Returns the error message for a missing package.
+
+    Args:
+        error: any exception.
+        purpose: what needs the package, for the message.
+
+    Returns:
+        The message, or `None` if `error` is not about a missing package.
+    """
     module = error.name.partition(".")[0] if isinstance(error, ImportError) and error.name else ""
     if module in EXTRAS:
         return f"{purpose} needs {module}: pip install 'macaron_tf[{EXTRAS[module]}]'"
@@ -196,14 +223,16 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
         return None
     return (
         f"{sys.executable} has no {error.name}: activate the environment of macaron_tf "
-        "(`. .venv/bin/activate`), or run `make setup` in a checkout, else `pip install macaron_tf`"
+        "(`. .venv/bin/activate`), or install it (`make setup` in a checkout, or `pip install "
+        "macaron_tf`)"
     )
 
 
 def check_train_packages() -> None:
     """Raises a UserError if a package that training or validation needs is not installed.
 
-    Called before training, because otherwise the first validation would fail.
+    Commands call this function before training. Otherwise a missing package would stop the run only
+    at its first validation.
     """
     asked = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
     if lacking := [module for module in asked if importlib.util.find_spec(module) is None]:
@@ -213,24 +242,27 @@ def check_train_packages() -> None:
 
 
 def diverged(model: str | os.PathLike) -> UserError:
-    """The error for a model whose outputs are NaN, which argmax would take for the first class."""
+    """Returns the error for a model whose outputs are NaN.
+
+    Without this error, argmax would return class 0 for such outputs.
+    """
     return UserError(
-        f"{model} answers NaN because its training diverged: give an earlier checkpoint, or train "
+        f"{model} answers NaN because its training diverged: use an earlier checkpoint, or train "
         "again with a lower training.learning_rate"
     )
 
 
 def needs_vocabulary(path: str | os.PathLike) -> UserError:
-    """The error for a `.keras` file given to a command that reads text."""
+    """Returns the error for a `.keras` file that is passed to a command that reads text."""
     return UserError(
-        f"{path} is a network without a vocabulary: save both into a folder by macaron_tf.load("
-        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER'), and give FOLDER; to export it, "
-        f"run `python -m export.keras_model {path} DIR OUT`"
+        f"{path} is a network without a vocabulary: save it with a vocabulary by macaron_tf.load("
+        f"'{path}', vocabulary='DIR').save_pretrained('FOLDER') and give FOLDER, or export it by "
+        f"`python -m export.keras_model {path} DIR OUT`"
     )
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """The message about a failed allocation; None for other errors."""
+    """Returns the error message for a failed memory allocation, or `None` for other errors."""
     tensorflow, jax, words = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)
     exhausted = (tensorflow.errors.ResourceExhaustedError,) if tensorflow else ()
     on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in words
@@ -241,9 +273,8 @@ def out_of_memory(error: Exception) -> str | None:
         return None
     asked = re.search(r"shape\s?[\[(][\d, ]*[\])]|allocate [\d.]+ \w+", words)
     return (
-        f"memory ran out{f' ({asked[0]})' if asked else ''}: use smaller batches (and raise "
-        "training.accumulation_steps by the same factor, so that an update sees as much), shorter "
-        "rows, or a smaller model"
+        f"memory ran out{f' ({asked[0]})' if asked else ''}: use smaller batches with more "
+        "training.accumulation_steps, shorter rows, or a smaller model"
     )
 
 
@@ -255,9 +286,12 @@ _REQUESTED = re.compile(r"gs://[^\s,;]+")
 
 
 def store_problem(error: Exception) -> tuple[str, str] | None:
-    """Why a request to a bucket (`gs://`) failed, and what to do; None for other errors.
+    """Explains why a request to a Google Cloud Storage bucket (`gs://`) failed.
 
-    TensorFlow itself repeats a request ten times if a later one may succeed.
+    TensorFlow has already repeated the request ten times if the failure may be temporary.
+
+    Returns:
+        The reason and the correction, or `None` if `error` is not about such a request.
     """
     if not (found := _REQUEST.search(str(error))):
         return None
@@ -265,27 +299,30 @@ def store_problem(error: Exception) -> tuple[str, str] | None:
     again = "run the same command again"
     if unreachable:
         reason = f"{unreachable[:1].lower()}{unreachable[1:]}"
-        return f"requests do not reach it ({reason})", f"check the network and {again}"
+        return f"requests do not reach the bucket ({reason})", f"check the network and {again}"
     if code in ("401", "403"):
-        return f"it answers HTTP {code}", "check that your credentials may read and write there"
-    return f"it answers HTTP {code} to repeated requests", f"{again} later"
+        return (
+            f"the bucket answers HTTP {code}",
+            "check that your credentials may read and write the bucket",
+        )
+    return f"the bucket answers HTTP {code} to repeated requests", f"{again} later"
 
 
 def store_sentence(error: Exception) -> str | None:
-    """The message about a failed request to a bucket; None for other errors."""
+    """Returns the error message for a failed request to a bucket, or `None` for other errors."""
     if (problem := store_problem(error)) is None:
         return None
     place = _REQUESTED.search(str(error))
-    return f"{place[0] if place else 'the bucket'}: {problem[0]}; {problem[1]}"
+    return f"cannot access {place[0] if place else 'a bucket'}: {problem[0]}; {problem[1]}"
 
 
 @contextlib.contextmanager
 def needed(purpose: str, package: str = "") -> Iterator[None]:
-    """Turns an `ImportError` within the `with` into a `UserError` that says what to install.
+    """Turns an `ImportError` in the `with` block into a `UserError` that says what to install.
 
     Args:
-        purpose: what needs the package, for the message.
-        package: the package to install if it is in none of this project's extras.
+        purpose: what needs the package, for the error message.
+        package: name of the package to install, if no extra of this project installs it.
     """
     try:
         yield

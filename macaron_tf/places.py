@@ -1,4 +1,4 @@
-"""`load`: reads a trained network and its vocabulary from a run, another library, or a hub."""
+"""`load`, which reads a trained network from a run, from another library's files, or from a hub."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ from macaron_tf.training.state import load_network, load_weights
 
 KERAS_HUB, MODEL_GARDEN = "keras-hub", "model-garden"
 LIBRARIES = (HUGGING_FACE, KERAS_HUB, MODEL_GARDEN)
-_MEND = "restore it, or train or save the model again"
+_MEND = "restore the file, or train or save the model again"
 
 
 def load(
@@ -53,27 +53,28 @@ def load(
     """Loads a trained network with its weights, its vocabulary and its task.
 
     Args:
-        place: one of
-            - the folder of a run, or `RUN@CHECKPOINT` to choose a checkpoint (see
-              `find_checkpoint`), or a folder that `Pretrained.save_pretrained` wrote;
-            - `hugging-face:DIR`, a folder that transformers' `save_pretrained` or
-              sentence-transformers wrote;
+        place: location of the network, in one of these forms:
+            - `RUN`, the folder of a training run;
+            - `RUN@CHECKPOINT`, a checkpoint of a run (see `find_checkpoint`);
+            - `DIR`, a folder that `Pretrained.save_pretrained` wrote;
+            - `hugging-face:DIR`, a folder that transformers or sentence-transformers saved;
             - `keras-hub:DIR`, a KerasHub preset of BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2, or
-              one that `macaron_tf.interop.keras_hub` wrote;
-            - `model-garden:DIR`, a BERT in the form that TensorFlow's Model Garden publishes;
-            - `hub:OWNER/NAME[@REVISION]`, any of these on Hugging Face's hub; the package
-              huggingface_hub downloads it once;
-            - a network's `.keras` file, which has no vocabulary: give `vocabulary`.
-        lower_case: whether text is lower-cased, for a folder whose WordPiece files do not say so.
-        pooling: whether to read the pooling of a sentence-transformers model, and raise if it is
-            not supported; False: read only its encoder.
-        vocabulary: a vocabulary or its folder, for a network that was saved without one.
-        trust_code: whether to import modules that the folder names or contains, such as a block
-            that its author wrote, and open `.keras` files without Keras's safe mode. Their code
-            runs in this process.
+              a preset that `macaron_tf.interop.keras_hub` wrote;
+            - `model-garden:DIR`, a BERT checkpoint of TensorFlow's Model Garden;
+            - `hub:OWNER/NAME[@REVISION]`, a repository on the Hugging Face hub with a folder in one
+              of the forms above, which the package huggingface_hub downloads and caches;
+            - `FILE.keras`, a Keras network without a vocabulary, which needs `vocabulary`.
+        lower_case: whether to lower-case text. Give it only for a folder with WordPiece files that
+            do not say whether text is lower-cased.
+        pooling: whether to read the pooling of a sentence-transformers model. With `False`, only
+            the encoder is read. With `True`, unsupported pooling raises an error.
+        vocabulary: vocabulary, or its folder, for a network that was saved without a vocabulary.
+        trust_code: whether to import Python modules that the folder names or contains, such as a
+            custom block, and to open `.keras` files without Keras's safe mode. Their code then runs
+            in this process.
 
     Raises:
-        UserError: nothing is there, it cannot be read, or it needs `trust_code`.
+        UserError: there is no network at `place`, reading it fails, or `trust_code` is needed.
 
     Example:
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -87,7 +88,7 @@ def load(
     if vocabulary is not None:
         found = load(place, lower_case, pooling)
         if found.vocabulary is not None:
-            raise UserError(f"{place} has a vocabulary of its own: leave `vocabulary` out")
+            raise UserError(f"{place} has its own vocabulary: leave `vocabulary` out")
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
         network = found.network
@@ -95,8 +96,8 @@ def load(
             rows = network.config.vocab_size
             if vocabulary.size > rows:
                 raise UserError(
-                    f"the vocabulary has {vocabulary.size} tokens, and {place} has embeddings of "
-                    f"{rows}: give the vocabulary that it was trained with"
+                    f"the vocabulary has {vocabulary.size} tokens, but {place} has only {rows} "
+                    "embeddings: give the vocabulary with which the network was trained"
                 )
         return dataclasses.replace(found, vocabulary=vocabulary)
     if place.endswith(".keras"):
@@ -123,13 +124,14 @@ def load(
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """A place that `load` accepts, and its folder.
+    """Folder of a network that `load` accepts.
 
     Attributes:
-        place: the place that the caller gave.
-        folder: folder of the files; local and absolute if another library wrote them.
-        library: one of `LIBRARIES`; "": this library, as a run or a folder of `save_pretrained`.
-        checkpoint: CHECKPOINT in RUN@CHECKPOINT, or None.
+        place: argument of `load`.
+        folder: folder of the network's files. It is local and absolute if another library wrote
+            the files.
+        library: library that wrote the files: one of `LIBRARIES`, or "" for this library.
+        checkpoint: CHECKPOINT in `RUN@CHECKPOINT`, or `None`.
     """
 
     place: str
@@ -139,17 +141,23 @@ class Location:
 
     @property
     def without_recipe(self) -> bool:
-        """Whether the model came from another library, even if `save_pretrained` wrote it."""
+        """Whether the model came from another library, also if `save_pretrained` saved it again."""
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
 
 def locate(place: str) -> Location:
-    """Finds the folder of a place. It may be missing. A model on a hub is downloaded."""
+    """Returns the location of a network, and downloads a model from the hub.
+
+    The folder need not exist.
+
+    Args:
+        place: see `load`.
+    """
     kind, _, directory = place.partition(":")
     if kind in LIBRARIES and directory:
         if paths.is_remote(directory):
-            raise UserError(f"{place}: copy the folder from its bucket to a local disk first")
+            raise UserError(f"{place} is in a bucket: copy the folder to a local disk first")
         return Location(place, paths.as_path(directory).expanduser().absolute(), kind)
     if kind == HUB:
         folder = paths.as_path(downloaded(place))
@@ -158,13 +166,13 @@ def locate(place: str) -> Location:
     if not folder.exists() and "@" in place:
         run, _, checkpoint = place.rpartition("@")
         if not checkpoint:
-            raise UserError(f"{place}: give a checkpoint after the @, or leave the @ out")
+            raise UserError(f"{place} has no checkpoint after the @: add a name or omit the @")
         return Location(place, paths.as_path(run), checkpoint=checkpoint)
     return Location(place, folder)
 
 
 def _library_of(folder: epath.Path) -> str:
-    """The one of `LIBRARIES` that wrote a folder's files; "": this library."""
+    """Returns the element of `LIBRARIES` that wrote a folder's files, or "" for this library."""
     if is_saved(folder):
         return ""
     if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
@@ -176,14 +184,14 @@ def _library_of(folder: epath.Path) -> str:
 
 @contextlib.contextmanager
 def _refuse_network(place: str) -> Iterator[None]:
-    """Turns errors of reading a network from its configuration into a UserError."""
+    """Turns an error in reading a network's configuration into a UserError."""
     try:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"{place} has no network that this version can read ({reason[:200]}): check the path, "
-            "or load it with the version that wrote it"
+            "or use the version of macaron_tf that saved the network"
         ) from error
 
 
@@ -197,9 +205,9 @@ def _described(path: epath.Path, place: str) -> dict[str, Any]:
         record = parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
         raise UserError(
-            f"{place} is no run: it has no readable model.json; give the folder that a "
-            "`train` command or `save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, "
-            "model-garden:DIR, hub:OWNER/NAME or a .keras file"
+            f"{place} has no readable model.json: give the folder that a `train` command or "
+            "`save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, model-garden:DIR, "
+            "hub:OWNER/NAME or a .keras file"
         ) from error
     allow_signed_code(path)
     offer_code(path)
@@ -207,7 +215,7 @@ def _described(path: epath.Path, place: str) -> dict[str, Any]:
 
 
 def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
-    """Builds the network and the heads outside it that a model.json describes."""
+    """Builds the network, and the heads outside of the network, that a model.json describes."""
     with paths.refuse_damage(path / MODEL, _MEND):
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
         layers = {"network": record["network"], **heads}
@@ -253,7 +261,7 @@ def _read_own(found: Location) -> Pretrained:
 
 
 def _optional(path: epath.Path) -> dict[str, Any]:
-    """Reads the object in a JSON file; {} if the file is missing or has no object."""
+    """Reads a JSON object, or returns {} if the file is missing or has no object."""
     try:
         return paths.read_json(path)
     except UserError:
@@ -261,7 +269,7 @@ def _optional(path: epath.Path) -> dict[str, Any]:
 
 
 def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Reads the metrics of a run's evaluations, by the names of their files in RUN/scores."""
+    """Returns a dict from each file name in RUN/scores to the metrics of that evaluation."""
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     found = {}
     for file in files:
@@ -301,11 +309,16 @@ def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pr
 
 
 def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:
-    """Whether a BERT of Model Garden lower-cases text; by default from its folder's name."""
+    """Returns whether a BERT checkpoint of Model Garden lower-cases text.
+
+    Args:
+        folder: folder of the checkpoint.
+        given: answer by the caller; with `None`, the folder's name decides.
+    """
     found = re.search("uncased|cased", folder.name)
     if given is None and not found:
         raise UserError(
-            f"neither the files nor the name of {folder} say whether text is lower-cased "
-            "(uncased_..., cased_...): give lower_case=True or False, or --[no-]lower-case"
+            f"neither the files nor the name of {folder} say whether text is lower-cased (such as "
+            "uncased_L-12): give lower_case=True or False, or --[no-]lower-case"
         )
     return given if given is not None else found[0] == "uncased"

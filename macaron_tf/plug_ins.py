@@ -1,13 +1,15 @@
-"""User code that a setting or a command names: `package.module:Name`.
+"""Import of user code that a setting or a command names as `package.module:Name`.
 
-For a class that is to be instantiated, arguments may follow: `package.module:Name(rate=0.1)`.
+If the name is a class to instantiate, arguments may follow: `package.module:Name(rate=0.1)`.
 
-A run records the name, not the code. Every process that opens the run imports the module again and
-must find it in the working directory or on PYTHONPATH.
+A run records the name and not the code. Every process that opens the run imports the module, which
+must be in the working directory or on PYTHONPATH.
 
-A folder may come from a stranger, so only these names are imported: names that the user wrote on
-the command line or in Python (`allow`); names that this user's own training signed
-(`macaron_tf.io.signatures`); any name with `--trust-code` or `trust_code=True` (`trusting`).
+A model folder may come from a stranger. So this module imports a name only in three cases:
+
+- The user wrote the name on the command line or in Python (see `allow` and `allow_within`).
+- A training run of the same user signed the name (see `macaron_tf.io.signatures`).
+- The user gave `--trust-code` or `trust_code=True` (see `trusting`).
 """
 
 import ast
@@ -27,10 +29,10 @@ from macaron_tf.errors import USER_FILES, UserError, sentence_of
 
 
 class _Trust:
-    """The user code that this process may import; shared by its threads."""
+    """User code that this process may import, from all threads."""
 
     places: ClassVar[set[str]] = set()
-    texts: ClassVar[set[str]] = set()  # what the user wrote, such as words of the command line
+    texts: ClassVar[set[str]] = set()  # texts by the user, such as command line arguments
     everything = False
 
 
@@ -38,7 +40,7 @@ _files: dict[pathlib.Path, types.ModuleType] = {}  # modules imported from FILE.
 
 
 def is_place(name: str) -> bool:
-    """Whether a name refers to user code: `package.module:Name` or `FILE.py[:Name]`."""
+    """Returns whether a name has the form `package.module:Name` or `FILE.py[:Name]`."""
     return ":" in name or name.endswith(".py")
 
 
@@ -57,8 +59,8 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         if name and plain and all(word.arg for word in call.keywords):
             return name, {word.arg: ast.literal_eval(word.value) for word in call.keywords}
     raise UserError(
-        f"{text!r}: write NAME(key=value, ...) with values that are numbers, quoted text, True, "
-        "False, None or tuples of these"
+        f"{text!r} is not a call: write NAME(key=value, ...) with values that are numbers, quoted "
+        "text, True, False, None or tuples"
     )
 
 
@@ -66,12 +68,14 @@ def find(place: str, base: type | None = None) -> Any:
     """Imports the object that `package.module:Name` or `FILE.py:Name` names.
 
     Args:
-        place: the name. Without `:Name`, the only suitable object that the module defines.
-        base: the class that the object must be a subclass of; None: it must be a function.
+        place: name of the object. `:Name` may be omitted if the module defines only one suitable
+            object.
+        base: class of which the object must be a subclass. `None` means that the object must be a
+            function.
 
     Raises:
-        UserError: there is no such module or object, its import raises, the object is of another
-            kind, or the name was read from a file and the user has not allowed its code to run.
+        UserError: the module or object does not exist, the import fails, the object has another
+            type, or the name was read from a file and the user has not allowed the import.
     """
     name, _, attribute = place.partition(":")
     # Taking a class from a module that is already imported runs no code.
@@ -85,35 +89,41 @@ def find(place: str, base: type | None = None) -> Any:
         [attribute] = known
     if attribute not in vars(module):
         raise UserError(
-            f"{place}: {name} has {', '.join(known) or 'nothing of that kind'}"
+            f"{place}: {name} has {', '.join(known) or 'no suitable class or function'}"
             f"{f', but no {attribute!r}' if attribute else ''}: write {name}:NAME"
         )
     found = vars(module)[attribute]
     if not _is_kind(found, base):
         wanted = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
-        raise UserError(f"{place} is no {base.__name__ if base else 'function'}: name {wanted}")
+        raise UserError(
+            f"{place} is not of type {base.__name__ if base else 'function'}: name {wanted}"
+        )
     return found
 
 
 def allow(*places: str) -> None:
-    """Allows imports of user code by its names, `package.module:Name`."""
+    """Allows imports of the user code with the given names, `package.module:Name`."""
     _Trust.places.update(place.removeprefix("python:") for place in places)
 
 
 def allow_within(*texts: str) -> None:
-    """Allows imports of the user code that occurs in texts which the user wrote.
+    """Allows imports of the user code that is named inside texts of the user.
 
     Args:
         texts: texts such as `model.block=mine:Block`, `python:mine:rows`, or the `repr` of a
-            recipe that user code made. A text that is only a name allows nothing, because
-            `lambada:dev`, for example, names no code.
+            recipe. A text that consists only of a name allows nothing, because a text such as
+            `lambada:dev` does not name code.
     """
     _Trust.texts.update(texts)
 
 
 @contextlib.contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Allows imports of any module within the `with`, whoever names it; False: no change."""
+    """Allows imports of all modules, from any source, within the `with` block.
+
+    Args:
+        trust: whether to allow the imports. `False` changes nothing.
+    """
     before, _Trust.everything = _Trust.everything, trust or _Trust.everything
     try:
         yield
@@ -122,13 +132,16 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def trusts_code() -> bool:
-    """Whether imports of any module are allowed; see `trusting`."""
+    """Returns whether imports of all modules are allowed; see `trusting`."""
     return _Trust.everything
 
 
 def is_allowed(place: str) -> bool:
-    """Whether user code may be imported. `FILE.py` and `~` need more than `trusting`: the user must
-    have written or signed the name."""
+    """Returns whether user code may be imported.
+
+    For `FILE.py` and names with `~`, `trusting` is not sufficient. The user must have written or
+    signed such a name.
+    """
     if place in _Trust.places or (_Trust.everything and not _is_file(place)):
         return True
     within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,()\]\s'\"])")
@@ -146,19 +159,19 @@ def check_allowed(place: str) -> None:
         return
     if _is_file(place):
         raise UserError(
-            f"{place!r} comes out of a file, and a FILE.py that a file names is never run: write "
-            f"{place} in the command, or make it a module, {pathlib.Path(name).stem}:Name"
+            f"{place!r} was read from a file, which may name modules but no FILE.py: write "
+            f"{place} in the command, or name the module as {pathlib.Path(name).stem}:Name"
         )
     raise UserError(
-        f"{place!r} comes out of a file: the module {name} would be imported, and its code run. If "
-        f"you trust it, give --trust-code (in Python trust_code=True or plug_ins.allow({place!r}))"
+        f"{place!r} was read from a file and would run the code of the module {name}: if you trust "
+        f"the code, give --trust-code (in Python trust_code=True or plug_ins.allow({place!r}))"
     )
 
 
 def origin_of(place: str) -> str | None:
-    """Finds the file that user code would be imported from; None: it is not found.
+    """Returns the file from which user code would be imported, or `None` if it does not exist.
 
-    Nothing is imported, not even the packages that contain the module.
+    This function imports nothing, not even the packages that contain the module.
     """
     name = place.partition(":")[0]
     # As with `python -m`, modules in the working directory are found; a script does not look there.
@@ -179,12 +192,12 @@ def origin_of(place: str) -> str | None:
 
 
 def file_of(place: str) -> pathlib.Path:
-    """The source file of the function that `package.module:Name` names."""
+    """Returns the source file of the function that `package.module:Name` names."""
     return pathlib.Path(find(place).__code__.co_filename)
 
 
 def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
-    """Returns the public functions, or subclasses of `base`, that a module itself defines."""
+    """Returns the public functions, or subclasses of `base`, that a module defines itself."""
     return {
         name: value
         for name, value in sorted(vars(module).items() if module else ())
@@ -201,9 +214,10 @@ def _is_kind(value: Any, base: type | None) -> bool:
 
 
 def import_module(name: str) -> types.ModuleType:
-    """Imports `package.module`, which may be in the working directory, or a file `FOLDER/NAME.py`.
+    """Imports a module by its name or from a file `FOLDER/NAME.py`.
 
-    A module is executed once in a process. stderr then shows its name and file.
+    The search path includes the working directory. A process executes each module only once, and
+    then prints the module's name and file to stderr.
     """
     if name.endswith(".py"):
         file = pathlib.Path(name).expanduser().resolve()
@@ -212,11 +226,11 @@ def import_module(name: str) -> types.ModuleType:
         module, load = _files.get(file), lambda: _import_file(file)
     else:
         if not all(part.isidentifier() for part in name.split(".")):
-            raise UserError(f"{name!r} is not a module's name: write package.module:Name")
+            raise UserError(f"{name!r} is not a module name: write package.module:Name")
         module, load = sys.modules.get(name), lambda: _import_name(name)
     if module is None:
         if origin := origin_of(name):
-            print(f"importing code of yours: {name}, {origin}", file=sys.stderr, flush=True)
+            print(f"importing your code: {name}, {origin}", file=sys.stderr, flush=True)
         with clear_errors(name):
             module = load()
     USER_FILES.add(module.__file__ or "")
@@ -228,10 +242,10 @@ def _import_name(name: str) -> types.ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not error.name or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but imports one that does not
+            raise  # the module exists, but imports a module that does not exist
         raise UserError(
-            f"{name}: there is no module {error.name!r}: run the command in the folder that has "
-            "it, or add that folder to PYTHONPATH"
+            f"{name} cannot be imported, because there is no module {error.name!r}: run the "
+            "command in the folder that contains the module, or add that folder to PYTHONPATH"
         ) from error
 
 
@@ -252,7 +266,7 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
 
 @contextlib.contextmanager
 def clear_errors(place: str) -> Iterator[None]:
-    """Turns an exception of user code within the `with` into a `UserError` of one sentence."""
+    """Turns exceptions of user code in the `with` block into a `UserError` of one sentence."""
     try:
         yield
     except UserError:
@@ -262,6 +276,6 @@ def clear_errors(place: str) -> Iterator[None]:
 
 
 def called(place: str, function: Callable, *arguments) -> Any:
-    """Calls a function of the user, and turns its exceptions into a `UserError`."""
+    """Calls a user's function, and turns its exceptions into a `UserError`."""
     with clear_errors(place):
         return function(*arguments)

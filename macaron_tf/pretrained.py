@@ -46,9 +46,9 @@ from macaron_tf.training.state import require_room, save_weights, weight_table
 
 RECIPE, VOCABULARY = "recipe.json", "vocabulary"
 HUGGING_FACE = "hugging-face"
-FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # of `save_pretrained`
-HEADS = ("pooler", "replaced_token")  # layers outside the network
-# Fields that are saved elsewhere, or that only hold for one folder or process.
+FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # formats of `save_pretrained`
+HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
+# Fields that other files store, or that are only valid in one folder or process.
 _APART = ("network", "vocabulary", "ids", "name", "checkpoint", "lite", "recipe", "results", *HEADS)
 
 
@@ -58,56 +58,56 @@ class Pretrained:
 
     Example:
         model = macaron_tf.load("runs/rte")
-        model.predict([("Two men sleep.", "Men sleep.")])  # one answer for each pair
+        model.predict([("Two men sleep.", "Men sleep.")])  # a list with one answer
 
     Attributes:
-        network: a run's network, or for another library's model an equivalent network of this
-            library. A model with a task's head becomes the class that a run of that task has; other
-            encoders become a `PretrainingEncoder`, with its head `sentence_pair` if the weights
-            have that head and a pooler.
-        model: name of the catalog's model that the network is a variant of; "": chosen by its
-            configuration.
-        objective: name of its pre-training objective; None: it has none. For a `LanguageModel`,
-            None becomes "causal_language".
-        vocabulary: tokenizes text for the network; None: the tokenizer is missing or of a kind that
-            this library does not support.
-        ids: `(V',)` int, the other library's id for each id here, -1 if there is none; None: all
-            are equal.
-        unread: names of weights that were not read, such as those of other heads.
-        pooler: an encoder's pooler over [CLS] that is outside the network, or None.
-        replaced_token: an ELECTRA discriminator's head, `(B, L, D) -> (B, L)` logits, or None.
-        has_masked_language: whether the weights of the masked language head were read; otherwise
-            they have their initial values.
-        starts: whether a language model can write the beginning of a text, after [CLS].
-        sentinels: for an encoder-decoder, number of T5's sentinel ids, which follow the
-            vocabulary's ids.
-        ends: for an encoder-decoder, arguments of `SequenceGenerator`: the ids before a source and
-            before an answer, if they are not its defaults.
-        answers: for a fine-tuned encoder-decoder, arguments of `TaskGenerator`: the task, the
-            greatest lengths and the first tokens of its texts.
-        pooling: how a sentence encoder pools: `"cls"`, `"mean"` or `"max"`, the latter two with
-            [CLS] and [SEP].
-        normalize: whether a sentence encoder scales vectors to length 1.
-        max_length: longest row of a sentence encoder or classifier; longer texts are cut.
-        name: a short name, for tables.
-        checkpoint: name of the checkpoint that the weights were read from, or the argument of
-            `load` for another library's model.
-        optimizer: name of a run's optimizer.
-        trained_length: length of a run's longest training rows.
-        languages: a run's languages, in the order of their embeddings.
-        language: language of a classifier's texts; None: the model's first.
-        labels: names of the classes of a classifier or tagger, class 0 first; (): unknown.
-        labelled: for a fine-tuned model: `task`, fields of its `Task`, and `limits` of its rows.
-        decoding: for a translator: fields of its `BeamSearchConfig`.
-        license: identifier of the weights' license in Hugging Face's spelling; "": unknown.
-        recipe: a run's recipe.json.
-        unlisted: names of settings in the recipe that the model card leaves out, because they do
-            not matter to the network. A name that ends in a dot stands for all names that begin
-            with it.
-        results: for a run: `step` and `metrics`, from the validation of the weights; `scores`, the
-            metrics of evaluations by the names of their files; `warning`, why other weights than
-            the expected ones were read.
-        lite: see `with_lite`.
+        network: trained network of a run, or an equivalent of another library's network. A network
+            with a task head has the class that training on this task would produce. Any other
+            encoder is a `PretrainingEncoder`.
+        model: name of the catalog model of which the network is a variant. "" means that the
+            constructor chooses the name from the configuration.
+        objective: name of the pre-training objective, or `None`. For a `LanguageModel`, `None`
+            becomes "causal_language".
+        vocabulary: vocabulary that tokenizes text for the network. `None` means that the tokenizer
+            is missing or not supported.
+        ids: `(V',)` int, the other library's id for each id of this library, or -1 if there is
+            none. `None` means that the ids are equal.
+        unread: names of weights in the checkpoint that were not read, such as weights of other
+            heads.
+        pooler: pooler over [CLS] that is not part of the network, or `None`.
+        replaced_token: head of an ELECTRA discriminator, `(B, L, D) -> (B, L)` logits, or `None`.
+        has_masked_language: whether the checkpoint had weights for the masked language model head.
+            If not, the head has its initial weights.
+        starts: whether a language model can generate a text from its first token, after [CLS].
+        sentinels: number of T5 sentinel ids of an encoder-decoder, above the vocabulary's ids.
+        ends: arguments of an encoder-decoder's `SequenceGenerator`, if they differ from its
+            defaults: the ids before a source, and the ids before an answer.
+        answers: arguments of a fine-tuned encoder-decoder's `TaskGenerator`: the task, the maximum
+            lengths, and the ids before a source and an answer.
+        pooling: pooling of a sentence encoder: `"cls"`, `"mean"` or `"max"`. Mean and max pooling
+            include [CLS] and [SEP].
+        normalize: whether a sentence encoder scales its vectors to unit length.
+        max_length: maximum row length of a sentence encoder or classifier, in tokens. Longer texts
+            are truncated.
+        name: short name for tables.
+        checkpoint: name of the checkpoint with the weights. For another library's model, it is the
+            argument of `load`.
+        optimizer: name of the optimizer that trained the run, or `None`.
+        trained_length: maximum row length in training, in tokens; `None` if unknown.
+        languages: names of the languages, in the order of the language embeddings.
+        language: language of a classifier's texts. `None` means the first language.
+        labels: class names of a classifier or tagger, class 0 first; empty if unknown.
+        labelled: task of a fine-tuned model, with the keys `task` (fields of `Task`) and `limits`
+            (fields of `Limits`).
+        decoding: beam search settings of a translator, as fields of `BeamSearchConfig`.
+        license: license of the weights as an identifier of the Hugging Face hub; "" if unknown.
+        recipe: content of the run's recipe.json.
+        unlisted: names of recipe settings that the model card omits, because they do not affect the
+            network. A name that ends in a dot matches every name with this prefix.
+        results: results of a run. `step` and `metrics` are from the validation of the weights.
+            `scores` maps the file name of each evaluation to its metrics. `warning` says why the
+            expected weights were not read.
+        lite: weight type for LiteRT; see `with_lite`. `None` means that `predict` uses TensorFlow.
     """
 
     network: keras.Model
@@ -144,8 +144,8 @@ class Pretrained:
     def __post_init__(self):
         if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
             raise UserError(
-                f"license={self.license!r}: give an identifier that Hugging Face's hub knows, such "
-                "as apache-2.0, mit or cc-by-4.0"
+                f"license={self.license!r}: give an identifier of the Hugging Face hub, such as "
+                "apache-2.0, mit or cc-by-4.0"
             )
         if isinstance(self.network, Model) and not self.model:
             object.__setattr__(self, "model", _kind_of(self.network.config))
@@ -154,12 +154,12 @@ class Pretrained:
 
     @property
     def config(self):
-        """The network's configuration."""
+        """Configuration of the network."""
         return self.network.config
 
     @property
     def encoder(self) -> Encoder:
-        """The network's encoder, or the network itself if it is an encoder."""
+        """Encoder of the network, or the network itself if it is an encoder."""
         return self.network if isinstance(self.network, Encoder) else self.network.encoder
 
     def __repr__(self) -> str:
@@ -171,21 +171,21 @@ class Pretrained:
 
     @property
     def weights_record(self) -> dict[str, str]:
-        """The checkpoint's name for records, with a warning if it is not the expected one."""
+        """Checkpoint name for records, with a warning if it is not the expected checkpoint."""
         warned = {name: self.results[name] for name in ("warning",) if name in self.results}
         return {"checkpoint": self.checkpoint, **warned}
 
     @functools.cached_property
     def task(self) -> TaskKind:
-        """The task that the model was trained for.
+        """Task that the model was trained for.
 
         Raises:
-            UserError: the model answers no texts.
+            UserError: the model has no task with texts as inputs.
         """
         return task_of(self)
 
     def _graph(self, **options: Any) -> TaskGraph:
-        """Makes the task's graphs for some options of `TaskKind.with_options`, once for each."""
+        """Returns the graphs of the task with options of `TaskKind.with_options`, from a cache."""
         key = tuple(sorted(options.items()))
         if key not in self._graphs:
             task = self.task.with_options(**options) if key else self.task
@@ -205,32 +205,37 @@ class Pretrained:
         return converted_decoder(self.network, self.lite)
 
     def with_lite(self, kind: str = "fp32") -> Self:
-        """Returns a copy whose `predict` answers small requests in LiteRT, in a third of the time.
+        """Returns a copy whose `predict` runs small requests in LiteRT, in a third of the time.
 
-        Models that write text always decode in LiteRT, also in `stream`. It is no default because
-        the first request converts the network, which takes seconds, and a minute for a GPT-2 of
-        base size. Training the network further does not change the copy's answers.
+        Models that generate text always decode in LiteRT, including in `stream`.
+
+        LiteRT is not the default, because the first request converts the network. That takes
+        seconds, or a minute for GPT-2 base. Later changes of the network's weights do not affect
+        the copy.
 
         Args:
-            kind: "fp32", or "int8": int8 matrices, twice as fast; probabilities differ by 1e-3.
+            kind: weight type, `"fp32"` or `"int8"`. Matrices in int8 make predictions twice as
+                fast, and change probabilities by about 1e-3.
         """
         check_choice("kind", kind, KINDS)
         return dataclasses.replace(self, lite=kind)
 
     def predict(self, *texts: Any, **options: Any) -> Any:
-        """Answers texts in the same form as the exported model and its server.
+        """Answers texts, in the same form as the exported model and its server.
 
         Args:
-            texts: one argument for each of the task's texts (`model.task.texts`): a text, or an
-                iterable of texts such as a list, an array, a pandas column or a `tf.data.Dataset`.
-                Or a single argument: an iterable of examples, each a tuple or dictionary of texts.
+            texts: one argument for each text input in `model.task.texts`. An argument is a string
+                or an iterable of strings, such as a list, an array, a pandas column or a
+                `tf.data.Dataset`. Alternatively, a single argument holds all examples: an iterable
+                of tuples or dictionaries of texts.
             options: options of the task, such as `temperature` or `n_best`.
 
         Returns:
-            A list with a plain Python value for each example, or the value of a single example.
+            A list with a plain Python value for each example. For a single example that is not in
+            an iterable, the value itself.
 
         Raises:
-            UserError: the model answers no texts, or does not accept a text or an option.
+            UserError: the model has no task, or rejects a text or an option.
         """
         columns, one = columns_of(self.task.texts, texts)
         kept = {name: options.pop(name) for name in self.task.takes if name in options}
@@ -241,18 +246,24 @@ class Pretrained:
         return answers[0] if one else answers
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """Yields the parts of an answer as soon as they are generated; see `predict`."""
+        """Yields the answer to one text in parts, as soon as the model generates each part.
+
+        Args:
+            text: input text.
+            options: see `predict`.
+        """
         return self._graph().task.stream(text, **options)
 
     def score(self, *texts: Any) -> Any:
-        """Computes the probabilities of texts.
+        """Computes the log-probability of each text.
 
         Args:
-            texts: texts for a language model; sources and their targets for a translator. In the
+            texts: texts for a language model, or sources and targets for a translator, in the
                 forms that `predict` accepts.
 
         Returns:
-            For each text, the natural logarithm of its probability and its number of tokens.
+            A dictionary for each text: `log_probs`, the natural logarithm of its probability, and
+            `tokens`, its number of tokens.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
@@ -273,26 +284,29 @@ class Pretrained:
         check: str | None = None,
         **options: Any,
     ) -> epath.Path:
-        """Writes a SavedModel that gives the same answers as `predict`, with its vocabulary.
+        """Writes a SavedModel that includes the vocabulary and gives the same answers as `predict`.
 
-        A server needs tensorflow and tensorflow_text, but not this library. Every written file is
-        opened and compared with the network; see `macaron_tf.engines.certificate`.
+        A server of the SavedModel needs tensorflow and tensorflow_text, but not this library. This
+        method also opens every written file and compares its outputs with the network; see
+        `macaron_tf.engines.certificate`.
 
         Args:
-            path: the model's folder, which has a folder for each version. TensorFlow Serving
-                watches it.
-            version: number of the version; by default one more than the greatest in the folder.
+            path: folder of the model, with a subfolder for each version, which TensorFlow Serving
+                can watch.
+            version: version number. By default, it is one more than the greatest version in the
+                folder.
             bfloat16: whether dense layers compute in bfloat16; see `TaskGraph.in_bfloat16`.
-            lite: `"fp32"` or `"int8"` to write the network for LiteRT as well; this project's
-                server answers small requests with it. See `with_lite`.
-            formats: `"onnx"` or `"openvino"` or both, to write the network alone, from ids to its
-                outputs in float32, in a folder of that name inside the version.
-            check: a source of labelled examples, such as `"tsv:dev.tsv"`, on which the network and
+            lite: weight type of an additional LiteRT file, `"fp32"` or `"int8"`; see `with_lite`.
+                This project's server uses the file for small requests. `None` means no such file.
+            formats: additional formats, `"onnx"` or `"openvino"` or both. A folder with the
+                format's name inside the version gets the network alone, which maps token ids to
+                float32 outputs.
+            check: source of labelled examples, such as `"tsv:dev.tsv"`, on which the network and
                 each file are scored; see `Accuracy`.
             options: options of the task, such as `n_best`.
 
         Returns:
-            The folder of the version.
+            The folder of the new version.
         """
         for name in formats:
             check_choice("formats", name, [*WRITERS])
@@ -309,12 +323,12 @@ class Pretrained:
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
-        """Pairs of field and value where the configuration differs from the catalog's `model`."""
+        """(field, value) pairs of the configuration that differ from the catalog model."""
         known = catalog.config(self.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, known).items()))
 
     def require_floats(self) -> None:
-        """Raises a UserError if the weights are quantized, because these cannot be trained."""
+        """Raises a UserError if the weights are quantized, which rules out training."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
                 f"{self.name or self.checkpoint} is quantized: start from the model before "
@@ -324,27 +338,28 @@ class Pretrained:
     def classifier(
         self, num_classes: int, head_dropout: float = 0.1, **changes
     ) -> EncoderClassifier:
-        """Makes a classifier from this encoder and its pooler, with a new last layer.
+        """Builds a classifier from this encoder and its pooler, with a new output layer.
 
         Args:
-            num_classes: C; 1 for regression.
-            head_dropout: dropout rate of the pooled vector, 0 to 1.
-            changes: other values for fields of the `EncoderConfig` that do not change the shapes of
+            num_classes: number of classes, or 1 for regression.
+            head_dropout: dropout rate of the pooled vector, from 0 to 1.
+            changes: new values for fields of `EncoderConfig` that do not affect the shapes of
                 weights, such as `dropout`.
 
         Raises:
-            UserError: the network is no encoder or is quantized, or `changes` has another splitting
-                scheme.
+            UserError: the network is not an encoder, its weights are quantized, or `changes` sets
+                another splitting scheme.
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
-                f"{self.name or self.checkpoint} is a {type(self.network).__name__}: a classifier "
-                "needs an encoder"
+                f"{self.name or self.checkpoint} has the type {type(self.network).__name__}: load "
+                "an encoder to make a classifier"
             )
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
             raise UserError(
-                f"scheme={config.scheme!r}: the weights were trained with {self.config.scheme!r}"
+                f"scheme={config.scheme!r} is not the scheme of the weights: leave it out to keep "
+                f"{self.config.scheme!r}"
             )
         self.require_floats()
         classifier = EncoderClassifier(config, num_classes, head_dropout)
@@ -364,16 +379,21 @@ class Pretrained:
         max_length: int = 128,
         seed: int = 1,
     ) -> "Pretrained":
-        """Trains a classifier of texts, initialized with this encoder, and returns it.
+        """Trains a text classifier that is initialized with this encoder, and returns it.
 
-        The optimizer is BERT's Adam, with warm-up in the first 10% of the updates and then a linear
-        decay to 0. `experiments.finetune` also validates, resumes runs, and trains on pairs of
-        texts, scores and tags.
+        The optimizer is BERT's Adam. The learning rate rises in the first 10% of the updates and
+        then decays linearly to 0. The command `experiments.finetune` also validates, resumes runs,
+        and trains on text pairs, for regression and for tagging.
 
         Args:
-            texts: the texts to train on.
-            labels: name of each text's class.
-            max_length: longest row with special ids; longer texts are cut.
+            texts: training texts.
+            labels: class name of each text.
+            epochs: number of passes over the texts.
+            learning_rate: peak learning rate.
+            batch_size: number of texts per update.
+            max_length: maximum row length in tokens, with special tokens. Longer texts are
+                truncated.
+            seed: seed of initial weights, shuffling and dropout.
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -384,8 +404,8 @@ class Pretrained:
         classes = tuple(sorted({*labels}))
         if len(texts) != len(labels) or len(classes) < 2:
             raise UserError(
-                f"{len(texts)} texts and {len(labels)} labels of {len(classes)} classes: give a "
-                "label for each text, and two classes or more"
+                f"{len(texts)} texts and {len(labels)} labels of {len(classes)} classes: give one "
+                "label per text, and at least two classes"
             )
         keras.utils.set_random_seed(seed)
         network = self.classifier(len(classes))
@@ -405,29 +425,29 @@ class Pretrained:
     def save_pretrained(
         self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None
     ) -> None:
-        """Atomically writes a folder that `macaron_tf.load`, `--init` and `export` accept.
+        """Writes a folder atomically, which `macaron_tf.load`, `--init` and `export` can read.
 
-            DIR/model.json           the network without weights, its use and its results
-            DIR/model.weights.h5     its weights, and pooler.weights.h5 for a pooler outside it; or
-                                     model.safetensors and pooler.safetensors
-            DIR/vocabulary/          its vocabulary, if it has one
-            DIR/recipe.json          recipe of the run that trained it
-            DIR/code/                files of your own code that it needs: see `io.code_files`
-            DIR/code.json            signatures of the names of that code: see `io.signatures`
+            DIR/model.json           configuration of the network, its task and its results
+            DIR/model.weights.h5     weights (model.safetensors with format="safetensors")
+            DIR/pooler.weights.h5    weights of a pooler that is not part of the network
+            DIR/vocabulary/          vocabulary, if the model has a vocabulary
+            DIR/recipe.json          recipe of the training run
+            DIR/code/                copies of user code that the model needs; see `io.code_files`
+            DIR/code.json            signatures of user code; see `io.signatures`
             DIR/manifest.json        format and checksums
-            DIR/README.md            a model card, which you may edit
+            DIR/README.md            model card, which you may edit
 
         Args:
-            directory: a folder, local or `gs://`, that is new or empty, or that an earlier
-                `save_pretrained` wrote; the latter is replaced.
-            format: `"weights.h5"` or `"safetensors"` for the weights; or `"hugging-face"` for a
-                folder that transformers and `load("hugging-face:DIR")` read, with config.json,
-                model.safetensors and the tokenizer.
-            license: the license to record; None: the model's `license`.
+            directory: folder to write, local or `gs://`. It must be new, empty, or from an earlier
+                `save_pretrained`, whose files are replaced.
+            format: format of the weights, `"weights.h5"` or `"safetensors"`. With
+                `"hugging-face"`, the folder has config.json, model.safetensors and tokenizer files
+                instead, which transformers and `load("hugging-face:DIR")` read.
+            license: license to record. `None` means the model's `license`.
 
         Raises:
-            UserError: the folder has other files, or cannot be written; transformers has no
-                equivalent of the network or of its vocabulary.
+            UserError: the folder has other files or cannot be written, or transformers has no
+                equivalent of the network or its vocabulary.
         """
         path = paths.as_path(directory).expanduser()
         path = path if paths.is_remote(path) else path.absolute()
@@ -438,7 +458,10 @@ class Pretrained:
         """Writes the folder of `save_pretrained`.
 
         Args:
-            place: the argument of `load` in the example of the model card.
+            path: folder to write.
+            format: see `save_pretrained`.
+            license: see `save_pretrained`.
+            place: argument of `load` in the model card's example.
         """
         if license is not None:
             return dataclasses.replace(self, license=license)._save(path, format, None, place)
@@ -467,19 +490,22 @@ class Pretrained:
         license: str | None = None,
         private: bool | None = None,
     ) -> str:
-        """Uploads the model to Hugging Face's hub, in one commit, and returns its address there.
+        """Uploads the model to the Hugging Face hub in one commit, and returns its URL.
 
-        Log in by `hf auth login` before, or set HF_TOKEN. `macaron_tf.load("hub:OWNER/NAME")` opens
-        the model again; with `format="hugging-face"`, transformers opens it too.
+        Log in with `hf auth login`, or set HF_TOKEN, before the call. Then
+        `macaron_tf.load("hub:OWNER/NAME")` loads the uploaded model. With `format="hugging-face"`,
+        transformers can load the model too.
 
         Args:
-            repository: `OWNER/NAME`. A missing repository is created; in an existing one, the card
-                and the files that an earlier push may have written are replaced.
-            format, license: see `save_pretrained`.
-            private: whether a new repository is private; None: the default of its owner.
+            repository: name of the repository, `OWNER/NAME`. A missing repository is created. In an
+                existing repository, the model card and the files of earlier pushes are replaced.
+            format: see `save_pretrained`.
+            license: see `save_pretrained`.
+            private: whether a new repository is private. `None` means the default of its owner.
 
         Raises:
-            UserError: you are not logged in, may not write there, or the hub cannot be reached.
+            UserError: you are not logged in, you may not write to the repository, or the hub cannot
+                be reached.
         """
         name = check_login(repository)
         with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
@@ -515,7 +541,7 @@ class Pretrained:
 
     @property
     def _task(self) -> TaskKind | None:
-        """The task, or None if the model answers no texts."""
+        """Task of the model, or `None` if it has no task with texts as inputs."""
         with contextlib.suppress(UserError):
             return self.task
         return None
@@ -526,19 +552,19 @@ class Pretrained:
 
     @property
     def card_facts(self) -> CardFacts:
-        """The facts in the model card that do not depend on where the model is saved."""
+        """Facts in the model card that do not depend on the model's location."""
         languages = self.languages or (self.vocabulary.languages if self.vocabulary else ())
         known = self.recipe, self.results, self.license, self.unlisted
         pipeline = self._task.pipeline if self._task else ""
         return CardFacts(self.name or "model", languages, *known, pipeline)
 
 
-# Fields about the network's use, which model.json stores unchanged.
+# Names of the fields that model.json stores unchanged under `usage`.
 USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _APART)
 
 
 def _kind_of(config: Settings) -> str:
-    """Name of the catalog's model that a configuration is a variant of; "": unknown."""
+    """Returns the name of the catalog model that a configuration is based on, or "" if unknown."""
     if isinstance(config, EncoderDecoderConfig):
         return "transformer_base"
     if isinstance(config, EncoderConfig):

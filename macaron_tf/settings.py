@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses that check types and ranges from the annotations of their fields.
+"""Frozen dataclasses that check the types and ranges of their fields from annotations.
 
     @dataclasses.dataclass(frozen=True)
     class ClipConfig(Settings):
@@ -23,32 +23,33 @@ from annotated_types import Ge, Gt, Le, Lt
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import find, is_place, parse_call, trusting
 
-INT32 = Lt(2**31)  # TensorFlow's shapes, counters and seeds
+INT32 = Lt(2**31)  # limit of shapes, counters and seeds in TensorFlow
 Count = Annotated[int, Ge(1), INT32]
 Natural = Annotated[int, Ge(0), INT32]
-Depth = Annotated[int, Ge(1), Le(1000)]  # number of layers; each is a Python object
+Depth = Annotated[int, Ge(1), Le(1000)]  # number of layers; each layer is a Python object
 Fraction = Annotated[float, Ge(0), Le(1)]
 Dropout = Annotated[float, Ge(0), Lt(1)]
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 
 
-_GREATEST_FLOAT = 3.4e38  # of float32
+_GREATEST_FLOAT = 3.4e38  # maximum of float32
 _CONTROL = re.compile(r"[\0-\x08\x0a-\x1f\x7f]")  # control characters except tabs
 
 
 class SettingError(UserError, ValueError):
-    """A setting has the wrong type or is out of its range; the message names it."""
+    """Error for a setting that has the wrong type or is out of range."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """Constraint: the value is one of `choices`. For choices that `Literal` cannot list.
+    """Annotation for a value that is one of `choices`, which may be computed.
 
     Attributes:
-        base: class whose subclasses are accepted as well, as `package.module:Name` (see
-            `macaron_tf.plug_ins`); None: only `choices` are.
-        called: whether arguments may follow the name, as `NAME(key=value)`.
+        choices: accepted values.
+        base: base class of user classes that are also accepted, as `package.module:Name` (see
+            `macaron_tf.plug_ins`). `None` accepts only `choices`.
+        called: whether arguments may follow the name, as in `NAME(key=value)`.
     """
 
     choices: tuple[str, ...]
@@ -57,22 +58,22 @@ class OneOf:
 
 
 class Settings:
-    """Base of the frozen dataclasses that hold settings.
+    """Base class of frozen dataclasses that hold settings.
 
-    The constructor checks every field against its annotation: int, float, bool, str, a
-    `Literal`, `Annotated` with `Ge`, `Gt`, `Le`, `Lt` or `OneOf`, tuples of these, another
-    settings class, and unions of them. Values from JSON and command lines are converted: an int
-    to float, and a list or a single value to a tuple. Then `check` checks rules between fields.
+    The constructor checks every field against its annotation. It supports int, float, bool, str,
+    `Literal`, `Annotated` with `Ge`, `Gt`, `Le`, `Lt` or `OneOf`, other settings classes, and
+    tuples and unions of these types. It converts an int to a float, and a list or a single value to
+    a tuple, if the annotation asks for that type. Finally, it calls `check`.
 
     Attributes:
-        section: prefix of the fields' names in messages, as on the command line.
+        section: prefix of field names in error messages, such as `model` in `model.hidden_dim`.
     """
 
     section: ClassVar[str] = ""
 
     def __init_subclass__(cls, in_models: bool = True, **kwargs):
         super().__init_subclass__(**kwargs)
-        if in_models:  # Keras saves these with a network; the others do not need Keras
+        if in_models:  # Keras saves these settings with a network; other settings need no Keras
             import keras
 
             package = cls.__module__.partition(".")[0]
@@ -88,13 +89,16 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Checks rules between fields; raises `self.error(...)`."""
+        """Checks rules that involve several fields.
+
+        Subclasses override this method, and raise `self.error(...)` for values that do not fit.
+        """
 
     def error(self, sentence: str) -> SettingError:
-        """Makes a `SettingError`.
+        """Returns a `SettingError`.
 
         Args:
-            sentence: the message, which begins with a field's name; `section` is put before it.
+            sentence: message that begins with a field name. This method adds `section` before it.
         """
         return SettingError(f"{self.section}.{sentence}" if self.section else sentence)
 
@@ -102,7 +106,7 @@ class Settings:
         return self.options(*hints_of(type(self)))
 
     def options(self, *names: str) -> dict[str, Any]:
-        """Returns the values of some fields by name."""
+        """Returns a dict from the given field names to their values."""
         return {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -110,7 +114,7 @@ class Settings:
         import keras
         from keras.src.saving.serialization_lib import in_safe_mode  # no public name
 
-        read = keras.saving.deserialize_keras_object  # nested settings, and tuples of them
+        read = keras.saving.deserialize_keras_object  # for nested settings and tuples of settings
         with trusting(in_safe_mode() is False):
             return cls(
                 **{k: read(v) if isinstance(v, dict | list) else v for k, v in config.items()}
@@ -118,18 +122,18 @@ class Settings:
 
 
 class _Unfit(Exception):
-    """A value does not fit an annotation."""
+    """Error for a value that does not fit an annotation."""
 
 
 @functools.cache
 def hints_of(cls: type[Settings]) -> dict[str, Any]:
-    """Returns the annotations of the fields of a settings class, by name."""
+    """Returns a dict from the field names of a settings class to their annotations."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
 
 def _converted(value, hint):
-    """Converts a value to the annotated type; raises `_Unfit` if it does not fit."""
+    """Converts a value to the annotated type, or raises `_Unfit` if the value does not fit."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return tuple(_converted(item, Any) for item in value) if type(value) is list else value
@@ -171,12 +175,15 @@ def _converted(value, hint):
 
 
 def parse(name: str, text: str, hint) -> Any:
-    """Reads the value of a field from a command line.
+    """Parses the value of a field on a command line.
 
     Args:
-        name: the field's name, for messages.
-        text: a Python literal, such as `3` or `(1, 2)`, or plain text.
-        hint: the field's annotation.
+        name: name of the field, for the error message.
+        text: Python literal, such as `3` or `(1, 2)`, or plain text.
+        hint: annotation of the field.
+
+    Raises:
+        SettingError: the value does not fit the annotation.
     """
     try:
         literal = ast.literal_eval(text)
@@ -200,7 +207,7 @@ def _refusal(name: str, value, hint) -> str:
 
 
 def _choices(hint) -> list[str]:
-    """The strings that an annotation allows by `Literal` or `OneOf`."""
+    """Returns the strings that an annotation allows by `Literal` or `OneOf`."""
     if isinstance(hint, OneOf):
         return list(hint.choices)
     if typing.get_origin(hint) is Literal:
@@ -208,7 +215,7 @@ def _choices(hint) -> list[str]:
     return [choice for part in typing.get_args(hint) for choice in _choices(part)]
 
 
-# The attribute, the comparison, and the words of each constraint.
+# Attribute, comparison and wording of each constraint.
 _CONSTRAINTS = {
     Ge: ("ge", operator.ge, "of at least"),
     Gt: ("gt", operator.gt, "above"),
@@ -232,7 +239,7 @@ _NOUNS = {int: "a whole number", float: "a number", bool: "True or False", str: 
 
 
 def describe_hint(hint) -> str:
-    """Describes an annotation: `Annotated[int, Ge(1)]` is "a whole number of at least 1"."""
+    """Describes an annotation in words, such as "a whole number of at least 1"."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _describe_range(arguments[0], arguments[1:])
@@ -254,11 +261,11 @@ def _describe_range(kind, constraints) -> str:
     ranges = []
     for constraint in constraints:
         if isinstance(constraint, OneOf):
-            own = ", or a class of yours as package.module:Name" if constraint.base else ""
-            own += "; with arguments: NAME(key=value)" if constraint.called else ""
+            own = ", or your own class as package.module:Name" if constraint.base else ""
+            own += " (with arguments: NAME(key=value))" if constraint.called else ""
             return f"one of {', '.join(map(repr, constraint.choices))}{own}"
         if constraint == INT32:
-            continue  # only the message about a greater number mentions this limit
+            continue  # only the error for a greater number mentions this limit
         field, _, words = _CONSTRAINTS[type(constraint)]
         ranges.append(f"{words} {getattr(constraint, field)}")
     return f"{describe_hint(kind)} {' and '.join(ranges)}"
@@ -266,7 +273,7 @@ def _describe_range(kind, constraints) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SettingDescription:
-    """A setting for display: its name, range, default and description."""
+    """Name, range, default and description of a setting, for display."""
 
     name: str
     range: str
@@ -275,7 +282,11 @@ class SettingDescription:
 
 
 def describe(cls: type[Settings]) -> list[SettingDescription]:
-    """Describes the settings of a class, from annotations and `Attributes:` in its docstring."""
+    """Describes the settings of a class.
+
+    The ranges come from the annotations. The texts come from the section `Attributes:` in the
+    docstrings of the class and its base classes.
+    """
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         for item in docstring_parser.parse(base.__doc__ or "").params:

@@ -1,4 +1,4 @@
-"""Initializes a network with the weights of a pre-trained one, as every `--init` does."""
+"""Initialization of networks from pre-trained weights, for the flag `--init`."""
 
 import dataclasses
 import re
@@ -24,29 +24,28 @@ from macaron_tf.text.words import CharacterWords
 
 # Parts of an encoder-decoder that can be initialized with an encoder's weights.
 PARTS = ("embeddings", "encoder", "decoder")
-# Kinds of networks that a training can start from, and their names in messages.
+# Types of networks that `--init` accepts, and their names in error messages.
 KINDS = {
     "encoder": "an encoder",
     "pair": "an encoder-decoder",
-    "reader": "a BART",  # or another whose task heads read the decoder's hidden states
+    "reader": "a BART",  # or another model whose task heads read the decoder's hidden states
     "writer": "a pre-trained T5 or BART",
     "words": "an ELMo",
 }
-# Parts that a pre-trained network and a task's network have in common.
+# Parts of a task's network that can be initialized from a pre-trained network.
 _SHARED = ("encoder", "encoder_decoder", "pooler", "language_head")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Start:
-    """The model, the vocabulary and the weights that a training starts from.
+    """Starting point of a training run: a model, its vocabulary and its initial weights.
 
     Attributes:
-        given: the value of `--init`.
-        vocabulary: the vocabulary that tokenizes text for the model.
+        given: value of the flag `--init`.
+        vocabulary: vocabulary that tokenizes text for the model.
         model: name of the model in the catalog.
-        model_options: pairs of a configuration field and a value, for fields that differ from the
-            catalog.
-        source: the pre-trained network; None: random initialization.
+        model_options: (field, value) pairs of the configuration that differ from the catalog.
+        source: pre-trained network to copy weights from. `None` means random initialization.
     """
 
     given: str
@@ -57,19 +56,22 @@ class Start:
 
     @property
     def config(self) -> catalog.Config:
-        """The model's configuration, with the size of the vocabulary."""
+        """Configuration of the model, with the vocabulary's size."""
         options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
         return catalog.config(self.model, **options)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings for a recipe whose training begins with this start."""
+        """Recipe settings of a training run that begins from this starting point."""
         return {"init": self.given, "model": self.model, "model_options": self.model_options}
 
     @property
     def trained_length(self) -> int | None:
-        """Length of the longest rows in pre-training; None: longer rows are fine as well."""
-        # Sinusoids and T5's last bucket of distances cover any length.
+        """Maximum row length in pre-training, in tokens.
+
+        `None` means that the model also accepts longer rows, or that the length is unknown.
+        """
+        # Sinusoidal positions, and the last bucket of T5's relative positions, fit any length.
         return self.source.trained_length if self.source and self.config.longest else None
 
     @property
@@ -80,34 +82,36 @@ class Start:
 
     @property
     def label(self) -> str:
-        """A short name for tables: of the folder, or if there is none of the model."""
+        """Short name for tables: the pre-trained model's folder name, or the model's name."""
         if not self.source:
             return self.model
         place = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
         return paths.as_path(place).resolve().name
 
     def check(self, wanted: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
-        """Raises a UserError if the weights or the vocabulary do not fit a configuration."""
+        """Raises a UserError if the weights or the vocabulary do not fit `wanted`."""
         if (wanted.summary == "last") != self.vocabulary.cls_last:
-            ends, summary = ("end", "last") if self.vocabulary.cls_last else ("begin", "first")
+            ends, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
             raise UserError(
-                f"--init {self.given}: its vocabulary makes rows that {ends} with [CLS], which "
-                f"model.summary={wanted.summary} does not read: give --set model.summary={summary}"
+                f"--init {self.given} has a vocabulary that puts [CLS] at the {ends} of a row, but "
+                f"model.summary={wanted.summary} reads the other end: give --set "
+                f"model.summary={summary}"
             )
         if self.source is not None:
             check_shapes(self.given, self.config, wanted)
 
     def copy_to(self, network: Model) -> list[str]:
-        """Copies the weights into a built network.
+        """Copies the pre-trained weights into a built network.
 
-        A task's network gets the encoder or encoder-decoder, the pooler and a language model's
-        head; its other parts keep their values. In any other network, parts are matched by name.
+        In a `TaskModel`, this method sets the encoder or encoder-decoder, the pooler, and the head
+        of a language model. The remaining layers keep their initial weights. In any other network,
+        it matches top-level layers by name.
 
         Returns:
-            Names of the parts that keep their initial values.
+            Names of the layers that keep their initial weights.
 
         Raises:
-            UserError: the shapes, the splitting schemes or the kinds of networks differ.
+            UserError: the shapes, the splitting schemes or the types of the networks differ.
         """
         if self.source is None:
             return []
@@ -123,11 +127,12 @@ class Start:
         drawn = [name for name, weights in own.items() if not _fill(weights, parts.get(name, []))]
         if "encoder" in drawn or "encoder_decoder" in drawn:
             raise UserError(
-                f"--init {self.given} is a {type(theirs).__name__}, whose weights do not fill the "
-                f"encoder of a {type(network).__name__}: give a model of that kind"
+                f"--init {self.given} has the type {type(theirs).__name__}, whose weights do not "
+                f"fill the encoder of {type(network).__name__}: give a model with an encoder of "
+                "the same type"
             )
         if task and network.language_head and not self.source.starts:
-            # GPT was pre-trained without [SEP], which fine-tuning puts between two texts.
+            # GPT was pre-trained without [SEP], which fine-tuning inserts between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
             bias[self.vocabulary.sep_id] = 0.0
             assign(network.language_head.weights[0], bias)
@@ -135,15 +140,15 @@ class Start:
 
 
 def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
-    """Makes a `Start` from a loaded network.
+    """Builds a `Start` from a loaded network.
 
     Args:
-        given: the value of `--init`.
-        source: the loaded network.
-        kinds: the accepted kinds of networks, keys of `KINDS`.
+        given: value of the flag `--init`.
+        source: loaded network.
+        kinds: accepted types of networks, as keys of `KINDS`.
 
     Raises:
-        UserError: the network is of another kind or quantized, or has no vocabulary.
+        UserError: the network has another type, is quantized, or has no vocabulary.
     """
     network, vocabulary = source.network, source.vocabulary
     config = network.config if isinstance(network, Model) else None
@@ -156,29 +161,28 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
     elif isinstance(network, Elmo):
         found, own, vocabulary = "an ELMo", {"words"}, CharacterWords(config.max_characters)
     else:
-        found, own = f"a {type(network).__name__}", {"encoder"}
+        found, own = f"of type {type(network).__name__}", {"encoder"}
     if not own & {*kinds} or not source.model:
         raise UserError(f"{given} is {found}: give {' or '.join(KINDS[kind] for kind in kinds)}")
     if vocabulary is None and given.endswith(".keras"):
         raise needs_vocabulary(given)
     if vocabulary is None:
         raise UserError(
-            f"{given} has no tokenizer, or one of a kind that cannot be read here: give a BERT, "
-            "RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, GPT, GPT-2, T5 or BART with its "
-            "tokenizer's files"
+            f"{given} has no tokenizer that macaron_tf can read: give a BERT, RoBERTa, XLM, "
+            "XLM-R, ALBERT, ELECTRA, XLNet, GPT, GPT-2, T5 or BART with its tokenizer files"
         )
     source.require_floats()
     return Start(given, vocabulary, source.model, source.model_options, source)
 
 
 def check_shapes(given: str, theirs, wanted, free: Collection[str] = FREE) -> None:
-    """Raises a UserError if a configuration has weights of other shapes than the given ones.
+    """Raises a UserError if two configurations have weights of different shapes.
 
     Args:
-        given: the value of `--init`, for the message.
-        theirs: the configuration of the weights.
-        wanted: the configuration that the weights should fit.
-        free: fields that may differ.
+        given: value of the flag `--init`, for the error message.
+        theirs: configuration of the pre-trained weights.
+        wanted: configuration of the network to initialize.
+        free: names of fields that may differ.
     """
     for name in differing_fields(theirs, wanted):
         if name not in free:
@@ -188,7 +192,7 @@ def check_shapes(given: str, theirs, wanted, free: Collection[str] = FREE) -> No
 def _other_setting(given: str, name: str, theirs, wanted) -> UserError:
     return UserError(
         f"--init {given} needs model.{name}={getattr(theirs, name)!r}, not "
-        f"{getattr(wanted, name)!r}: leave that setting out, or start from other weights"
+        f"{getattr(wanted, name)!r}: leave model.{name} out, or start from other weights"
     )
 
 
@@ -196,7 +200,12 @@ Weights = Sequence[keras.Variable]
 
 
 def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping[str, Weights]:
-    """The weights of the parts in `_SHARED`; `pooler` replaces the network's own."""
+    """Returns a dict from each part in `_SHARED` to its weights.
+
+    Args:
+        network: encoder, encoder-decoder or task model.
+        pooler: pooler to use in place of the network's pooler.
+    """
     if isinstance(network, Encoder):
         parts = {"encoder": network}
     elif isinstance(network, EncoderDecoder):
@@ -208,7 +217,7 @@ def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping
 
 
 def _named(network: Model) -> Mapping[str, Weights]:
-    """A network's weights, by the name of the top-level layer, or of a weight outside layers."""
+    """Returns a dict from each top-level layer, or weight outside of layers, to its weights."""
     parts: dict[str, list[keras.Variable]] = {}
     for weight in network.weights:
         parts.setdefault(weight.path.split("/")[1], []).append(weight)
@@ -216,10 +225,12 @@ def _named(network: Model) -> Mapping[str, Weights]:
 
 
 def _fill(weights: Weights, theirs: Weights) -> bool:
-    """Sets the weights of a part, in order, or by name if their number differs.
+    """Copies the values of `theirs` into `weights`.
+
+    Weights are matched in order if both sequences have the same length, otherwise by name.
 
     Returns:
-        Whether all weights are set.
+        Whether every weight was set.
     """
     found: Sequence = theirs
     if len(theirs) != len(weights):
@@ -234,14 +245,13 @@ def _fill(weights: Weights, theirs: Weights) -> bool:
 def config_from_encoder(
     config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Makes the configuration of an encoder-decoder that an encoder's weights fit.
+    """Returns the configuration of an encoder-decoder that an encoder's weights fit.
 
     Args:
-        config: the encoder's configuration.
-        base: the configuration that gives the dropout rates, and the depth of stacks that are not
-            in `parts`.
-        parts: those of `PARTS` that are initialized with the encoder's weights; the embeddings
-            always are.
+        config: configuration of the encoder.
+        base: configuration with the dropout rates, and the depth of stacks that are not in `parts`.
+        parts: names from `PARTS` that are initialized with the encoder's weights. The embeddings
+            are always initialized.
 
     Raises:
         ValueError: no encoder-decoder can have the encoder's weights.
@@ -249,14 +259,14 @@ def config_from_encoder(
     for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
         value = getattr(config, field)
         if value not in (None, plain):
-            raise ValueError(f"{field}={value!r}: an encoder-decoder has {field}={plain!r} only")
+            raise ValueError(f"{field}={value!r}: an encoder-decoder supports only {plain!r}")
     others = config.without_attention
     if others or config.positions == "transformer_xl" or not config.affine:
         found = f"block={others[0]!r}" if others else f"positions={config.positions!r}"
         found = found if config.affine else "affine=False"
         raise ValueError(
-            f"{found}: an encoder-decoder has only blocks {', '.join(SEQUENCE_BLOCKS)}, "
-            "LayerNorms with a scale, and no Transformer-XL attention over segments"
+            f"{found}: an encoder-decoder supports only the blocks {', '.join(SEQUENCE_BLOCKS)}, "
+            "LayerNorms with a scale, and no Transformer-XL positions"
         )
     depths = {
         f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
@@ -280,10 +290,10 @@ def copy_encoder(
     """Copies an encoder's weights into the encoder and the decoder of an encoder-decoder.
 
     Args:
-        network: a network of the configuration that `config_from_encoder` makes.
-        encoder: the encoder whose weights are copied.
-        parts: those of `PARTS` that get them; the embeddings always do.
-        languages: rows of the encoder's language embeddings, for the source and the target.
+        network: encoder-decoder with a configuration from `config_from_encoder`.
+        encoder: encoder whose weights are copied.
+        parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
+        languages: indices into the encoder's language embeddings, for the source and the target.
     """
     own = encoder.embeddings
     network.embedding.table.assign(own.tokens.matrix("float32"))
@@ -296,7 +306,7 @@ def copy_encoder(
             if layer:
                 layer.set_weights(theirs.get_weights())
         if side.languages is not None:
-            # Of an encoder, the vectors of the language and of segment 0 are added to every token.
+            # An encoder adds the vectors of the language and of segment 0 to every token.
             order = [language, *(other for other in languages if other != language)]
             order = (order * 2)[: side.languages.shape[0]]
             vectors = [

@@ -10,12 +10,13 @@ class WeightSpec:
     """Metadata of a weight.
 
     Attributes:
-        axes: a name for each dimension, or None. The library's layers use T5X's names: `embed`, the
-            channels of a position; `heads`, the channels of all heads, head by head; `mlp`, the
-            inner channels of a feed-forward layer or recurrence; `vocab`, tokens.
-        parts: number of matrices of equal width side by side along the last dimension, such as 3
-            for queries, keys and values; Adafactor updates each on its own.
-        decays: whether weight decay applies to it, in optimizers that exempt vectors and biases.
+        axes: name of each dimension, or `None` for a dimension without a name. The names are those
+            that T5X uses: `embed` (model width), `heads` (concatenated attention heads), `mlp`
+            (inner width of a feed-forward layer or recurrence) and `vocab` (tokens).
+        parts: number of matrices of equal width that are concatenated along the last dimension,
+            such as 3 for queries, keys and values. Adafactor updates each matrix separately.
+        decays: whether weight decay applies to the weight. Only optimizers that exempt vectors and
+            biases from weight decay read this field.
     """
 
     axes: tuple[str | None, ...]
@@ -24,10 +25,11 @@ class WeightSpec:
 
 
 def spec_of(variable: keras.Variable) -> WeightSpec:
-    """Returns the metadata of a weight, or defaults if it has none, as in Keras's own layers.
+    """Returns the metadata of a weight, or default metadata if no layer has declared any.
 
-    The defaults are no named axis, one part, and decay unless the weight is a vector or is called
-    "bias" (a GRU's bias has rank 2).
+    By default, the axes have no names, the weight has one part, and weight decay applies unless the
+    weight is a vector or is named "bias". The name matters for the bias of Keras's GRU, which has
+    rank 2.
     """
     rank = len(variable.shape)
     usual = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")
@@ -40,19 +42,20 @@ def declare(
     parts: int = 1,
     decays: bool | None = None,
 ) -> keras.Variable:
-    """Attaches a `WeightSpec` to a weight and returns the weight. Call it in the layer's `build`.
+    """Attaches a `WeightSpec` to a weight, and returns the weight. Layers call it in `build`.
 
     Args:
-        axes: see `WeightSpec`; (): no named axis.
+        variable: weight to annotate.
+        axes: see `WeightSpec`. An empty tuple means that no dimension has a name.
         parts: see `WeightSpec`.
-        decays: see `WeightSpec`; None: the default of `spec_of`.
+        decays: see `WeightSpec`. `None` means the default of `spec_of`.
     """
     usual = spec_of(variable)
     axes, decays = tuple(axes) or usual.axes, usual.decays if decays is None else decays
     if len(axes) != len(usual.axes):
         raise ValueError(f"axes={axes} must name each dimension of {variable.path}")
     variable.weight_spec = WeightSpec(axes, parts, decays)
-    if variable._layout is not None:  # on a mesh, where Keras has already placed the weight
+    if variable._layout is not None:  # on a device mesh, Keras has already placed the weight
         variable._layout = keras.distribution.distribution().get_variable_layout(variable)
         variable._direct_assign(variable._value)
     return variable

@@ -76,7 +76,7 @@ def test_a_command_s_help_is_in_the_form_that_was_typed_and_waits_for_no_keras(c
 )
 def test_an_unknown_command_is_one_sentence(name, near):
     found = launched(name)
-    message = f"no command is called {name!r}: python -m macaron_tf --help lists them{near}"
+    message = f"no command is called {name!r}: see python -m macaron_tf --help{near}"
     assert found.returncode == 2 and message in found.stderr
 
 
@@ -163,7 +163,7 @@ def test_without_its_environment_every_command_says_how_to_activate_it(flag):
 def test_an_earlier_python_is_refused():
     code = "import sys; sys.version_info = (3, 8, 18); sys.argv = ['-m']; import experiments"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    said = "error: macaron_tf needs Python 3.11 or later: activate its environment\n"
+    said = "error: macaron_tf needs Python 3.11 or later: use a newer Python\n"
     assert (found.returncode, found.stderr) == (2, said)
 
 

@@ -81,9 +81,9 @@ def test_a_bare_encoder_becomes_a_classifier_and_other_networks_do_not(tmp_path)
     np.testing.assert_array_equal(numpy_of(found.encoder(ROWS)), hidden)
     keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "plain.keras")
     plain = macaron_tf.load(tmp_path / "plain.keras")
-    refuses("plain is a Sequential: a classifier needs an encoder", plain.classifier, 2)
+    refuses("plain has the type Sequential: load an encoder", plain.classifier, 2)
     translator = Pretrained(macaron_tf.build("macaron_tiny", vocab_size=16), name="pairs")
-    refuses("pairs is a EncoderDecoder: a classifier needs an encoder", translator.classifier, 2)
+    refuses("pairs has the type EncoderDecoder: load an encoder", translator.classifier, 2)
 
 
 def test_a_network_is_saved_with_its_heads_and_its_vocabulary(bert, saved):
@@ -129,7 +129,7 @@ def test_safetensors_are_written_and_read(bert, saved, tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
     monkeypatch.undo()
     (saved / "model.safetensors").write_bytes(b"half")
-    refuses("is not as it was written", macaron_tf.load, saved)
+    refuses("has changed since it was written", macaron_tf.load, saved)
     for name in ("model.safetensors", "manifest.json"):
         (saved / name).unlink()
         refuses(f"{name} is missing|no checkpoint yet", macaron_tf.load, saved)
@@ -198,12 +198,12 @@ def later_format(saved):
     ("damage", "reason"),
     [
         (lambda d: (d / "model.weights.h5").unlink(), r"model\.weights\.h5 is missing"),
-        (lambda d: (d / "model.weights.h5").write_bytes(b"half"), "is not as it was written"),
+        (lambda d: (d / "model.weights.h5").write_bytes(b"half"), "has changed since it was"),
         (lambda d: (d / "pooler.weights.h5").unlink(), r"pooler\.weights\.h5 is missing"),
         (lambda d: (d / "manifest.json").unlink(), r"manifest\.json is missing"),
         (lambda d: shutil.rmtree(d / "vocabulary"), "no vocabulary in"),
         (lambda d: (d / "vocabulary/vocabulary.txt").write_text("[PAD]"), "vocabulary.txt: "),
-        (lambda d: (d / "model.json").unlink(), r"is no run: it has no readable model\.json"),
+        (lambda d: (d / "model.json").unlink(), r"has no readable model\.json"),
         (lambda d: (d / "model.json").write_text("{"), r"no readable model\.json"),
         (lambda d: (d / "model.json").write_text("{}"), r"model\.json is damaged"),
         (lambda d: changed(d / "model.json", "PretrainingEncoder", "None"), "no network that this"),
@@ -219,16 +219,16 @@ def test_half_a_folder_is_one_sentence(damage, reason, saved):
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("{}", "is no run: it has no readable model.json"),
+        ("{}", "has no readable model.json"),
         ("{}/none@best", "none@best is no run"),
         ("{}/none.keras", "none.keras has no network that this version can read .File not found"),
         ("hugging-face:{}/none", "there is no folder"),
         ("hugging-face:{}", r"it has no config\.json"),
         ("keras-hub:{}", r"it has no config\.json"),
-        ("keras-hub:gs://bucket/bert", "copy the folder from its bucket"),
+        ("keras-hub:gs://bucket/bert", "copy the folder to a local disk"),
         ("model-garden:{}/none", "there is no folder"),
         ("model-garden:{}", "nor the name of .* say whether text is lower-cased"),
-        ("hub:bert", "write it as hub:OWNER/NAME"),
+        ("hub:bert", "write hub:OWNER/NAME"),
     ],
 )
 def test_what_is_not_there_is_one_sentence(place, reason, tmp_path):
@@ -251,7 +251,7 @@ def write_shards(directory: pathlib.Path) -> dict[str, str]:
 
 
 def test_a_checkpoint_without_a_name_is_refused(tmp_path):
-    refuses("run@: give a checkpoint after the @, or leave the @ out", locate, f"{tmp_path}/run@")
+    refuses("run@ has no checkpoint after the @: add a name", locate, f"{tmp_path}/run@")
     (tmp_path / "run@").mkdir()  # its own name
     assert locate(f"{tmp_path}/run@").checkpoint is None
 
@@ -264,9 +264,9 @@ def test_weights_in_several_files_are_read(bert, tmp_path):
     for words, reason in (
         (
             json.dumps({"weight_map": {**shards, "more": shards[next(iter(shards))]}}),
-            "names more, which",
+            "names the weight more, which",
         ),
-        (json.dumps({"weight_map": {}}), "it has no weight_map"),
+        (json.dumps({"weight_map": {}}), "has no weight_map"),
         ("{", "index.json is damaged"),
     ):
         index.write_text(words)

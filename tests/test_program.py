@@ -30,7 +30,7 @@ def run(words, **options):
         (f"{HELP} > /dev/full", "standard output cannot be written (No space left on device)"),
         (f"{HELP} >&-", "standard output is closed"),
         ("-m export.client <&-", "standard input is closed"),
-        (r"-m export.client $'\xff'", r"argument 1, '\udcff', is not UTF-8"),
+        (r"-m export.client $'\xff'", r"argument 1 is not UTF-8: encode '\udcff'"),
     ],
 )
 def test_a_stream_that_fails_is_one_sentence(words, error):

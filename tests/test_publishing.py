@@ -97,12 +97,12 @@ def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
     wanted = {"mine.py", "mine_parts/__init__.py", "mine_parts/gate.py", "mine_parts/unused.py"}
     code = written / "code"
     assert {p.relative_to(code).as_posix() for p in code.rglob("*.py")} == wanted
-    assert "note: code/mine.py is saved with the model: a copy of " in capsys.readouterr().err
+    assert "note: the model is saved with code/mine.py, a copy of " in capsys.readouterr().err
     card = (written / "README.md").read_text()
     assert "`code/mine.py`" in card and 'load("saved", trust_code=True)' in card
     pathlib.Path("ran").unlink()
     with forgotten(tmp_path / "stranger"):
-        with pytest.raises(UserError, match=r"'mine:Block' comes out of a file.*trust_code=True"):
+        with pytest.raises(UserError, match=r"'mine:Block' was read from a file.*trust_code=True"):
             macaron_tf.load(written)
         assert not pathlib.Path("ran").exists() and "mine" not in sys.modules
         found = macaron_tf.load(written, trust_code=True)
@@ -123,7 +123,7 @@ def test_a_changed_file_of_a_folder_is_found(written):
     save("mine:Block", written)
     (written / "code/mine.py").write_text(MINE + "\n")
     with forgotten(written.parent / "stranger"):
-        refuses("mine.py is not as it was written", load_trusted, written)
+        refuses("mine.py has changed since it was written", load_trusted, written)
 
 
 def test_the_file_of_an_installed_package_stays_where_it_is(tmp_path):
@@ -272,12 +272,12 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
         (
             ["me/small"],
             "",
-            "you are not logged in to the hub: run `hf auth login`, or set HF_TOKEN",
+            "pushing to me/small needs a login: run `hf auth login`, or set HF_TOKEN",
         ),
-        (["me/small"], "hf_wrong", "the hub does not accept your token: run `hf auth login` again"),
-        (["them/small"], "hf_right", "your token may not write there (HTTP 403): give a name of"),
-        (["small"], "hf_right", "small: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION"),
-        (["me/small@v1"], "hf_right", "a push makes a new revision, so leave @v1 out"),
+        (["me/small"], "hf_wrong", "the hub rejects your token for me/small: run `hf auth login`"),
+        (["them/small"], "hf_right", "your token has no write access to them/small (HTTP 403)"),
+        (["small"], "hf_right", "small is not a repository: write hub:OWNER/NAME[@REVISION]"),
+        (["me/small@v1"], "hf_right", "names a revision, but a push creates one: omit @v1"),
         (["me/small", "--license", "MIT!"], "hf_right", "license='MIT!': give an identifier"),
     ],
 )

@@ -96,8 +96,8 @@ def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scal
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder has only blocks transformer"),
-        ({"embedding_dim": 8}, "embedding_dim=8: an encoder-decoder has embedding_dim=16 only"),
+        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder supports only the blocks"),
+        ({"embedding_dim": 8}, "embedding_dim=8: an encoder-decoder supports only 16"),
         ({"sharing": "all"}, "sharing='all'"),
         ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
         ({"affine": False}, "affine=False"),
@@ -149,7 +149,7 @@ def test_each_kind_of_network_takes_what_it_shares():
 
 def test_a_network_that_cannot_be_filled_is_refused():
     task = built(models.EncoderClassifier, dataclasses.replace(SMALL, hidden_dim=32), 3)
-    refuses("the weights do not fit the model: ", start(bert()).copy_to, task)
+    refuses("the weights do not fit the model, whose ", start(bert()).copy_to, task)
     pair = built(models.EncoderDecoder, starts.config_from_encoder(SMALL, BASE, ()))
     refuses("whose weights do not fill the encoder", start(bert()).copy_to, pair)
     other = bert(scheme="channels, tokens")

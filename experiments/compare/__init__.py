@@ -1,1 +1,1 @@
-"""`python -m experiments.compare`: trains variants on equal data and judges their differences."""
+"""`python -m experiments.compare`: trains variants on equal data and tests their differences."""

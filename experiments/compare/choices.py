@@ -1,4 +1,4 @@
-"""Settings that the comparison chooses for each arm: width, parameters, updates, learning rate."""
+"""Choice of each arm's settings: width, parameter count, update count and learning rate."""
 
 import collections
 import dataclasses
@@ -16,29 +16,37 @@ from macaron_tf.distribution.device_memory import refuse_oversize
 from macaron_tf.errors import UserError
 from macaron_tf.training.progress import read_lines
 
-_EQUAL = 0.01  # greatest relative difference of parameters that counts as equal
-_STEADY = 1.2  # greatest ratio of two timings of an arm
-_TIMED, _EVERY, _TURNS = 60, 5, 2  # updates of a timing, updates of an interval, timings of an arm
+_EQUAL = 0.01  # maximum relative difference of parameter counts that count as equal
+_STEADY = 1.2  # maximum ratio of the two timings of an arm
+_TIMED, _EVERY, _TURNS = 60, 5, 2  # updates per timing, updates per interval, timings per arm
 
-# Trains arms with the tuning seeds and returns their rows; None: the run diverged.
+# Trains arms with the tuning seeds and returns their rows. A row is None if the run diverged.
 Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
 
 
 def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
-    """Raises if an arm sets what the command chooses; `chosen` maps setting paths to flags."""
+    """Raises a `UserError` if an arm sets a setting that a flag chooses.
+
+    Args:
+        kind: type of training.
+        arms: the arms; the first arm is the baseline.
+        chosen: dict from the path of a chosen setting to the flag that chooses it.
+    """
     unsuitable = [flag for path, flag in chosen.items() if path != "training.learning_rate"]
     if unsuitable and not kind.draws:
         raise UserError(
-            f"{unsuitable[0]} does not go with fine-tuning, where init determines the model and "
-            "the training counts epochs: leave it out"
+            f"{unsuitable[0]} does not apply to fine-tuning, because init determines the model and "
+            "the length of training is in epochs: leave it out"
         )
     for arm, (path, flag) in itertools.product(arms, chosen.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
-            raise UserError(f"{arm.name}: {flag} chooses {path}: leave {path} out")
+            raise UserError(
+                f"{arm.name} sets {path}, which {flag} chooses: leave {path} or {flag} out"
+            )
 
 
 def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
-    """Returns the arm with `hidden_dim=width` and `feed_forward_dim` scaled in proportion."""
+    """Returns the arm with `hidden_dim=width` and with `feed_forward_dim` scaled in proportion."""
     config = kind.recipe(arm).model_config()
     inner = max(round(config.feed_forward_dim * width / config.hidden_dim), 1)
     settings = f"model.hidden_dim={width}", f"model.feed_forward_dim={inner}"
@@ -46,7 +54,13 @@ def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
 
 
 def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
-    """Returns the arm with the `feed_forward_dim` that gives it as many parameters as `first`."""
+    """Returns the arm with a `feed_forward_dim` that gives it as many parameters as `first`.
+
+    The two parameter counts may differ by up to 1%, because `feed_forward_dim` is a whole number.
+
+    Raises:
+        UserError: no `feed_forward_dim` makes the counts equal.
+    """
 
     def at(width: int) -> Arm:
         return arm.changed(f"model.feed_forward_dim={width}")
@@ -60,14 +74,14 @@ def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
         found = parameters(kind, at(width))
     if abs(found - wanted) > _EQUAL * wanted:
         raise UserError(
-            f"--equal parameters: no feed_forward_dim gives {arm.name} as many parameters as "
-            f"{first.name} has: give {first.name} a larger model.feed_forward_dim"
+            f"--equal parameters is not possible, because no feed_forward_dim gives {arm.name} as "
+            f"many parameters as {first.name}: give {first.name} a larger model.feed_forward_dim"
         )
     return at(width)
 
 
 def parameters(kind: Kind, arm: Arm) -> int:
-    """The number of parameters of the arm's model."""
+    """Returns the number of parameters of the arm's model."""
     recipe = kind.recipe(arm)
     with refuse_oversize(recipe.model_name):
         network = kind.network(arm.name, recipe)
@@ -77,12 +91,12 @@ def parameters(kind: Kind, arm: Arm) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """The time of an arm's update, and the number of updates chosen for it.
+    """The time of an arm's updates, and the number of updates chosen for the arm.
 
     Attributes:
         arm, width: name and width of the arm.
-        ratio: time of an update divided by that of the first arm.
-        seconds: time of an update.
+        ratio: time per update, divided by the time per update of the first arm.
+        seconds: time per update in seconds.
         updates: chosen number of updates.
     """
 
@@ -96,12 +110,19 @@ class Timed:
 def with_time(
     kind: Kind, groups: list[list[Arm]], out: pathlib.Path, jobs: int
 ) -> tuple[list[list[Arm]], list[Timed]]:
-    """Chooses numbers of updates such that arms train for as long as the first of their group.
+    """Chooses the number of updates of each arm, so that training takes the same time in all arms.
 
-    Two short trainings time each arm on the batches of one seed, on as many CPUs as each training
-    will have, while nothing else runs. The time of an interval of a few updates is the smaller of
-    the two. The ratio of two arms is the median over intervals, which have equal batches. Warm-ups
-    are scaled in proportion.
+    Two short training runs measure each arm on the batches of one seed, while nothing else runs.
+    Each run has as many CPUs as a training run of the comparison. Of the two times of an interval
+    of a few updates, the smaller counts. The time ratio of two arms is the median over the
+    intervals, which have the same batches in all arms. Warm-ups are scaled in proportion to the
+    number of updates.
+
+    Args:
+        kind: type of training.
+        groups: groups of arms of equal width. The first arm of a group sets the time for its group.
+        out: folder of the comparison.
+        jobs: number of training runs that the comparison executes at once.
 
     Returns:
         The groups of arms with their new numbers of updates, and the timings.
@@ -128,8 +149,8 @@ def with_time(
                 (out / "timing" / f"{arm.label}-{turn}.json").unlink()
             more = f"{100 * (high / low - 1):.0f}%"
             raise UserError(
-                f"--equal time: two timings of {arm.label} differ by {more}: give the same command "
-                "again while nothing else runs"
+                f"--equal time cannot measure {arm.label}, because its two timings differ by "
+                f"{more}: give the same command again while nothing else runs on this machine"
             )
         seconds[arm] = list(map(min, *both))
 
@@ -147,9 +168,9 @@ def with_time(
 
 
 def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
-    """The seconds of each interval of a short training, which are saved beside its folder.
+    """Returns the seconds of each interval of a short training run in the folder `run`.
 
-    The folder itself is removed.
+    The function saves the seconds in a JSON file beside `run`, and removes the folder.
     """
     settings = kind.settings(arm, 0) + [
         f"training.max_steps={_TIMED}",
@@ -161,7 +182,7 @@ def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
     log, file = (run.parent / f"{run.name}.{end}" for end in ("log", "json"))
 
     def make() -> dict[str, Any]:
-        shutil.rmtree(run, ignore_errors=True)  # left by an interrupted timing
+        shutil.rmtree(run, ignore_errors=True)  # an interrupted timing may have left this folder
         kind.fit(arm, settings, run, log)
         ends = [line["seconds"] for line in read_lines(run / "timing.jsonl")]
         shutil.rmtree(run)
@@ -178,8 +199,9 @@ class Tuned:
 
     Attributes:
         arm, width: name and width of the arm.
-        scores: scores with the tuning seeds, by rate; None if a run diverged.
-        picked: the best rate.
+        scores: dict from a learning rate to the scores of the tuning seeds; the score is `None` if
+            the run diverged.
+        picked: the best learning rate.
     """
 
     arm: str
@@ -189,7 +211,7 @@ class Tuned:
 
     @property
     def edge(self) -> str:
-        """`"least"` or `"greatest"` if that is what the best rate is among those tried, else ""."""
+        """`"least"` or `"greatest"` if the best rate is at that end of the tried rates, else ""."""
         ends = {min(self.scores): "least", max(self.scores): "greatest"}
         return ends.get(self.picked, "") if len(self.scores) > 1 else ""
 
@@ -199,8 +221,14 @@ def with_rates(
 ) -> tuple[list[Arm], list[Tuned]]:
     """Chooses for each arm the learning rate with the best mean score.
 
+    Args:
+        kind: type of training.
+        arms: the arms.
+        rates: learning rates to try.
+        train: function that trains arms with the tuning seeds.
+
     Returns:
-        The arms with their rates, and the scores that decided.
+        The arms with their learning rates, and the scores at all rates.
     """
     tried = {
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]
@@ -214,7 +242,7 @@ def with_rates(
         scores = {one: [row and row[kind.score] for row in rows[one]] for one in ones}
         whole = [one for one in ones if None not in scores[one]]
         if not whole:
-            raise UserError(f"{arm.name} diverged at all of --rates: give lower ones")
+            raise UserError(f"{arm.name} diverged at all --rates: give lower learning rates")
         made.append(max(whole, key=lambda one: kind.sign * statistics.mean(scores[one])))
         by_rate = {one.rate: mine for one, mine in scores.items()}
         found.append(Tuned(arm.name, arm.width, by_rate, made[-1].rate))

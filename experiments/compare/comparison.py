@@ -1,4 +1,4 @@
-"""The command: checks the arms, trains missing runs, and writes the report."""
+"""The command `compare`: checks the arms, trains missing runs, and writes the report."""
 
 import argparse
 import dataclasses
@@ -28,7 +28,7 @@ QUICK = (
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `compare`: trains missing runs, then writes the report."""
+    """Runs the command `compare`: trains missing runs, then writes the report."""
     tuning_seeds, chosen = _tuning_seeds(options), _chosen(options)
     both = {path: flag for path, flag in chosen.items() if flag in ("--widths", "--rates")}
     refuse_given(options.set, {"training.seed": "--seeds", **both})
@@ -71,17 +71,17 @@ def run(options: argparse.Namespace) -> None:
 def _tuning_seeds(options: argparse.Namespace) -> list[int]:
     given = options.tuning_seeds
     if given and not options.rates:
-        raise UserError("--tuning-seeds needs --rates: give these too, or leave it out")
+        raise UserError("--tuning-seeds needs --rates: add --rates, or leave --tuning-seeds out")
     if both := set(given or ()).intersection(options.seeds):
         raise UserError(
-            f"--tuning-seeds {min(both)} is also one of --seeds: choose rates with other seeds "
-            "than those that judge the arms"
+            f"--tuning-seeds {min(both)} is also in --seeds: choose rates by seeds that are not "
+            "in --seeds"
         )
     return given or [next(seed for seed in itertools.count() if seed not in options.seeds)]
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
-    """The settings that the command chooses for each arm, mapped to the flag that requests it."""
+    """Returns a dict from each setting that the command chooses to the flag that requests this."""
     found = {
         "model.hidden_dim": options.widths and "--widths",
         "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
@@ -94,10 +94,23 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
 def _train_all(
     kind: Kind, arms: Sequence[Arm], seeds: Sequence[int], judged: bool = False
 ) -> dict[tuple[Arm, int], dict | None]:
-    """Trains arms with each seed and returns the rows of the runs.
+    """Trains arms with each seed and returns the row of each run; see `Kind.row`.
 
-    It trains all arms with one seed before the next seed, so that an interrupted comparison has
-    complete seeds. A run that diverged has the row None, or raises if `judged`.
+    All arms are trained with one seed before the next seed begins. An interrupted comparison
+    therefore has complete seeds.
+
+    Args:
+        kind: type of training.
+        arms: the arms.
+        seeds: seeds of the runs.
+        judged: whether the runs decide the comparison instead of tuning the learning rate.
+
+    Returns:
+        A dict from (arm, seed) to a row. The row is `None` if the run diverged and `judged` is
+        false.
+
+    Raises:
+        Diverged: a run diverged and `judged` is true.
     """
     options = kind.options
     out, pairs = pathlib.Path(options.out), list(itertools.product(seeds, arms))
@@ -126,29 +139,32 @@ def _train_all(
 
 
 def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
-    """Parses the arms; raises unless their names differ and they are of one kind.
+    """Parses the arms, and checks that their names differ and that all arms are of one kind.
 
     Args:
         words: the arms as given on the command line.
-        settings: values of `--set`. One of `words` may have been meant as another value.
+        settings: values of `--set`. If an element of `words` looks like a further setting, the
+            error message says so.
     """
     arms = [Arm.parse(text) for text in words]
     for text, arm in zip(words, arms, strict=True):
         known = arm.recipe in (*registry.FAMILY_OF, *TASKS, *OWN_TASKS) or is_place(arm.recipe)
         if settings and "=" in text and not known:
             raise UserError(
-                f"{text!r} is no arm, because no recipe is called {arm.recipe!r}"
-                f"{nearest(arm.recipe, registry.FAMILY_OF)}; a setting needs its own flag, as in "
-                f"--set {settings[-1]} --set {text}"
+                f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"
+                f"{nearest(arm.recipe, registry.FAMILY_OF)}: if it is a setting, repeat the flag, "
+                f"as in --set {settings[-1]} --set {text}"
             )
     if len(arms) < 2:
-        raise UserError(f"{words[0]!r} is a single arm: give two or more")
+        raise UserError(f"{words[0]!r} is the only arm: give two arms or more")
     for arm in arms:
         if [one.name for one in arms].count(arm.name) > 1:
-            raise UserError(f"two arms are called {arm.name}: give NAME={arm.recipe}:PATH=VALUE")
+            raise UserError(
+                f"two arms are called {arm.name}: name one of them, as in NAME={arm.recipe}:..."
+            )
         if arm.sets("training.seed"):
             raise UserError(
-                f"{arm.name}: leave out training.seed, which --seeds sets for every arm"
+                f"{arm.name} sets training.seed, which --seeds sets for every arm: leave it out"
             )
         if (one := kind_of(arms[0])) is not (other := kind_of(arm)):
             names = (kind.run_class.recipe_class.kind for kind in (one, other))
@@ -160,25 +176,33 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
 
 
 def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
-    """Raises if an arm reads, or is scored on, other text than the first one."""
+    """Raises a `UserError` if two arms read different text, or are scored on different text.
+
+    Args:
+        kind: type of training.
+        recipes: recipe of each arm, by the name of the arm.
+        differ: settings of the text in which arms may differ.
+    """
     first, *others = recipes
     known = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
     for path in differ:
         if not any(is_among(one, [path]) and is_among(one, kind.data) for one in known):
-            raise UserError(f"--differ {path} is no setting of the text{nearest(path, known)}")
+            raise UserError(
+                f"--differ {path} is not a setting of the text: give another{nearest(path, known)}"
+            )
     # With --corpus, the corpus determines these settings.
     given = ("corpus.", "vocabulary.") if kind.options.corpus else ()
     for name in others:
         for path, (one, other) in recipes[first].differences(recipes[name]).items():
             if is_among(path, kind.data) and not is_among(path, (*differ, *given)):
                 raise UserError(
-                    f"{name} has {path}={other!r}, but {first} {one!r}: give both the same, or "
-                    f"--differ {path} to compare arms that read different text"
+                    f"{name} has {path}={other!r}, but {first} has {path}={one!r}: set both to the "
+                    f"same value, or give --differ {path} to compare arms with different text"
                 )
 
 
 def _check_different(recipes: dict[str, Recipe]) -> None:
-    """Raises if two arms describe the same training."""
+    """Raises a `UserError` if two arms have the same model and the same settings."""
 
     def operators(recipe: Recipe) -> tuple:
         config = recipe.model_config()
@@ -187,4 +211,6 @@ def _check_different(recipes: dict[str, Recipe]) -> None:
     for (first, one), (second, other) in itertools.combinations(recipes.items(), 2):
         named = one.differences(other).keys() <= {"model", "model_options"}
         if named and operators(one) == operators(other):
-            raise UserError(f"{second} is the same training as {first}: change one of them")
+            raise UserError(
+                f"{second} has the same model and settings as {first}: change one of these arms"
+            )

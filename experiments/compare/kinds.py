@@ -1,4 +1,7 @@
-"""The kinds of comparisons: how arms of pre-training, translation, fine-tuning are scored."""
+"""Arms of a comparison, and the training and scoring of each kind of arm.
+
+The kinds are pre-training, translation and fine-tuning.
+"""
 
 import abc
 import argparse
@@ -45,23 +48,23 @@ from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 
-_ROWS = 16_384  # rows of a corpus in which to count pieces
-_ANSWERS = 20  # references to try as the answer to every line
+_ROWS = 16_384  # rows of a corpus in which to count tokens
+_ANSWERS = 20  # references to try as a constant translation of all lines
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One side of a comparison: `[NAME=]RECIPE[:PATH=VALUE,...]` on a command line.
+    """One side of a comparison, `[NAME=]RECIPE[:PATH=VALUE,...]` on the command line.
 
-    A value may contain commas, as a scheme does: a setting ends before `,PATH=`. A recipe may be a
-    user's function, `FILE.py[:NAME]` or `package.module:NAME`.
+    A value may contain commas: a setting ends only at a comma that is followed by `PATH=`. A recipe
+    may be a user's function, `FILE.py[:NAME]` or `package.module:NAME`.
 
     Attributes:
-        name: name in tables and folders, by default that of the recipe.
-        recipe: name or place of the recipe.
+        name: name in tables and folders, by default the name of the recipe.
+        recipe: name or location of the recipe.
         settings: settings in the form of `--set`.
-        width: one of `--widths`; None: without that flag.
-        rate: one of `--rates`; None: without that flag.
+        width: value of `--widths` for this arm; `None` without that flag.
+        rate: value of `--rates` for this arm; `None` without that flag.
     """
 
     name: str
@@ -78,44 +81,50 @@ class Arm:
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
             raise UserError(
-                f"the name of the arm {text!r} may have letters, digits and _ . + - only: give "
-                "another, as in NAME=RECIPE"
+                f"the name of the arm {text!r} has other characters than letters, digits and "
+                "_ . + -: give another name, as in NAME=RECIPE"
             )
         return cls(name, recipe, tuple(parts))
 
     @property
     def label(self) -> str:
-        """Name, width and rate, with which the names of the arm's folders begin."""
+        """Name, width and learning rate of the arm, for the names of its folders."""
         width = "" if self.width is None else f"-w{self.width}"
         return f"{self.name}{width}" + ("" if self.rate is None else f"-lr{self.rate:g}")
 
     def changed(self, *settings: str, **values: Any) -> "Arm":
-        """Returns the arm with `settings` replaced or added, and the fields `values` replaced."""
+        """Returns the arm with some settings and fields replaced.
+
+        Args:
+            settings: settings that are added, or replace the arm's settings of the same path.
+            values: new values of the arm's fields.
+        """
         paths = {setting.partition("=")[0] for setting in settings}
         kept = (one for one in self.settings if one.partition("=")[0] not in paths)
         return dataclasses.replace(self, settings=(*kept, *settings), **values)
 
     def sets(self, path: str) -> bool:
-        """Whether the arm itself sets `path`."""
+        """Returns whether the arm itself contains a setting of `path`."""
         return any(setting.partition("=")[0] == path for setting in self.settings)
 
 
 class Kind(abc.ABC):
-    """A kind of training, and how its runs are trained and scored.
+    """A type of training that can be compared; subclasses train and score runs of one type.
 
     Attributes:
         run_class: class of the runs.
-        data: settings, or sections that end in a dot, that decide which text an arm reads.
-        may_change: settings, or sections, that may differ in a run that exists already.
-        score: key of the score that decides.
-        sign: 1 if a greater score is better, else -1.
-        margin: greatest distance from `guessing` at which an arm counts as guessing.
+        data: settings that determine which text an arm reads. A name that ends in a dot stands for
+            a whole section.
+        may_change: settings or sections that may differ in an existing run.
+        score: key of the score that decides the comparison.
+        sign: 1 if a greater score is better, or else -1.
+        margin: maximum distance from the score of `guessing` at which an arm counts as guessing.
         draws: whether the seed determines the initial weights.
-        timing: settings that shorten the validations of a timing.
-        columns: columns of the table by key of the score: heading, digits and factor. A column that
-            no arm has, or that repeats the deciding score, is left out.
-        curves: panels of the figure: metric of a validation to title.
-        judged_curve: the metric of `curves` that equals `score`.
+        timing: settings that shorten the validations of a timing run.
+        columns: dict from a score's key to its column in the table: heading, digits and factor. The
+            table leaves out columns that no arm has or that repeat the deciding score.
+        curves: dict from a validation metric to the title of its panel in the figure.
+        judged_curve: key in `curves` of the metric that equals `score`.
     """
 
     run_class: ClassVar[type[Run]]
@@ -134,7 +143,8 @@ class Kind(abc.ABC):
         self.options = options
         self.sets = studies.flags("--data-dir", options.data_dir)
         self.sets += ["--download"] if options.download else []
-        self.left_out: dict[str, dict[str, str]] = {}  # settings of --set without effect, by arm
+        # For each arm, the settings of --set that have no effect in it.
+        self.left_out: dict[str, dict[str, str]] = {}
 
     @property
     def label(self) -> str:
@@ -142,23 +152,25 @@ class Kind(abc.ABC):
         return self.columns[self.score][0]
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
-        """The settings of an arm's run: those of `--set`, its own, and the seed."""
+        """Returns the settings of an arm's run, which come from `--set`, the arm and the seed."""
         own = [] if seed is None else [f"training.seed={seed}"]
         left_out = self.left_out.get(arm.name, ())
         shared = [setting for setting in self.options.set if setting not in left_out]
         return [*shared, *arm.settings, *own]
 
     def without(self, setting: str) -> list[str]:
-        """The arms in which a setting of `--set` has no effect."""
+        """Returns the names of the arms in which a setting of `--set` has no effect."""
         return [name for name, left in self.left_out.items() if setting in left]
 
     def shared(self, setting: str) -> str:
-        """A setting of `--set` for the report, with the arms that do not use it."""
+        """Formats a setting of `--set` for the report, with the arms in which it has no effect."""
         names = self.without(setting)
         return f"{setting} (not in {', '.join(names)})" if names else setting
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Notes in which arms each setting of `--set` has no effect, and prints that.
+        """Finds the settings of `--set` that have no effect in some arms, and prints them.
+
+        `settings` then leaves out such a setting from the settings of these arms.
 
         Raises:
             UserError: a setting has no effect in any arm.
@@ -175,32 +187,45 @@ class Kind(abc.ABC):
                 print(f"--set {setting} is left out of {', '.join(names)}, where it has no effect")
 
     def recipe(self, arm: Arm) -> Recipe:
-        """The recipe of an arm; raises if its settings do not make a valid model."""
+        """Makes the recipe of an arm.
+
+        Raises:
+            UserError: the arm sets `init`, or its settings do not make a valid model.
+        """
         for setting in arm.settings:
             if setting.startswith("init"):
                 raise UserError(
-                    f"{arm.name}: leave out {setting}, because the seed determines the weights"
+                    f"{arm.name} sets {setting}, but a comparison starts from random weights: "
+                    "leave it out"
                 )
         recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
         recipe.model_config()
         return recipe
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Prepares the data of all arms, if trainings do not do that themselves."""
+        """Prepares the data of all arms; the base class does nothing but check the flags.
+
+        Args:
+            recipes: recipe of each arm, by the name of the arm.
+            out: folder of the comparison.
+
+        Raises:
+            UserError: a flag does not apply to this kind of training.
+        """
         if self.options.corpus:
             raise UserError(
-                f"--corpus {self.options.corpus} is for pre-training only: leave it out"
+                f"--corpus {self.options.corpus} applies to pre-training only: leave it out"
             )
         if self.options.tasks:
             tasks = " ".join(self.options.tasks)
-            raise UserError(f"--tasks {tasks} is for pre-training only: leave it out")
+            raise UserError(f"--tasks {tasks} applies to pre-training only: leave it out")
 
     @abc.abstractmethod
     def network(self, name: str, recipe: Recipe) -> keras.Model:
         """Makes the unbuilt network of the arm `name`."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Raises if the folder `run` holds a run with other settings or another text."""
+        """Raises a `UserError` if the folder `run` has a run with other settings or other text."""
         kind, file = self.run_class.recipe_class, run / "recipe.json"
         recipe = registry.load(arm.recipe, kind, self.settings(arm, seed))
         if file.is_file():
@@ -210,6 +235,12 @@ class Kind(abc.ABC):
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         """Trains an arm's run unless it is complete, and returns its `row`.
+
+        Args:
+            arm: the arm.
+            seed: seed of the run.
+            run: folder of the run.
+            log: file for the output of the commands; `None` means stdout.
 
         Raises:
             Diverged: the run diverged.
@@ -224,7 +255,11 @@ class Kind(abc.ABC):
     def fit_unless_diverged(
         self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
-        """Runs `fit`, unless the run diverged before; raises `Diverged` if it diverges."""
+        """Runs `fit`, unless the run in the folder `run` has diverged before.
+
+        Raises:
+            Diverged: the run diverged, now or before.
+        """
         failed = None
         if not (run / DIVERGED).exists():
             try:
@@ -238,11 +273,11 @@ class Kind(abc.ABC):
             raise failed
 
     def more(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Additional scores of a run that is judged."""
+        """Returns additional scores of a run that decides the comparison."""
         return {}
 
     def row(self, run: pathlib.Path, scores: dict) -> dict:
-        """The row of a run: its scores, time, memory and validation curve."""
+        """Returns the row of a run: its scores, time, memory and validation curve."""
         timing = read_lines(run / "timing.jsonl")
         memory = studies.values(timing, "memory_mib")
         return {
@@ -255,23 +290,34 @@ class Kind(abc.ABC):
         }
 
     def guessing(self, rows: list[dict]) -> tuple[float, str] | None:
-        """The score of the best answer that ignores the input, and its description.
+        """Returns the score of the best prediction that ignores the input.
 
         Args:
-            rows: the rows of all runs.
+            rows: rows of all runs.
 
         Returns:
-            None if it is unknown.
+            The score and a description of the prediction, or `None` if this score is unknown.
         """
         return None
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """Tests of an arm's outputs against the first arm's, for each seed; none by default."""
+        """Tests an arm's outputs against the outputs of the first arm; the base class has no tests.
+
+        Args:
+            first: rows of the first arm, one for each seed.
+            others: rows of the other arm with the same seeds.
+
+        Returns:
+            A dict with the result for each seed.
+        """
         return []
 
 
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Columns of fine-tuning, heading to (task, metric): scores, then those of `TABLE_METRICS`."""
+    """Returns a dict from the heading of each column of fine-tuning results to (task, metric).
+
+    A column for each task has its score. Further columns have the metrics in `TABLE_METRICS`.
+    """
     other = TABLE_METRICS["swish_rnn"]
     columns = {task: (task, "score") for task in tasks}
     return columns | {f"{x} {other[x]}": (x, other[x]) for x in tasks if x in other}
@@ -279,7 +325,7 @@ def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 class Pretraining(Kind):
     run_class = PretrainingRun
-    # These settings follow from the corpus.
+    # These settings are determined by the corpus.
     may_change = ("corpus.", "vocabulary.")
     data = ("objective", "masking.", "corruption.", "denoising.", "validation_batches", *may_change)
     score, sign, margin = "loss", -1, 0.1
@@ -303,7 +349,7 @@ class Pretraining(Kind):
         self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned}
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Opens or prepares the corpus, or several if arms differ in it."""
+        """Opens the corpus of `--corpus`, or prepares a corpus for each distinct text."""
         self.corpora: dict[str, PretrainingCorpus] = {}
         made: dict[Any, PretrainingCorpus] = {}
         for name, recipe in recipes.items():
@@ -339,12 +385,14 @@ class Pretraining(Kind):
             self.fit_unless_diverged(arm, seed, run, log)
         if not _is_complete(run):
             steps = self.recipe(arm).training.max_steps
-            raise UserError(f"{run} stopped before step {steps:,}: read its output for the reason")
+            raise UserError(
+                f"{run} stopped before step {steps:,}: find the reason in the output of the run"
+            )
         for line in (curve := studies.validations(run)):
             if line["loss"] is None:
                 raise Diverged(
                     f"{run} diverged, because its validation loss at step {line['step']:,} is not "
-                    "finite: lower training.learning_rate, or leave the run out"
+                    "finite: lower training.learning_rate, or leave the arm out"
                 )
         return self.row(run, curve[-1])
 
@@ -352,7 +400,7 @@ class Pretraining(Kind):
         return self._finetuned(run, log) if self.tuned else {}
 
     def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        """The scores of a run fine-tuned on `--tasks`, each at its best learning rate."""
+        """Returns the scores of a run fine-tuned on `--tasks`, each at its best learning rate."""
         rates = self.options.learning_rates or ()
         words = ["--init", f"model={run}", *studies.tuning(self.options)]
         words += ["--learning-rates", *map(repr, rates)] if rates else []
@@ -377,7 +425,7 @@ class Pretraining(Kind):
             found = np.zeros(corpus.vocabulary.size)
             rows = corpus.dataset(split, 1024, None, repeat=False, drop_remainder=False)
             for batch in rows.take(_ROWS // 1024):
-                # Without the first token of a row, which is not predicted.
+                # The first token of a row is not predicted, so it does not count.
                 ids = batch["token_ids"].numpy()[:, 1:].ravel()
                 found += np.bincount(ids, minlength=len(found))
             found[special] = 0
@@ -389,7 +437,7 @@ class Pretraining(Kind):
 
 
 def _is_complete(run: pathlib.Path) -> bool:
-    """Whether a folder holds a complete pre-training run."""
+    """Returns whether a folder has a complete pre-training run."""
     begun = PretrainingRun.begun(run)
     return bool(begun) and begun.max_steps in studies.values(studies.validations(run), "step")
 
@@ -422,7 +470,7 @@ class Translation(Kind):
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
         """Runs `translate train`, `average` and `evaluate`; see `Kind.train`."""
         recipe = registry.load(arm.recipe, TranslationRecipe, self.settings(arm, seed))
-        # Not RUN/scores, which may have a user's evaluations of other text.
+        # RUN/scores is not used, because it may have a user's evaluations of other text.
         output = run / "comparison"
         found = _own_scores(run, output, recipe)
         if not found:
@@ -433,8 +481,8 @@ class Translation(Kind):
             found = _own_scores(run, output, recipe)
         if len(found) != 1:
             raise UserError(
-                f"{output} has {len(found)} evaluations of the run's last average, not 1: remove "
-                "that folder to evaluate again"
+                f"{output} has {len(found)} evaluations of the averaged checkpoints, but should "
+                "have 1: remove that folder to evaluate again"
             )
         return self.row(run, found[0])
 
@@ -446,7 +494,7 @@ class Translation(Kind):
         return max(scores), f"the best of {len(known)} references as the answer to every line"
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """Compares the translations of each seed by paired bootstrap."""
+        """Compares the translations of each seed by a paired bootstrap test."""
         found = []
         for one, other in zip(first, others, strict=True):
             metric = TranslationMetric(**one["metric"])
@@ -458,7 +506,13 @@ class Translation(Kind):
 
 
 def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
-    """The records in `output` that evaluate the average of the run's last regular checkpoints."""
+    """Returns the records in `output` with scores of the average of the run's last checkpoints.
+
+    Args:
+        run: folder of the run.
+        output: folder of the scores.
+        recipe: recipe of the run.
+    """
     regular = CheckpointDirectory(run).steps(recipe.training.save_every_steps)
     records = []
     for path in sorted(output.glob("*.json")):
@@ -470,7 +524,7 @@ def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationReci
     return records
 
 
-# Settings of a fine-tuned arm, and the flags of `finetune grid` that give them.
+# Settings of a fine-tuned arm, and the corresponding flags of `finetune grid`.
 _FLAGS = {
     "init": "--init",
     "preset": "--preset",
@@ -493,32 +547,35 @@ class Finetuning(Kind):
     def _parts(
         self, settings: Sequence[str], named: Collection[str]
     ) -> tuple[dict[str, str], list[str]]:
-        """Splits settings into those `named`, path to last value, and the others."""
+        """Splits settings into a dict of the settings in `named` and a list of the other settings.
+
+        The dict maps a path to its last value.
+        """
         pairs = [setting.partition("=") for setting in settings]
         found = {path: value for path, _, value in pairs if path in named}
         return found, ["".join(pair) for pair in pairs if pair[0] not in named]
 
     def recipe(self, arm: Arm) -> FinetuningRecipe:
-        """The recipe of an arm, before its start determines the model."""
+        """Makes the recipe of an arm; the weights of `init` determine the model later."""
         places, settings = self._parts(self.settings(arm), ("init", "preset", "source"))
         if "init" not in places:
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(
-                f"{arm.name} has no init: give the weights to start from, as in {start}"
+                f"{arm.name} has no init: name the weights to start from, as in {start}"
             )
         recipe = preset(places.pop("preset", "macaron"), get_task(arm.recipe, own=True))
         return override(recipe.changed(**places), settings)
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Raises for weights that cannot be read, before minutes are spent."""
+        """Raises a `UserError` early if the weights to start from cannot be read."""
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
             read_init(init)
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Does nothing: `finetune grid`, which knows the models, raises for such settings."""
+        """Does nothing, because `finetune grid` raises for settings without an effect."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Does nothing: `finetune grid`, which knows the number of updates, checks the run."""
+        """Does nothing, because `finetune grid` checks existing runs."""
 
     def network(self, name: str, recipe: Recipe) -> keras.Model:
         raise NotImplementedError("fine-tuned arms have the weights of their init")
@@ -562,14 +619,14 @@ class Finetuning(Kind):
 
 
 def kind_of(arm: Arm) -> type[Kind]:
-    """The kind of an arm, which follows from its recipe."""
+    """Returns the kind of an arm, which its recipe determines."""
     if arm.recipe in (*TASKS, *OWN_TASKS):
         return Finetuning
     kinds = {kind.run_class.recipe_class: kind for kind in (Pretraining, Translation)}
     found = kinds.get(type(recipe := registry.load(arm.recipe)))
     if found is None:
         raise UserError(
-            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}: give a recipe of "
-            "pre-training or translation, or a task of fine-tuning"
+            f"{arm.name}: {arm.recipe} is a recipe of kind {recipe.kind!r}, which `compare` does "
+            "not support: give a recipe for pre-training or translation, or a fine-tuning task"
         )
     return found

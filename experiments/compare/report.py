@@ -1,4 +1,4 @@
-"""The report of a comparison: its tables, its verdicts, its figures and the next command."""
+"""The report of a comparison: tables, verdicts, figures and the next command."""
 
 import argparse
 import dataclasses
@@ -18,7 +18,7 @@ from experiments.recipe import Recipe
 from macaron_tf.command_names import as_typed
 from macaron_tf.evaluation.verdict import RULE, SEEDS, Verdict, is_guessing, judge
 
-# Settings that decide which batches of the text arms read, and how many.
+# Settings that determine which batches arms read, and how many.
 _BUDGET = ("batch_size", "epochs", "training.max_steps", "training.accumulation_steps")
 _TEXT = ("hypotheses", "references", "metric", "decoding", "precisions")
 _BOLD = {"better": "**better**", "worse": "**worse**"}
@@ -28,15 +28,16 @@ _WIDTHS = "widths.png"
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """A comparison after its trainings.
+    """The results of a comparison.
 
     Attributes:
-        kind: kind of the trainings.
-        arms: arms of all widths; the first of each width is its baseline.
-        rows: for every arm and seed, the arm's fields, its parameters and its `Kind.row`.
-        timed: the timings of `--equal time`.
-        tuned: the scores of `--rates`.
-        tuning_seeds: the seeds that chose the rates.
+        kind: type of training.
+        arms: arms of all widths; the first arm of each width is the baseline.
+        rows: for every arm and seed, a dict of the arm's fields, its parameter count and its
+            `Kind.row`.
+        timed: timings of `--equal time`.
+        tuned: scores of `--rates`.
+        tuning_seeds: seeds that chose the learning rates.
     """
 
     kind: Kind
@@ -60,7 +61,7 @@ class Study:
         return list(dict.fromkeys(arm.width for arm in self.arms))
 
     def of(self, name: str, width: int | None) -> list[dict]:
-        """The rows of an arm at a width."""
+        """Returns the rows of the arm `name` at the width `width`."""
         return [row for row in self.rows if (row["arm"], row["width"]) == (name, width)]
 
     def scores(self, name: str, width: int | None) -> list[float]:
@@ -117,7 +118,12 @@ def write(study: Study, options: argparse.Namespace) -> None:
 
 
 def _listed(verdicts: dict[tuple, Verdict], *names: str) -> list[dict]:
-    """Verdicts as dicts for JSON, with the parts of their keys as the fields `names`."""
+    """Converts verdicts to dicts for JSON.
+
+    Args:
+        verdicts: the verdicts; a key is a tuple of values.
+        names: names of the fields for the values of a key.
+    """
     return [
         {**dict(zip(names, key, strict=True)), **dataclasses.asdict(verdict)}
         for key, verdict in verdicts.items()
@@ -144,7 +150,7 @@ def _shown(kind: Kind, scores: Iterable[float], sign: str = "") -> list[str]:
 
 
 def _tested(kind: Kind, verdict: Verdict | None, words: dict[str, str]) -> list[str]:
-    """The four cells of a verdict: difference, interval, corrected p, and its word."""
+    """Returns four table cells: difference, confidence interval, corrected p-value and verdict."""
     if verdict is None:
         return [""] * 4
     word = words.get(verdict.word, verdict.word)
@@ -161,7 +167,7 @@ def _table(
     verdicts: dict[tuple, Verdict],
     guessing: tuple[float, str] | None,
 ) -> list[str]:
-    """The table of a width: a row for each arm, and one for guessing."""
+    """Returns the table of a width, with a row for each arm and a row for guessing."""
     kind, lines = study.kind, []
     arms = [arm for arm in study.arms if arm.width == width]
     wanted = study.of(study.first, width)[0]["parameters"]
@@ -208,7 +214,11 @@ def _every_seed(study: Study, seeds: Sequence[int]) -> list[str]:
 
 
 def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict]:
-    """Judges, for each arm, how its difference changes with each doubling of the width."""
+    """Tests, for each arm, whether its difference changes with the width.
+
+    The trend is the slope of the difference over log2 of the width, which is the change with each
+    doubling.
+    """
     doublings, slopes, none = np.log2(study.widths), {}, {}
     for name in study.others:
         mine = [verdicts[name, width] for width in study.widths]
@@ -238,7 +248,7 @@ def _trend_table(study: Study, trends: dict[str, Verdict]) -> list[str]:
 
 
 def _half_interval(values: Sequence[float]) -> float:
-    """Half of the 95% interval of the mean; 0 for a single value."""
+    """Returns half the 95% confidence interval of the mean, or 0 for a single value."""
     if len(values) < 2:
         return 0.0
     student = scipy.stats.t.ppf(0.975, len(values) - 1)
@@ -259,7 +269,10 @@ def _bootstraps(first: str, tests: list[dict]) -> list[str]:
 
 
 def _rates(study: Study) -> list[str]:
-    """Lines about the scores at every rate; arms whose best rate is at the edge are named."""
+    """Returns the lines about scores at every learning rate.
+
+    The lines name the arms whose best rate is the least or greatest tried rate.
+    """
     if not study.tuned:
         return []
     kind, rows, edges = study.kind, [], []
@@ -314,7 +327,7 @@ def _about_table(kind: Kind, first: str, options: argparse.Namespace) -> str:
 
 
 def _about_batches(study: Study) -> str:
-    """A sentence about the batches that the arms read."""
+    """Returns a sentence about the batches that the arms read."""
     arms = [arm for arm in study.arms if arm.width == study.widths[0]]
     recipes: dict[str, Recipe] = {arm.name: study.kind.recipe(arm) for arm in arms}
     chosen = ["training.max_steps"] if study.timed else []
@@ -331,7 +344,7 @@ def _about_batches(study: Study) -> str:
 
 
 def _near(study: Study, guessing: tuple[float, str] | None) -> list[str]:
-    """The arms whose scores are near guessing."""
+    """Returns the names of the arms whose scores are near guessing."""
     value, kind = guessing and guessing[0], study.kind
     return [
         _named(arm.name, arm.width)
@@ -341,7 +354,7 @@ def _near(study: Study, guessing: tuple[float, str] | None) -> list[str]:
 
 
 def _about_guessing(study: Study, guessing: tuple[float, str]) -> str:
-    """A sentence about what guessing is, and about arms that are near it."""
+    """Returns a sentence that defines guessing and names the arms near it."""
     kind, (value, words) = study.kind, guessing
     _, digits, factor = kind.columns[kind.score]
     text = (
@@ -362,7 +375,7 @@ def _about_arms(study: Study, options: argparse.Namespace) -> list[str]:
 
 
 def _draw(study: Study, guessing: tuple[float, str] | None, path: pathlib.Path) -> None:
-    """Draws the validation curves in a panel for each width and metric."""
+    """Draws the validation curves, with a panel for each width and metric."""
     kind, panels, levels = study.kind, {}, {}
     for width in study.widths:
         rows = [row for row in study.rows if row["width"] == width]
@@ -375,7 +388,7 @@ def _draw(study: Study, guessing: tuple[float, str] | None, path: pathlib.Path) 
 
 
 def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Path) -> None:
-    """Draws the differences from the first arm by width, with their intervals."""
+    """Draws the differences from the first arm over the width, with confidence intervals."""
     title, axes = f"{study.kind.label} - {study.first}'s", ("model.hidden_dim", "difference, 95%")
     lines = {
         name: {width: verdicts[name, width].differences for width in study.widths}
@@ -388,13 +401,13 @@ def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Pat
 def _next(
     study: Study, verdicts: dict[tuple, Verdict], near: bool, options: argparse.Namespace
 ) -> str:
-    """The most useful command to run next, and its reason as a comment.
+    """Returns the most useful command to run next, with the reason as a comment.
 
     Args:
         study: the comparison.
-        verdicts: verdicts by arm and width.
+        verdicts: dict from (arm, width) to the verdict.
         near: whether an arm is near guessing.
-        options: options of the command.
+        options: parsed options of the command.
     """
     kind, seeds = study.kind, options.seeds
     free = (n for n in itertools.count(1) if n not in (*seeds, *study.tuning_seeds))
@@ -431,7 +444,7 @@ def _next(
 
 
 def _again(options: argparse.Namespace, why: str, flag: str, *values: str, out: str = "") -> str:
-    """The command as it was typed, but with other values of `flag`, and in the folder `out`."""
+    """Returns the typed command with new values of `flag` and with the output folder `out`."""
     words, dropped = [], False
     for word in options.arguments:
         dropped = word == flag != "--set" or (dropped and not word.startswith("-"))

@@ -1,11 +1,11 @@
 # %% [markdown]
-"""A client of a served model: REST and gRPC, batches, retries, timeouts.
+"""Asks a served model for answers by REST and gRPC, with batches, retries and timeouts.
 
     python -m export.serve served/NAME &
     python -m experiments.examples.ask_server NAME "a line" "another line"
 
 The server is `export.serve` or TensorFlow Serving. The script took 6 seconds of CPU time, mostly to
-import what gRPC needs. With the classifier of the example `fine_tune` it printed, among others:
+import TensorFlow for gRPC. With the classifier of the example `fine_tune`, the output included:
 
     REST, 3 lines in 0.102 s:
     I want my money back -> billing  billing=0.8321  delivery=0.0921  fault=0.0758
@@ -28,19 +28,22 @@ from export.client import GrpcClient, RestClient, text_of
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("name", help="the model's name")
-parser.add_argument("lines", nargs="+", help="texts to send")
-parser.add_argument("--url", default="http://127.0.0.1:8501", help="REST address (%(default)s)")
-parser.add_argument("--grpc", default="127.0.0.1:8500", help="gRPC address (%(default)s)")
+parser.add_argument("name", help="name of the served model")
+parser.add_argument("lines", nargs="+", help="texts to send to the model")
+parser.add_argument(
+    "--url", default="http://127.0.0.1:8501", help="REST address (default: %(default)s)"
+)
+parser.add_argument("--grpc", default="127.0.0.1:8500", help="gRPC address (default: %(default)s)")
 args = parser.parse_args()
 
 # %% [markdown]
-"""## With this project's clients
+"""## The clients of this project
 
-They ask the server for the model's inputs, send `batch_size` lines in each request and return the
-answers in order. REST needs Python only, gRPC also grpcio and TensorFlow. If the server is starting
-or busy, the REST client repeats the request up to `retries` times, first after `backoff` seconds,
-then after twice as many each time.
+`RestClient` and `GrpcClient` ask the server for the inputs of the model, send `batch_size` lines in
+each request and return the answers in order. `RestClient` needs only Python; `GrpcClient` also
+needs grpcio and TensorFlow. If the server is starting or busy, `RestClient` repeats the request up
+to `retries` times. It waits `backoff` seconds before the first repetition and doubles the wait
+before each further repetition.
 """
 
 # %%
@@ -57,9 +60,9 @@ for protocol, client in [("REST", rest), ("gRPC", grpc)]:
         print(f"{line} -> {text_of(answer)}")
 
 # %% [markdown]
-"""## With plain HTTP
+"""## Plain HTTP
 
-Any program in any language can ask a model that takes one text like this.
+A program in any language can send this request to a model that has one text as input.
 """
 
 # %%
@@ -68,10 +71,11 @@ with urllib.request.urlopen(f"{args.url}/v1/models/{args.name}:predict", body, t
     print(json.loads(found.read())["predictions"][0])
 
 # %% [markdown]
-"""## When it fails
+"""## Errors
 
-Every failure raises `ClientError`. Its `status` is the HTTP status or gRPC's code, or None if there
-is none. A request that timed out is not repeated, because the server may still be working on it.
+Every failure raises a `ClientError`. Its attribute `status` is the HTTP status or the gRPC status
+code, or `None` if the server did not answer. The clients do not repeat a request that timed out,
+because the server may still be working on the request.
 """
 
 # %%

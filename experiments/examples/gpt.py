@@ -1,12 +1,12 @@
 # %% [markdown]
-"""A GPT over bytes with Macaron blocks, trained by `model.fit`, that generates text with a cache.
+"""Trains a byte-level GPT with Macaron blocks by `model.fit`, and generates text with a KV cache.
 
     python -m experiments.examples.gpt 'text:novels/*.txt.gz'
     python -m experiments.examples.gpt tfds:pg19 --data-dir DIR
 
-The source is text files, plain or `.gz`, or an already prepared set of TensorFlow Datasets. 1,000
-updates on 8 novels of pg19 took 13 minutes of CPU time. The loss on held-out text was 1.81 nats per
-byte, and a generated sentence "He staid in the mones sort of the oxelf and alming alway".
+The source is a set of text files, plain or `.gz`, or a prepared data set of TensorFlow Datasets.
+1,000 updates on 8 novels of pg19 took 13 minutes of CPU time. The loss on held-out text was 1.81
+nats per byte. The model wrote "He staid in the mones sort of the oxelf and alming alway".
 """
 
 # %%
@@ -30,22 +30,28 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("source", help="text:FILES or tfds:NAME")
+parser.add_argument("source", help="source of documents: text:FILES or tfds:NAME")
 parser.add_argument("--data-dir", help="folder of TensorFlow Datasets")
-parser.add_argument("--documents", type=int, default=8, help="documents to read (%(default)s)")
-parser.add_argument("--length", type=int, default=128, help="bytes in a row (%(default)s)")
-parser.add_argument("--width", type=int, default=128, help="D of the model (%(default)s)")
-parser.add_argument("--depth", type=int, default=4, help="blocks (%(default)s)")
-parser.add_argument("--steps", type=int, default=1000, help="updates (%(default)s)")
-parser.add_argument("--prompt", default="The old man", help="text to continue (%(default)s)")
+parser.add_argument(
+    "--documents", type=int, default=8, help="documents to read (default: %(default)s)"
+)
+parser.add_argument("--length", type=int, default=128, help="bytes in a row (default: %(default)s)")
+parser.add_argument("--width", type=int, default=128, help="hidden width (default: %(default)s)")
+parser.add_argument("--depth", type=int, default=4, help="number of blocks (default: %(default)s)")
+parser.add_argument(
+    "--steps", type=int, default=1000, help="number of updates (default: %(default)s)"
+)
+parser.add_argument(
+    "--prompt", default="The old man", help="text to continue (default: %(default)s)"
+)
 args = parser.parse_args()
 keras.utils.set_random_seed(1)
 
 # %% [markdown]
 """## Text to ids
 
-A byte-level BPE vocabulary without merges has five special pieces and one for each byte. The last
-twentieth of the ids is for validation. Rows start at random positions of the text.
+A byte-level BPE vocabulary without merges has five special pieces and one piece for each byte. The
+last 5% of the ids are for validation. Rows start at random positions of the text.
 """
 
 # %%
@@ -58,7 +64,7 @@ print(f"{len(ids):,} bytes of {len(texts)} documents, such as {texts[0].strip()[
 
 
 def rows(ids: tf.Tensor) -> tf.data.Dataset:
-    """Endless batches of inputs `(32, length)` and targets, which are one byte later."""
+    """Makes endless batches of inputs `(32, length)`, and targets shifted by one byte."""
 
     def row(start):
         return ids[start : start + args.length], ids[start + 1 : start + args.length + 1]
@@ -70,14 +76,14 @@ def rows(ids: tf.Tensor) -> tf.data.Dataset:
 # %% [markdown]
 """## The model
 
-Training uses `call`. The other methods are for sampling: each block keeps the keys and values of
-earlier bytes in a cache, from which `mix` continues.
+Training uses `call`. Sampling uses the other methods. Each block has a cache with the keys and
+values of earlier bytes, so that `mix` computes only the new positions.
 """
 
 
 # %%
 class GPT(keras.Model):
-    """A language model that maps ids `(B, L)` to logits `(B, L, V)` of each next id."""
+    """A language model that maps ids `(B, L)` to logits `(B, L, V)` of the next ids."""
 
     def __init__(self, vocab_size: int, length: int, width: int, depth: int):
         super().__init__()
@@ -93,24 +99,24 @@ class GPT(keras.Model):
             x = block(x, training=training)
         return self.tokens.logits(self.norm(x))
 
-    can_prefill = True  # the model has `prefill`, which reads a prompt at once
+    can_prefill = True  # `prefill` reads a prompt in one pass
 
     def init_decode(self, batch_size, samples, room=None):
-        """Returns an empty context and cache for K = `samples` texts of each of B prompts."""
+        """Returns an empty context and empty caches for B prompts with K = `samples` texts each."""
         return {}, [block.init_cache(batch_size, samples, None) for block in self.blocks]
 
     def decode_step(self, tokens, index, context, cache):
-        """Reads the byte of each text at position `index`, `(B, K)`; returns logits `(B, K, V)`."""
+        """Returns logits `(B, K, V)` after bytes `(B, K)` at position `index`, and the cache."""
         x, cache = self.mix(ops.reshape(tokens, (-1, 1)), index, cache)  # (B K, 1, D)
         logits = self.tokens.logits(self.norm(x))
         return ops.reshape(logits, (*ops.shape(tokens), logits.shape[-1])), cache
 
     def prefill(self, tokens, index, context, cache):
-        """Reads bytes `(B, L)`, the first of them at position `index`, and returns the cache."""
+        """Returns the cache after the bytes `(B, L)`, which begin at position `index`."""
         return self.mix(tokens, index, cache)[1]
 
     def mix(self, ids, index, cache):
-        """Applies the blocks to ids `(B, L)`; returns vectors `(B, L, D)` and the new cache."""
+        """Applies the blocks to ids `(B, L)`, and returns states `(B, L, D)` and the new cache."""
         x = self.positions(self.tokens(ids), index + ops.arange(ops.shape(ids)[1]))
         after = []
         for block, state in zip(self.blocks, cache, strict=True):
@@ -139,7 +145,7 @@ model.fit(
 )
 
 # %% [markdown]
-"""## Sampling: thanks to the cache, a step computes only the new byte's position"""
+"""## Sampling: with the cache, each step computes only the position of the new byte"""
 
 # %%
 generator = TextGenerator(model, vocabulary, longest=args.length, starts=False)

@@ -1,13 +1,14 @@
 # %% [markdown]
-"""Your own block compared with Macaron's, with equal parameters and over several seeds.
+"""Compares a user-defined block with the Macaron block at an equal number of parameters.
 
     python -m experiments.examples.own_block 'text:novels/*.txt.gz'
     python -m experiments.examples.own_block tfds:pg19 --data-dir DIR
 
-A splitting scheme defines a block. Both blocks here are Strang-Marchuk splittings: half a step of
-one operator, a step of the other, and half a step of the first. They differ in the operator that is
-halved. On a novel of pg19 the script took 5 minutes of CPU time. Macaron's seeds differ more than
-the two blocks do:
+A splitting scheme defines a block. Both blocks in this example are Strang-Marchuk splittings: half
+a step of one operator, a full step of the other operator, and half a step of the first operator.
+The Macaron block halves the feed-forward; the user-defined block halves attention. On a novel of
+pg19, the script took 5 minutes of CPU time. The difference between the blocks is smaller than the
+standard deviation over the Macaron seeds:
 
     | block | validation loss, mean ± standard deviation |
     |---|---|
@@ -35,28 +36,32 @@ from macaron_tf.layers import Mix
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("source", help="text:FILES or tfds:NAME")
+parser.add_argument("source", help="source of documents: text:FILES or tfds:NAME")
 parser.add_argument("--data-dir", help="folder of TensorFlow Datasets")
-parser.add_argument("--seeds", type=int, default=3, help="trainings of each block (%(default)s)")
-parser.add_argument("--steps", type=int, default=300, help="updates (%(default)s)")
-parser.add_argument("--length", type=int, default=64, help="bytes in a row (%(default)s)")
-parser.add_argument("--width", type=int, default=64, help="D of the models (%(default)s)")
+parser.add_argument(
+    "--seeds", type=int, default=3, help="training runs of each block (default: %(default)s)"
+)
+parser.add_argument(
+    "--steps", type=int, default=300, help="number of updates (default: %(default)s)"
+)
+parser.add_argument("--length", type=int, default=64, help="bytes in a row (default: %(default)s)")
+parser.add_argument("--width", type=int, default=64, help="hidden width (default: %(default)s)")
 args = parser.parse_args()
 
 # %% [markdown]
 """## The block
 
-Macaron makes half a step of a feed-forward, a step of attention, and half a step of another
-feed-forward. This block halves attention instead. `again` uses the weights of the first half once
-more, as the splitting of two operators does, so that attention has as many parameters as Macaron's.
+The Macaron block takes half a step of a feed-forward, a step of attention, and half a step of
+another feed-forward. The block below halves attention instead. With `again=True`, the second half
+uses the weights of the first half again, so both blocks have equally many attention weights.
 
-For your own operator, write another `token_mixer` or `channel_mixer`: see docs/architecture.md.
+To add a new operator, write another `token_mixer` or `channel_mixer`: see docs/architecture.md.
 """
 
 
 # %%
 class HalvedAttentionBlock(layers.Block):
-    """Half a step of attention, a full feed-forward step, and half a step of the same attention."""
+    """A block with half a step of attention before and after a full feed-forward step."""
 
     scheme = (
         Mix("tokens", step_size=0.5),
@@ -70,7 +75,8 @@ BLOCKS = [layers.MacaronBlock, HalvedAttentionBlock]
 # %% [markdown]
 """## Text
 
-The models predict each next byte of the first document, whose last tenth is for validation.
+The models predict the next byte. The training text is the first 90% of one document, and the rest
+is for validation.
 """
 
 # %%
@@ -86,7 +92,7 @@ train, validation = (
 
 # %%
 def build(block: type[layers.Block]) -> keras.Model:
-    """A causal model with two blocks that maps bytes `(B, L)` to logits `(B, L, 256)`."""
+    """Builds a causal model with two blocks, from bytes `(B, L)` to logits `(B, L, 256)`."""
     given = keras.Input((None,), dtype="int32")
     x = layers.SinusoidalPositions()(keras.layers.Embedding(256, args.width)(given))
     for _ in range(2):
@@ -95,7 +101,7 @@ def build(block: type[layers.Block]) -> keras.Model:
 
 
 def loss_after(block: type[layers.Block], seed: int) -> tuple[int, float]:
-    """Trains with a seed; returns the parameters' number and the validation loss, nats per byte."""
+    """Trains a model, and returns its parameter count and validation loss in nats per byte."""
     keras.utils.set_random_seed(seed)
     model = build(block)
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -111,9 +117,9 @@ def loss_after(block: type[layers.Block], seed: int) -> tuple[int, float]:
 # %% [markdown]
 """## The table
 
-The matrices of both blocks have equally many weights; Macaron's second feed-forward also has
-biases. Losses differ from seed to seed by chance, so only a larger difference between blocks means
-something.
+The matrices of both blocks have equally many weights. The second feed-forward of the Macaron block
+also has biases. Losses vary with the seed, so a difference between blocks counts only if it is
+larger than the standard deviation.
 """
 
 # %%

@@ -1,1 +1,1 @@
-"""The parts of `experiments.few_shot`."""
+"""`python -m experiments.few_shot`: zero-shot and few-shot evaluation of language models."""

@@ -1,4 +1,7 @@
-"""Few-shot evaluation for every model, task, number of examples and seed; table and figures."""
+"""Few-shot evaluation for every model, task, number of examples and seed; table and figures.
+
+In this module, shots are the solved examples in a prompt, and K is their number.
+"""
 
 import argparse
 import collections
@@ -48,7 +51,7 @@ from macaron_tf.text.words import split_sentences
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 _KNOWN = ("chance", "majority")
-_POOL = 10_000  # number of training examples, from the beginning, from which shots are chosen
+_POOL = 10_000  # shots are drawn from at most this many training examples, the first ones
 Ids = list[int]
 
 
@@ -69,15 +72,15 @@ def _score_translations(answers, truths, metric: TranslationMetric | None = None
 
 @dataclasses.dataclass(frozen=True)
 class FreeForm:
-    """How free answers are generated, cut and scored.
+    """How a model's free-form answers are generated, truncated and scored.
 
     Attributes:
         metric: name of the metric, for tables.
-        measure: function of the answers and the correct answers to each question that returns
-            "score", a fraction, and other metrics.
-        generation: settings of the generation.
-        stops: texts before the first of which an answer ends.
-        sentences: number of sentences of an answer to keep; None: all.
+        measure: function that scores answers. Its arguments are the answers and the tuples of
+            correct answers. It returns "score", which is a fraction, and further metrics.
+        generation: settings of text generation.
+        stops: texts that end an answer; the answer is truncated before the first occurrence.
+        sentences: number of sentences to keep; `None` means all.
     """
 
     metric: str = "f1"
@@ -117,20 +120,20 @@ _FORMS = {
 
 @dataclasses.dataclass(frozen=True)
 class PromptTask:
-    """A task as prompts.
+    """A task in the form of prompts.
 
     Attributes:
         name: name of the task, for tables.
-        form: form of the answers: "choice", "last_word" or "free".
-        asked: the prompts to evaluate.
-        pool: the prompts from which shots are chosen.
+        form: type of the answers, which is "choice", "last_word" or "free".
+        asked: prompts to evaluate.
+        pool: prompts from which shots are drawn.
         metric: name of the metric, for tables.
-        measure: for choices, function of the predicted and the correct positions that returns a
-            score, a fraction.
-        content_free: for choices, queries without content, for calibration.
-        free: how free answers are generated and scored.
-        between: line breaks between two examples, for models that were trained on line breaks;
-            "": all text is on one line.
+        measure: for choices, function that scores predictions. Its arguments are the indices of the
+            predicted and of the correct choices. It returns a fraction.
+        content_free: for choices, queries without content, which are used for calibration.
+        free: for free answers, how to generate and score them.
+        between: line breaks between two examples, for models that were trained with line breaks. An
+            empty string puts all text on one line.
     """
 
     name: str
@@ -150,15 +153,17 @@ def read_task(
     template: Template | None = None,
     style: str = "plain",
 ) -> PromptTask:
-    """Reads a task's prompts.
+    """Reads the prompts of a task.
+
+    If a file's name contains `{split}`, shots come from the split train and questions from the
+    split validation. Otherwise every fourth example is used for shots.
 
     Args:
-        name: a task of `macaron_tf.data.tasks.definitions`; `lambada:FILE` or `tsv:FILE`;
-            `summarization`; or `summarization:FROM-TO:SOURCE` or `translation:FROM-TO:SOURCE` with
-            a source of pairs. If a file's name has `{split}`, shots come from train and questions
-            from validation. Otherwise every fourth example is for shots.
+        name: a classification or question-answering task of `macaron_tf.data.tasks.definitions`, or
+            `lambada:FILE`, `tsv:FILE`, `summarization`, `summarization:FROM-TO:SOURCE` or
+            `translation:FROM-TO:SOURCE`. SOURCE is a source of text pairs.
         tfds: access to TensorFlow Datasets.
-        template: template that replaces the one of a classification task.
+        template: prompt template that replaces the default template of a classification task.
         style: style of questions and translations, a key of
             `macaron_tf.data.tasks.prompts.QUESTIONS`.
     """
@@ -187,14 +192,15 @@ def read_task(
     template = template or TEMPLATES.get(name)
     if template is None:
         raise UserError(
-            f"the task {name!r} has no prompts: give one of {', '.join(TEMPLATES)}, squad, "
-            "lambada:FILE, tsv:FILE, jsonl:FILE, parquet:FILE or datasets:DIR"
+            f"the task {name!r} has no prompts: choose one of {', '.join(TEMPLATES)}, squad, "
+            "summarization, translation:FROM-TO:SOURCE, lambada:FILE, tsv:FILE, jsonl:FILE, "
+            "parquet:FILE or datasets:DIR"
         )
     asked, pool = (
         classification_prompts(task, read_examples(task, s, tfds), template) for s in splits
     )
 
-    # Without exact match, because answers that belong to one question are scored separately.
+    # Without exact match, which needs all answers to a question, because each answer is scored alone.
     metrics = tuple(metric for metric in task.metrics if metric != "em")
     flat = dataclasses.replace(task, metrics=metrics, more_metrics=())
 
@@ -207,7 +213,14 @@ def read_task(
 
 
 def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> PromptTask:
-    """Reads a task of summaries or translations, `KIND:FROM-TO:SOURCE`, from pairs of texts."""
+    """Reads a summarization or translation task, `KIND:FROM-TO:SOURCE`, from pairs of texts.
+
+    Args:
+        source: the name of the task, parsed.
+        tfds: access to TensorFlow Datasets.
+        style: style of translation prompts.
+        between: line breaks between two examples.
+    """
     names, _, place = source.place.partition(":")
     fields = tuple(names.split("-"))
     if str(source) == "summarization:":
@@ -234,7 +247,12 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
 
 
 def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
-    """Reads the prompts to ask, and the prompts to show before them."""
+    """Reads the prompts to evaluate and the prompts from which shots are drawn.
+
+    Args:
+        source: source of the examples.
+        read: function of a source and a split that returns prompts.
+    """
     if source.has_splits:
         asked, pool = read(source, "validation"), read(source, "train")
     else:
@@ -242,26 +260,26 @@ def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]
         asked, pool = [prompts[n] for n in range(len(prompts)) if n % 4], prompts[::4]
     if not asked or not pool:
         raise UserError(
-            f"{source} has {len(asked)} questions to ask and {len(pool)} examples to show: give at "
-            "least one of each, with text on both sides"
+            f"{source} has {len(asked)} questions and {len(pool)} examples: give at least one "
+            "question and one example, with text on both sides"
         )
     if len(asked[0].choices) != len(pool[0].choices):
         raise UserError(
-            f"{source}: the split validation has {len(asked[0].choices)} choices, but train has "
-            f"{len(pool[0].choices)}: give both the same columns"
+            f"{source} has {len(asked[0].choices)} choices in the split validation, but "
+            f"{len(pool[0].choices)} in the split train: give both splits the same columns"
         )
     return asked, pool
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `few_shot`: evaluates models, and prints and writes the report.
-
-    It writes OUT/few_shot.json, .md and .png, and for models of several sizes sizes.png.
-    """
+    """Runs the command `few_shot`: evaluates models, and prints and writes the report."""
     template = None
     if options.template or options.words:
         if not (options.template and options.words and len(options.task) == 1):
-            raise UserError("--template and --words need each other and a single --task: give all")
+            raise UserError(
+                "--template and --words can only be used together, and with a single --task: give "
+                "both flags and one task"
+            )
         template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
     tasks = [
         limited(read_task(name, options.tfds, template, options.prompts), options.max_examples)
@@ -270,17 +288,17 @@ def run(options: argparse.Namespace) -> None:
     names = [task.name for task in tasks]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(
-            f"--task has two tasks that would be called {twice!r} in the table: give them in two "
+            f"--task has two tasks with the name {twice!r} in the table: evaluate them in separate "
             "commands"
         )
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
     usual = {name: getattr(Asker, name) for name in settings}
     if settings != usual and all(task.form != "choice" for task in tasks):
         raise UserError(
-            "--normalization and --calibrate are for multiple choice, which no --task here has: "
-            "leave them out"
+            "--normalization and --calibrate apply to multiple choice and classification only, "
+            "and no --task is of this type: leave these flags out"
         )
-    for path in options.runs:  # raises for wrong ones before minutes are spent
+    for path in options.runs:  # raises for unsuitable models before any evaluation
         find_kind(path, causal=True)
     style = {} if options.prompts == "plain" else {"prompts": options.prompts}
     known = {
@@ -309,11 +327,11 @@ def run(options: argparse.Namespace) -> None:
     if len({run["parameters"] for run in record["runs"]}) > 1:
         panels = _panels(record, "parameters", "shots", "K = ")
         mean_curves(panels, out / SIZES, "parameters", "score", log_x=True)
-    print(f"written: {out}/{MARKDOWN}, {JSON}, {FIGURE}")
+    print(f"written: {out}/{MARKDOWN}, {out}/{JSON}, {out}/{FIGURE}")
 
 
 def limited(task: PromptTask, most: int) -> PromptTask:
-    """Returns the task with at most `most` questions, the same ones for every model and seed."""
+    """Returns the task with at most `most` questions, the same for all models and seeds."""
     if len(task.asked) <= most:
         return task
     chosen = np.sort(np.random.default_rng(0).permutation(len(task.asked))[:most])
@@ -321,7 +339,7 @@ def limited(task: PromptTask, most: int) -> PromptTask:
 
 
 def baselines(task: PromptTask) -> dict[str, float]:
-    """The scores of a random guess and of the most frequent answer among the shown examples."""
+    """Returns the scores of random guessing and of the most frequent answer among the examples."""
     if task.form == "choice":
         labels, known = (np.array([one.label for one in part]) for part in (task.asked, task.pool))
         return {
@@ -336,10 +354,11 @@ def baselines(task: PromptTask) -> dict[str, float]:
 
 
 def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
-    """Draws `count` examples from a task's pool; more examples begin with the same ones.
+    """Draws `count` shots from a task's pool.
 
-    All questions of a seed get the same examples, as in Zhao et al. 2021, so that the spread over
-    seeds shows how much depends on the examples. Brown et al. 2020 draw new ones for each question.
+    With the same seed, a greater `count` keeps the shots of a smaller count and adds further shots.
+    All questions of a seed have the same shots, as in Zhao et al. 2021, so that the spread over
+    seeds shows the influence of the shots. Brown et al. 2020 draw new shots for each question.
     """
     order = np.random.default_rng(seed).permutation(len(task.pool))
     return [task.pool[place] for place in order[:count]]
@@ -351,10 +370,10 @@ class Asker:
 
     Attributes:
         opened: the model.
-        normalization: score of a choice: "sum", its log-likelihood, or "token", the log-likelihood
-            divided by its number of tokens, so that long answers are not at a disadvantage (Brown
-            et al. 2020, section 2.4).
-        calibrate: whether the scores of choices are calibrated, see
+        normalization: score of a choice. "sum" is its log-likelihood, and "token" is its
+            log-likelihood divided by its number of tokens, which does not favour short choices
+            (Brown et al. 2020, section 2.4).
+        calibrate: whether to calibrate the scores of choices; see
             `macaron_tf.evaluation.language.calibrated`.
     """
 
@@ -370,17 +389,19 @@ class Asker:
         return self.opened.task.generator
 
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
-        """Scores a task.
+        """Scores the model on a task.
 
         Args:
             task: the task.
-            shots: the examples to show, in order; each query gets as many as fit.
+            shots: examples to put before each question, in order. If not all fit, only as many as
+                fit are used.
 
         Returns:
-            "score", a fraction; "shown", the mean number of examples before a query; "cut", the
-            fraction of queries whose beginning was cut off; and for last words "perplexity".
+            A dict with "score", a fraction; "shown", the mean number of examples before a question;
+            "cut", the fraction of questions whose beginning was truncated; and other metrics, such
+            as "perplexity" for last-word prediction.
         """
-        # Models trained by this package have not read line breaks.
+        # The training text of this package's own models has no line breaks.
         lines = bool(task.between) and self.opened.trained_length is None
         examples = self._ids(
             [f"{shot.query} {shot.answers[0]}{task.between * lines}" for shot in shots], lines=lines
@@ -410,7 +431,7 @@ class Asker:
         }
 
     def _room(self, answer: int) -> int:
-        """The number of ids that fit between [CLS] and an answer of `answer` ids."""
+        """Returns the number of ids that fit between [CLS] and an answer of `answer` ids."""
         return max(self.opened.task.window - 1 - answer, 1)
 
     def _ids(self, texts: Sequence[str], first: bool = False, lines: bool = False) -> list[Ids]:
@@ -418,8 +439,9 @@ class Asker:
 
         Args:
             texts: the texts.
-            first: whether the texts begin a row; otherwise a space is put before each.
-            lines: whether to keep the texts with their line breaks and without added spaces.
+            first: whether the texts are at the beginning of a row. Otherwise, a space is put before
+                each text.
+            lines: whether to keep line breaks and add no spaces.
         """
         if not lines:
             texts = [as_prompt(text) if first else f" {as_prompt(text).lstrip()}" for text in texts]
@@ -448,7 +470,7 @@ class Asker:
         return {"score": float(task.measure(scores.argmax(axis=1), labels))}
 
     def _choice_scores(self, contexts: list[Ids], choices: list[list[Ids]]) -> np.ndarray:
-        """The scores of N contexts with C choices each, `(N, C)`."""
+        """Returns the scores of C choices after each of N contexts, `(N, C)`."""
         pairs = zip(contexts, choices, strict=True)
         found = self.scorer.score([(ids, option) for ids, options in pairs for option in options])
         shape = (len(contexts), len(choices[0]))
@@ -463,7 +485,10 @@ class Asker:
         return {"score": float(found.greedy.mean()), "perplexity": perplexity}
 
     def _free_config(self, task: PromptTask) -> GenerationConfig:
-        """The task's settings of generation, limited to half of a row to leave room for queries."""
+        """Returns the task's generation settings, with answers of at most half a row.
+
+        The other half of the row is left for the question.
+        """
         config = task.free.generation
         most = min(config.max_tokens, max(self.opened.task.window // 2, 1))
         return dataclasses.replace(config, max_tokens=most)
@@ -489,13 +514,13 @@ def evaluate(
     Args:
         opened: the model.
         tasks: the tasks.
-        shots: numbers of examples, K.
-        seeds: seeds that choose the examples; K = 0 is evaluated once.
-        settings: settings of `Asker`.
+        shots: values of K, the number of shots.
+        seeds: seeds that draw the shots; K = 0 is evaluated once, without a seed.
+        settings: fields of `Asker`.
 
     Returns:
-        A record for each task, K and seed: the output of `Asker.ask`, "model", "parameters",
-        "task", "shots" and "seed" (None without examples).
+        A list with a dict for each task, K and seed. The dict has the output of `Asker.ask` and the
+        keys "model", "parameters", "task", "shots" and "seed". The seed is `None` if K = 0.
     """
     asker = Asker(opened, **settings)
     model = {"model": opened.name, "parameters": opened.network.count_params()}
@@ -514,9 +539,15 @@ def evaluate(
 def _panels(
     record: dict[str, Any], x: str, name: str, before: str = ""
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """The panels of a figure: for each task, the scores by `x` in a curve for each `name`.
+    """Returns the panels of a figure: scores over `x` for each task, with a curve for each `name`.
 
-    Chance and majority are horizontal lines.
+    Chance and majority become horizontal lines.
+
+    Args:
+        record: contents of few_shot.json.
+        x: key of a run whose values are on the x axis.
+        name: key of a run whose values name the curves.
+        before: text before the name of each curve.
     """
     points = sorted({run[x] for run in record["runs"]})
     panels = {}
@@ -531,7 +562,7 @@ def _panels(
 
 
 def markdown(record: dict[str, Any]) -> str:
-    """The text of few_shot.md, with a table of every task, model and K."""
+    """Formats few_shot.md, which has a table of the scores for every task, model and K."""
     settings, rows = record["settings"], []
     for task, baseline in record["baselines"].items():
         mine = [run for run in record["runs"] if run["task"] == task]
@@ -553,8 +584,8 @@ def markdown(record: dict[str, Any]) -> str:
         "# Zero- and few-shot scores",
         "",
         "Scores in percent, mean ± standard deviation over seeds of the examples." + chosen,
-        "`shown`: examples per query that fit into a row; `cut`: queries that did not fit and were",
-        "cut. A score near chance or majority shows no ability of the model.",
+        "`shown` is the mean number of examples per query that fit into a row. `cut` is the share",
+        "of queries that were truncated. A score near chance or majority shows no ability.",
         "",
         *table(head, rows),
     ]

@@ -1,4 +1,4 @@
-"""`finetune predict`, `evaluate`, `submit` and `baseline`: predictions and scores."""
+"""The commands `finetune predict`, `evaluate`, `submit` and `baseline`."""
 
 import argparse
 import itertools
@@ -22,10 +22,13 @@ from macaron_tf.training.checkpoints import read_manifest, weights_record
 
 
 def predict(options: argparse.Namespace) -> None:
-    """The command `predict`: prints the model's answers to lines of a file or stdin, in order."""
+    """Runs the command `predict`: prints the model's answer to each line of a file or stdin."""
     model = load(at(options.run, options.checkpoint))
     if not isinstance(model.task, LabelledTask):
-        raise UserError(f"{options.run} is a {model.task.name}: give a run of `finetune train`")
+        raise UserError(
+            f"{options.run} is a {model.task.name}, which has no task to predict: give a run of "
+            "`finetune train`"
+        )
     given = {"language": options.language} if options.language else {}
     show = json_line if options.json else model.task.line
 
@@ -37,7 +40,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """The command `evaluate`: scores a run on a split; writes metrics and predictions."""
+    """Runs the command `evaluate`: scores a run on a split, and writes metrics and predictions."""
     opened = FinetuningRun.open(options.run)
     task, kind = opened.task, labelled(opened.task)
     source = options.source or opened.recipe.source
@@ -48,13 +51,13 @@ def evaluate(options: argparse.Namespace) -> None:
     languages = dict.fromkeys(options.languages or ())
     if languages and task.kind != "classification":
         raise UserError(
-            f"--languages is for classification only, and {task.name} is none: leave it out"
+            f"--languages applies to classification only, but {task.name} is not a classification "
+            "task: leave it out"
         )
     for language in languages:
-        opened.recipe.changed(
-            language=language
-        )  # raises for a language that the model does not know
-    examples, spoken, given = {}, {}, (options.tfds, source)  # sets by name, their languages
+        # Raises for a language that the model does not know.
+        opened.recipe.changed(language=language)
+    examples, spoken, given = {}, {}, (options.tfds, source)  # sets and their languages, by name
     for language in languages or (None,):
         if own and language is None and kind.names_of(splits, *given) is None:
             found = kind.read_splits([*splits, TRAIN], *given, opened.recipe.table)
@@ -70,8 +73,8 @@ def evaluate(options: argparse.Namespace) -> None:
     for (one, first), (other, second) in itertools.combinations(examples.items(), 2):
         if spoken[one] != spoken[other] and first.texts == second.texts:
             raise UserError(
-                f"{source} has the same texts for {spoken[one]} and {spoken[other]}: give only "
-                "their actual language to --languages"
+                f"{source} has the same texts for {spoken[one]} and {spoken[other]}, although "
+                "texts have one language: give only this language to --languages"
             )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
@@ -110,33 +113,37 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def check_trained(opened: FinetuningRun, train: Any) -> None:
-    """Raises if the training part of a table is not the one that the run was trained on.
+    """Raises a `UserError` if the training part of a table has changed since the run was trained.
 
-    When a line is added or removed, another part of the table is held out, and the run has been
-    trained on much of it.
+    If a line of the table is added or removed, a different part of the table is held out. The run
+    was then trained on many of the held-out examples, so their score would be too high.
+
+    Args:
+        opened: the run.
+        train: examples of the training part.
     """
     recipe = opened.recipe
     encoded = labelled(opened.task).encoded(opened.vocabulary, train, recipe.limits)
     opened.check_data(
         ExampleBatches(encoded, recipe.batch_size).fingerprint(),
-        "restore the table, so that the held-out part is the same, or give other examples by "
-        "--source",
+        "restore the table, because a changed table holds out other examples, or give other "
+        "examples by --source",
     )
 
 
 def submit(options: argparse.Namespace) -> None:
-    """The command `submit`: predicts the test sets of all runs' tasks, then writes all files."""
+    """Runs the command `submit`: predicts the test sets of several runs, and writes all files."""
     runs: dict[str, FinetuningRun] = {}
     for path in options.runs:
         opened = FinetuningRun.open(path)
         name = opened.task.name
         if not opened.task.submissions:
             raise UserError(
-                f"{path} is a run on {name}, for which no server scores files: use `evaluate`"
+                f"{path} is a run on {name}, which the GLUE server does not score: use `evaluate`"
             )
         if name in runs:
             raise UserError(
-                f"{runs[name].path} and {path} are both runs on {name}: give one run for each task"
+                f"{runs[name].path} and {path} are both runs on {name}: give one run per task"
             )
         runs[name] = opened
     test_sets = [
@@ -156,19 +163,17 @@ def submit(options: argparse.Namespace) -> None:
         path = write_submission(
             opened.task, file, options.out, found, examples.indices, examples.groups
         )
-        print(f"{path}: {len(examples):,} answers of {opened.path}")
+        print(f"{path}: {len(examples):,} predictions of {opened.path}")
     out = storage.as_path(options.out)  # without a slash at its end
     print(f"next: zip -j {out}.zip {out}/*   and upload the zip file")
 
 
 def baseline(options: argparse.Namespace) -> None:
-    """The command `baseline`: prints the metrics of a model without a network."""
+    """Runs the command `baseline`: prints the metrics of a simple model, such as a linear one."""
     task = get_task(options.task, own=True)
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
-        raise UserError(
-            f"there is no baseline for {task.name}: give a task with classes, scores or tags"
-        )
+        raise UserError(f"{task.name} has no baseline: give a task with classes, scores or tags")
     print(metrics_line(metrics))
     if options.output:
         record = {"task": task.name, "source": options.source or task.source, **metrics}
@@ -176,7 +181,11 @@ def baseline(options: argparse.Namespace) -> None:
 
 
 def score_baseline(data: TaskData) -> dict[str, float] | None:
-    """The metrics of a task's baseline, named as by `by_split`; None if it has no baseline."""
+    """Returns the metrics of a task's baseline on the development sets.
+
+    The names of the metrics are those of `by_split`. Without a baseline for the task, the result is
+    `None`.
+    """
     predictions = data.kind.baseline(data.splits[TRAIN])
     if predictions is None:
         return None

@@ -1,4 +1,4 @@
-"""`finetune grid`: a run for every combination of settings, and one table."""
+"""The command `finetune grid`: one run for every combination of settings, and a table of scores."""
 
 import argparse
 import dataclasses
@@ -43,7 +43,8 @@ from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 
-# Settings that options of the command decide: with `--set` the table would show other values.
+# Settings that have a flag of their own. `--set` is refused for them, because the table shows the
+# values of the flags.
 _OWN = {
     "training.learning_rate": "--learning-rates",
     "training.seed": "--seeds",
@@ -52,11 +53,11 @@ _OWN = {
 }
 JSON, MARKDOWN = "grid.json", "grid.md"
 _GROUP = ("model", "task", "learning_rate", "batch_size", "epochs")
-# Tasks in table 2 of Lu et al. 2019, except WNLI, which its mean includes.
+# Tasks in table 2 of Lu et al. 2019, except WNLI, which the mean in that table includes.
 _GLUE = {"cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"}
 _GLUE_MEAN = (
-    " In table 2 of Lu et al. 2019 the eight tasks average 81.48 (Macaron) and 78.75 (BERT); the "
-    "79.7 there agrees with a mean of nine, WNLI at 65.1."
+    " In table 2 of Lu et al. 2019, the means of these eight tasks are 81.48 (Macaron) and 78.75 "
+    "(BERT). The published mean of Macaron, 79.7, includes WNLI at 65.1."
 )
 _LABEL = re.compile(r"[\w.+-]+")
 
@@ -66,9 +67,9 @@ class Cell:
     """A run of the grid.
 
     Attributes:
-        model: name of its row in the table.
+        model: name of the model's row in the table.
         init: the model to start from.
-        recipe: the recipe.
+        recipe: recipe of the run.
         path: folder of the run.
     """
 
@@ -78,7 +79,15 @@ class Cell:
     path: epath.Path
 
     def complete(self, data: TaskData) -> FinetuningResult | None:
-        """The result, if the run is already complete with the same settings and examples."""
+        """Returns the saved result if the run is complete, and `None` if it must be trained.
+
+        Args:
+            data: data of the run's task.
+
+        Raises:
+            UserError: the folder has a run with other settings, another vocabulary or other
+                examples.
+        """
         opened = FinetuningRun.resume(self.path, self.recipe)
         if opened is None:
             return None
@@ -90,22 +99,22 @@ class Cell:
         return result
 
     def train(self, data: TaskData, strategy: tf.distribute.Strategy) -> FinetuningResult:
-        """Trains the run and returns its result, also if it diverges."""
+        """Trains the run and returns its result, even if training diverges."""
         try:
             trained = train_recipe(self.recipe, self.path, data, self.init, strategy)
         except Diverged as error:
-            # The grid goes on, because its table shows which learning rates were too high.
+            # The grid continues, because the table shows which learning rates were too high.
             print(f"diverged: {error}", file=sys.stderr)
             trained = None
-        # Frees the graphs of this run, so that the next one depends on its seed only.
+        # Frees the graphs of this run, so that the next run depends only on its own seed.
         keras.utils.clear_session()
         return result_of(self.path, trained)
 
     def keep_best(self) -> None:
-        """Removes the checkpoints of a finished run, except the best one.
+        """Removes all checkpoints of a finished run except the best checkpoint.
 
-        A checkpoint of BERT-base has 1.3 GB with its optimizer's state: two for each run would be
-        84 GB in a grid of 32.
+        A checkpoint of BERT-base with optimizer state takes 1.3 GB. Two checkpoints per run would
+        take 84 GB in a grid of 32 runs.
         """
         checkpoints = CheckpointDirectory(self.path)
         best = checkpoints.best()
@@ -115,7 +124,7 @@ class Cell:
                     tf.io.gfile.rmtree(os.fspath(checkpoints.of_step(step)))
 
     def record(self, result: FinetuningResult) -> dict:
-        """The run's entry in grid.json."""
+        """Returns the entry of the run in grid.json."""
         recipe, training = self.recipe, self.recipe.training
         return {
             "model": self.model,
@@ -133,20 +142,23 @@ class Cell:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `grid`: trains missing runs, and writes and prints the table.
+    """Runs the command `grid`: trains missing runs, then writes and prints the table.
 
-    Of each run only the best checkpoint is kept.
+    Only the best checkpoint of each run is kept.
     """
     if options.source and len(options.tasks) > 1:
-        raise UserError(f"--source {options.source} is for one task: give one TASK")
+        raise UserError(
+            f"--source {options.source} needs a single task, but there are {len(options.tasks)}: "
+            "give one TASK"
+        )
     for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
         given = getattr(options, name) or []
         if twice := [value for i, value in enumerate(given) if value in given[:i]]:
-            raise UserError(f"{name.replace('_', '-')}: {twice[0]} is given twice: give it once")
+            raise UserError(f"{name.replace('_', '-')} has {twice[0]} twice: give each value once")
     steps = {"training.max_steps": "--epochs"} if options.epochs else {}
     refuse_given(options.set, {**_OWN, **steps})
     inits = _inits(options)
-    list(_cells(options, inits, {}))  # raises for bad settings before data are read
+    list(_cells(options, inits, {}))  # raises for invalid settings before data are read
     data = {}
     for task in options.tasks:
         described = get_task(task, own=True)
@@ -188,7 +200,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _inits(options: argparse.Namespace) -> dict[str, Start]:
-    """The start of each row by the row's name, which is NAME in `--init NAME=FROM`."""
+    """Returns a dict from the name of each table row to the model to start from.
+
+    The name is NAME in `--init NAME=FROM`, or by default the name of the folder.
+    """
     inits: dict[str, Start] = {}
     for given in options.init:
         name, equals, place = given.partition("=")
@@ -199,7 +214,7 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
         name = name or init.label
         if name in inits:
             raise UserError(
-                f"two inits are called {name!r}: name one of them, as in {name}2={place}"
+                f"two models of --init are called {name!r}: name one of them, as in {name}2={place}"
             )
         inits[name] = init
     return inits
@@ -208,7 +223,14 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
 def _cells(
     options: argparse.Namespace, inits: dict[str, Start], data: dict[str, TaskData]
 ) -> Iterator[Cell]:
-    """Yields a cell for every combination; its recipe is resolved if `data` has its task."""
+    """Yields the cell of every combination of settings.
+
+    Args:
+        options: parsed options of the command.
+        inits: model to start from, by the name of the table row.
+        data: data of each task. If a task is missing, the recipes of its cells have no update
+            counts.
+    """
     for (model, init), task in itertools.product(inits.items(), options.tasks):
         recipe = preset(options.preset, get_task(task, own=True))
         recipe = configure(recipe, init, options.source, options.set)
@@ -231,12 +253,13 @@ def _cells(
 
 
 def combinations(runs: list[dict]) -> list[dict]:
-    """Groups runs that differ only in their seed: by model, task and settings.
+    """Groups runs that differ only in their seed.
 
     Returns:
-        A dict for each group: the settings; "mean" and sample "deviation" over seeds with a score;
-        "diverged", the number of runs that stopped at NaN or had no finite score; and "runs". For
-        each task and model the best group comes first, and groups with diverged runs come last.
+        A list with a dict for each group. The dict has the settings of the group, "mean" and
+        "deviation" of the finite scores, "diverged" and "runs". "diverged" is the number of runs
+        that diverged or have no finite score. For each task and model, the best group comes first,
+        and groups with diverged runs come last.
     """
     groups: dict[tuple, list[dict]] = {}
     for run in runs:
@@ -258,12 +281,12 @@ def combinations(runs: list[dict]) -> list[dict]:
 
 
 def metric_values(runs: list[dict], metric: str) -> list[float]:
-    """The values of a metric, or of `"score"`, in the runs that have it."""
+    """Returns the values of a metric, or of `"score"`, in the runs that have this metric."""
     return values([{**run["metrics"], "score": run["score"]} for run in runs], metric)
 
 
 def markdown(record: dict) -> str:
-    """The text of grid.md: the best score of each model and task, then every combination."""
+    """Formats grid.md: the best score of each model and task, then all combinations."""
     tasks, lines = record["tasks"], record["combinations"]
     best = {(line["model"], line["task"]): line for line in reversed(lines)}
     rows = []
@@ -284,8 +307,8 @@ def markdown(record: dict) -> str:
     text = [
         "# Fine-tuning" + ("" if done == planned else f" ({done} of {planned} runs)"),
         f"`{record['command']}`",
-        "Development-set scores times 100. Each cell is the combination with the best mean over "
-        f"seeds ({seeds}), ± the sample's standard deviation.",
+        "Development-set scores times 100. Each cell shows the combination with the best mean over "
+        f"seeds ({seeds}), ± the sample standard deviation.",
         "\n".join(table(["model", *tasks, "mean"], rows)),
         f"A task's score is the mean of its metrics: {names}." + _GLUE_MEAN * compares_with_table_2,
         *_as_published(record, best),
@@ -295,7 +318,10 @@ def markdown(record: dict) -> str:
 
 
 def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
-    """Lines of the table by the metrics of the preset's paper; empty if they are the same."""
+    """Returns the lines of a second table, with the metrics of the preset's paper.
+
+    If these metrics are the task's usual metrics, the result is empty.
+    """
     metrics, tasks, rows = TABLE_METRICS.get(record["preset"], {}), record["tasks"], []
     other = [f"{task} by {metrics[task]}" for task in tasks if task in metrics]
     if not other:
@@ -307,7 +333,7 @@ def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
             found.append(metric_values(runs, metrics.get(task, "score")))
         mean = _mean([statistics.mean(scores) if scores else None for scores in found])
         rows.append([model, *(cell(scores, 1, 100) for scores in found), mean])
-    text = f"The same with {' and '.join(other)}, probably the metrics of the paper's table:"
+    text = f"The same table with {' and '.join(other)}, probably the metrics of the paper's table:"
     return [text, "\n".join(table(["model", *tasks, "mean"], rows))]
 
 

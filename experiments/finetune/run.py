@@ -1,28 +1,30 @@
-"""Recipe and run of fine-tuning, and `PRESETS`, the settings of papers.
+"""Recipe and run of fine-tuning, and `PRESETS`, which have the settings of papers.
 
-macaron: Lu et al. 2019, appendix B.3, and its released code. Batches of 16 or 32, 3 to 5 epochs,
-learning rate 5e-5 (code; the paper's text prints 5e-3) or 3e-5, 10% warm-up, then linearly to 0,
-Adam with epsilon 1e-6, weight decay 0.01; the best checkpoint on the development set is kept. Betas
-and head are those of BERT. Validation once per epoch.
+macaron: Lu et al. 2019, appendix B.3, and the released code. Batches of 16 or 32, 3 to 5 epochs,
+peak learning rate 5e-5 or 3e-5 with 10% warm-up and linear decay to 0, Adam with epsilon 1e-6,
+weight decay 0.01. (The rate 5e-5 comes from the code; the paper's text says 5e-3.) Validation once
+per epoch selects the best checkpoint on the development set. Adam's betas and the head are BERT's.
 
-bert: Devlin et al. 2018, otherwise as macaron. Questions: 2 epochs at 3e-5 (released code; the
-paper has 3 epochs at 5e-5), batches of 32, or 48 for SQuAD 2.0 (section 4.3), rows of 384, a window
-every 128 tokens. Other tasks: 3 epochs at 5e-5 in batches of 32, from the grid of appendix A.3.
+bert: Devlin et al. 2018, with other settings as in macaron. Question answering: 2 epochs at 3e-5
+(released code; the paper has 3 epochs at 5e-5), batches of 32, or of 48 for SQuAD 2.0 (section
+4.3), rows of 384 tokens, windows that start every 128 tokens. Other tasks: 3 epochs at 5e-5 in
+batches of 32, from the grid in appendix A.3.
 
 gpt: Radford et al. 2018, section 4.1. 3 epochs at 6.25e-5 in batches of 32, warm-up over 0.2% of
-the updates, then linearly to 0, lambda 0.5, dropout of 0.1 before the classifier. Adam has the
+the updates, linear decay to 0, lambda 0.5, dropout of 0.1 before the classifier. Adam has the
 settings of pre-training.
 
-elmo: 5 epochs of Adam from 1e-3, linearly to 0, for the LSTM over a frozen ELMo, because Peters et
-al. 2018 describe little more than the networks of their tasks; contexts in windows of 400 words.
+elmo: 5 epochs of Adam from 1e-3 with linear decay to 0, for an LSTM over a frozen ELMo; contexts in
+windows of 400 words. Peters et al. 2018 give few settings besides the networks of their tasks.
 
-spanbert: Joshi et al. 2020, the commands of its released code. Questions: 4 epochs at 2e-5 in
-batches of 32, rows of 512, a window every 128 tokens. Other tasks as bert, with 2e-5.
+spanbert: Joshi et al. 2020, the commands of the released code. Question answering: 4 epochs at 2e-5
+in batches of 32, rows of 512 tokens, windows that start every 128 tokens. Other tasks as in bert,
+at 2e-5.
 
-swish_rnn: Lei et al. 2022, appendix B. Batches of 32, Adam without weight decay, 1,000 updates of
-warm-up, then a constant learning rate from {1e-5, 5e-6, 3e-6, 2e-6}, validation every 1,000
-updates, at most the updates of its table 4; the mean of 3 runs is reported. Betas are those of its
-pre-training.
+swish_rnn: Lei et al. 2022, appendix B. Batches of 32, Adam without weight decay, 1,000 warm-up
+updates, then a constant learning rate from {1e-5, 5e-6, 3e-6, 2e-6}, validation every 1,000
+updates, and the maximum number of updates in table 4. The paper reports the mean of 3 runs. Adam's
+betas are those of the paper's pre-training.
 """
 
 import argparse
@@ -58,8 +60,8 @@ from macaron_tf.training.config import fine_tuning
 
 RESULT = "result.json"
 
-# Updates in table 4 of Lei et al. 2022. Larger sets that it lacks get the updates of sets of their
-# size, all others `_SWISH_RNN_LEAST`.
+# Update counts in table 4 of Lei et al. 2022. Large sets that the table lacks have the update count
+# of a set of similar size. All other sets have `_SWISH_RNN_LEAST` updates.
 _SWISH_RNN_STEPS = {
     "boolq": 50_000,
     "cola": 50_000,
@@ -72,27 +74,28 @@ _SWISH_RNN_STEPS = {
     **dict.fromkeys(("snli", "xnli"), 200_000),
     **dict.fromkeys(("race", "swag", "hellaswag", "squad", "squad2"), 100_000),
 }
-_SWISH_RNN_LEAST = 20_000  # of mrpc and rte
+_SWISH_RNN_LEAST = 20_000  # update count of mrpc and rte in the table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuningRecipe(EpochRecipe):
-    """Every setting of a fine-tuning run.
+    """All settings of a fine-tuning run.
 
-    As in BERT's released code, an epoch counts examples, even though long ones may have several
-    rows. Texts to classify that are longer than `max_length` are cut; contexts of questions and
-    sentences to tag are read in overlapping windows.
+    An epoch counts examples, even if a long example is split into several rows, as in BERT's
+    released code. In classification, texts longer than `max_length` are truncated. In question
+    answering and tagging, long contexts and sentences are read in overlapping windows.
 
     Attributes:
-        head_dropout: dropout rate of the head's input, which is the pooled vector or those of all
-            positions. Heads of questions have no dropout.
-        spans: limits of questions and contexts.
-        table: columns and classes for tasks on your own table.
-        language: language of texts to classify, if the model has several; None: the model's first.
-        languages: the model's languages in the order of their embeddings.
-        language_weight: lambda, weight of the language model loss that is added when a causal model
-            learns to classify, see `AuxiliaryLanguageObjective`.
-        words: settings of the layers over ELMo's vectors.
+        head_dropout: dropout rate of the head's input, which is the pooled vector or the vectors of
+            all positions. Question-answering heads have no dropout.
+        spans: lengths for extractive question answering.
+        table: columns and classes of a task on your own table.
+        language: language of the texts in classification, for a model with several languages;
+            `None` means the model's first language.
+        languages: the model's languages, in the order of its language embeddings.
+        language_weight: lambda, the weight of the auxiliary language-modeling loss when a causal
+            model is fine-tuned for classification; see `AuxiliaryLanguageObjective`.
+        words: settings of the layers above ELMo's vectors.
     """
 
     kind = "finetuning"
@@ -116,12 +119,12 @@ class FinetuningRecipe(EpochRecipe):
         if self.max_length < least:
             raise UserError(
                 f"max_length is {self.max_length}, but a row of {self.task} needs {least} tokens: "
-                "raise it"
+                f"set max_length={least} or more"
             )
         if self.language and self.described.kind != "classification":
             raise UserError(
-                f"language={self.language!r} is for classification only, and {self.task}, which is "
-                "none, reads texts in the model's first language: leave language out"
+                f"language={self.language!r} applies to classification only, but {self.task} is "
+                "not a classification task: leave language out"
             )
         Limits(self.max_length, language=self.language, languages=self.languages)
 
@@ -141,7 +144,7 @@ class FinetuningRecipe(EpochRecipe):
 
     @property
     def limits(self) -> Limits:
-        """Limits of the rows that the model reads."""
+        """Length and layout of the rows that the model reads."""
         config = self.model_config()
         given = self.language, self.languages, embeds_languages(config)
         return Limits(self.max_length, self.spans, config.causal, *given)
@@ -150,9 +153,9 @@ class FinetuningRecipe(EpochRecipe):
         task, config = self.described, self.model_config()
         found = super().unread()
         if task.kind != "spans":
-            found["spans."] = "a task of questions"
+            found["spans."] = "extractive question answering"
         if not isinstance(config, ElmoConfig):
-            found["words."] = "a model over an ELMo's vectors"
+            found["words."] = "a model on ELMo's vectors"
         if not (config.causal and task.kind in ("classification", "choice")):
             found["language_weight"] = "a causal classifier"
         return found
@@ -166,20 +169,27 @@ class FinetuningRecipe(EpochRecipe):
         config = super().model_config(vocab_size)
         if isinstance(config, ElmoConfig) and self.described.kind == "choice":
             raise UserError(
-                f"{self.task} is multiple choice, which ELMo does not support: give --init another "
-                "model"
+                f"{self.task} is a multiple-choice task, which ELMo does not support: give another "
+                "model to --init"
             )
         segments = config.num_segments if isinstance(config, EncoderConfig) else 0
         if self.described.second and segments == 1:
             raise UserError(
-                f"{self.task} has two texts, but the model one segment: set model.num_segments=2 "
-                "or 0"
+                f"{self.task} has two texts, but the model has only one segment: set "
+                "model.num_segments=2, or 0 for no segment embeddings"
             )
         return config
 
 
 def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
-    """Makes a recipe with lengths in epochs; `spans` are additional settings for questions."""
+    """Makes a recipe with its length in epochs.
+
+    Args:
+        task: the task.
+        learning_rate: peak learning rate.
+        spans: further settings that apply only to question answering.
+        settings: further settings of the recipe.
+    """
     if task.kind == "spans":
         settings |= spans or {}
     return FinetuningRecipe(
@@ -221,7 +231,7 @@ def _swish_rnn(task: Task) -> FinetuningRecipe:
 
 
 PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
-    # Contexts of questions are longer than sentences, so their rows are as long as BERT's.
+    # Contexts of questions are longer than sentences, so rows have BERT's length, 384.
     "macaron": lambda task: _epochs(task, 5e-5, dict(max_length=384)),
     "bert": _bert,
     "gpt": lambda task: _epochs(task, 6.25e-5, warmup_fraction=0.002),
@@ -230,38 +240,44 @@ PRESETS: dict[str, Callable[[Task], FinetuningRecipe]] = {
     "swish_rnn": _swish_rnn,
 }
 
-# Metrics that Lei et al. 2022, table 1, must have used for CoLA and MultiRC, without naming them.
-# BERT has 82.0 for CoLA, while the Matthews coefficients of larger models are 60.6 to 66.3; so it
-# is accuracy. BERT has 69.5 for MultiRC, while RoBERTa's mean of F1a and EM is 68 (SuperGLUE's
-# leaderboard); so it is F1a, or maybe the accuracy of single answers.
+# Metrics that Lei et al. 2022 probably used for CoLA and MultiRC in table 1, which does not name
+# them. CoLA: BERT's score is 82.0, while larger models have Matthews coefficients of 60.6 to 66.3,
+# so the metric is accuracy. MultiRC: BERT's score is 69.5, while RoBERTa's mean of F1a and EM on
+# SuperGLUE's leaderboard is 68, so the metric is F1a, or perhaps the accuracy of single answers.
 TABLE_METRICS = {"swish_rnn": {"cola": "accuracy", "multirc": "f1a"}}
 
 
 def preset(name: str, task: Task) -> FinetuningRecipe:
-    """Makes the recipe for a task, by the name of one of `PRESETS` or by a user's function."""
+    """Makes a preset's recipe for a task.
+
+    Args:
+        name: a key of `PRESETS`, or the location of a user's function of the task.
+        task: the task.
+    """
     if name not in PRESETS and not is_place(name):
         near = nearest(name, PRESETS)
-        raise UserError(f"no preset is called {name!r}; there are {', '.join(PRESETS)}{near}")
+        raise UserError(f"no preset is called {name!r}: choose one of {', '.join(PRESETS)}{near}")
     return registry.made(name, FinetuningRecipe, PRESETS.get(name), task)
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings TASK [WORD ...]`: prints the settings of a preset's recipe."""
+    """Runs the command `settings TASK [WORD ...]`: prints the settings of a preset's recipe."""
     recipe = override(preset(options.preset, get_task(options.task, own=True)), options.set)
     registry.print_settings(recipe, options.words)
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningResult:
-    """The result of a run, which is saved as RUN/result.json.
+    """The result of a fine-tuning run, which is saved in RUN/result.json.
 
     Attributes:
-        reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or
-            `"diverged"`.
-        step: number of updates; None if the run diverged.
-        best_step, best_score: step and score of the best validation; None if no score was finite.
+        reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"`, `"callback"`
+            or `"diverged"`.
+        step: number of updates; `None` if the run diverged.
+        best_step, best_score: update count and score of the best validation; `None` if no score was
+            finite.
         metrics: metrics of the best validation.
-        seconds: wall-clock time; None if the run diverged.
+        seconds: wall-clock time in seconds; `None` if the run diverged.
     """
 
     reason: str
@@ -273,7 +289,10 @@ class FinetuningResult:
 
 
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """Joins the metrics of development sets; names get the split as prefix, except the first's."""
+    """Merges the metrics of several development sets into one dict.
+
+    Metrics of the first split keep their names. The name of another split becomes a prefix.
+    """
     first = next(iter(measured))
     return {
         name if split == first else f"{split}_{name}": value
@@ -285,20 +304,26 @@ def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
 def measure(
     task: Task, outputs: Mapping[str, Any], examples: Mapping[str, Any]
 ) -> dict[str, float]:
-    """The metrics of outputs, named as by `by_split`; both dicts have the splits as keys."""
+    """Returns the metrics of the outputs on several splits, with the names of `by_split`.
+
+    Args:
+        task: the task.
+        outputs: the model's outputs on each split.
+        examples: examples of each split.
+    """
     kind = labelled(task)
     return by_split({split: kind.measure(outputs[split], examples[split]) for split in outputs})
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuningRun(Run):
-    """A finished or running fine-tuning."""
+    """A fine-tuning run, finished or not."""
 
     recipe_class = FinetuningRecipe
 
     @property
     def task(self) -> Task:
-        """The task that the run was trained for."""
+        """The task that the run is trained for."""
         return self.recipe.described
 
     def make_network(self) -> keras.Model:
@@ -315,14 +340,19 @@ class FinetuningRun(Run):
         super().write(network, fingerprint, **counts)
 
     def answering(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
-        """The task with the network of a checkpoint, ready to answer, see `load_network`."""
+        """Returns the task with the network of a checkpoint, ready to make predictions.
+
+        Args:
+            checkpoint: path or name of the checkpoint; `None` means the default of
+                `find_checkpoint`.
+        """
         checkpoint = self.checkpoint(checkpoint)
         tuned = read_manifest(checkpoint).get("metrics") or {}
         given = self.load_network(checkpoint), self.vocabulary, tuned
         return labelled(self.task, self.recipe.limits, *given)
 
     def result(self) -> FinetuningResult | None:
-        """The result of the run; None if it has not ended."""
+        """Returns the result of the run, or `None` if the run has not ended."""
         try:
             return FinetuningResult(**storage.read_json(self.path / RESULT))
         except (UserError, TypeError):

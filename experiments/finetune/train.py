@@ -1,4 +1,4 @@
-"""`finetune train`: from pre-trained weights to a fine-tuned network."""
+"""The command `finetune train`, which trains a task's network from pre-trained weights."""
 
 import argparse
 import dataclasses
@@ -46,14 +46,15 @@ TRAIN = "train"
 
 
 class TaskData:
-    """The training and development sets of a task, which are read and tokenized once.
+    """The training and development sets of a task, which are read and tokenized only once.
 
     Attributes:
-        table: the recipe's settings `table`, completed with columns and classes found in the data.
+        table: settings of the user's own table, completed with columns and classes found in the
+            data.
         tfds: access to TensorFlow Datasets.
         task: the task with the columns and classes of `table`.
-        kind: the kind of the task, see `macaron_tf.tasks.labelled`.
-        splits: examples of "train" and of the development sets, with labels.
+        kind: the task's type, which encodes and scores examples; see `macaron_tf.tasks.labelled`.
+        splits: examples with labels of "train" and of each development set.
     """
 
     def __init__(
@@ -73,15 +74,20 @@ class TaskData:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The development sets, by split."""
+        """The development sets, as a dict from split to examples."""
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
     def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
-        """Returns the recipe with the data's columns and classes, and its numbers of updates."""
+        """Returns the recipe with the columns and classes of the data and with update counts."""
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
-        """The rows of every split, see `TaskKind.encode`; those of the last call are cached."""
+        """Returns the tokenized examples of each split; only the last result is cached.
+
+        Args:
+            vocabulary: vocabulary that tokenizes the examples.
+            limits: length and layout of the rows.
+        """
         if (key := (vocabulary.hash, limits)) not in self._encoded:
             encoded = {
                 split: self.kind.encoded(vocabulary, examples, limits)
@@ -89,13 +95,13 @@ class TaskData:
             }
             self._encoded = {key: encoded}
             if self.kind.cuts:
-                longest = "max_length, if the weights were trained on such rows,"
+                longest = "max_length, if the weights were trained on longer rows,"
                 warn_full(encoded[TRAIN].rows.lengths, limits.max_length, longest)
         return self._encoded[key]
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `train`: trains or resumes a run and prints next commands."""
+    """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     given = options.model, options.vocabulary, options.lower_case
     if options.resume:
         own = FinetuningRun.open(options.resume)
@@ -107,7 +113,7 @@ def run(options: argparse.Namespace) -> None:
         recipe = configure(preset(options.preset, task), init, options.source, options.set)
     check_recipe(recipe, init)
     path = as_path(options.run)
-    FinetuningRun.begun(path)  # raises for a run of another kind before the data are read
+    FinetuningRun.begun(path)  # raises for a run of another type before the data are read
     refuse_unread(recipe, options.set)
     data = TaskData(task, recipe.source, options.tfds, recipe.table)
     if task.own:
@@ -118,7 +124,7 @@ def run(options: argparse.Namespace) -> None:
         steps.append("{me} submit {run} OUT{data}")
     if not isinstance(init.vocabulary, MosesPairVocabulary):
         steps.append(f"python -m export.saved_model {{run}} served/{path.name}")
-    best = "best on the development set at step {step:,}: "
+    best = "best score on the development set at step {step:,}: "
     best += metrics_line(result_of(path, result).metrics)
     report(result, recipe, options, *steps, best=best)
 
@@ -126,17 +132,18 @@ def run(options: argparse.Namespace) -> None:
 def configure(
     recipe: FinetuningRecipe, init: Start, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
-    """Adapts a preset's recipe to the start and the source, then replaces settings."""
+    """Adapts a preset's recipe to a pre-trained model and a source, and replaces settings."""
     own = {"source": source or recipe.source, "languages": init.languages}
     return override(recipe.changed(**init.settings, **own), settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
-    """Raises for settings that do not fit the start, before minutes are spent on the data."""
+    """Raises a `UserError` if settings do not fit the model to start from or have no effect."""
     task = recipe.described
     init.check(recipe.model_config(init.vocabulary.size))
     fields = dataclasses.fields(recipe)
-    given = {one.name for one in fields if getattr(recipe, one.name) != one.default}  # by a preset
+    # Settings that a preset has set.
+    given = {one.name for one in fields if getattr(recipe, one.name) != one.default}
     refuse_unread(recipe, (name for name in recipe.unread() if name.rstrip(".") in given))
     recipe.check_metric(("score", *task.metrics, *task.more_metrics, "loss"))
 
@@ -149,30 +156,35 @@ def train_recipe(
     strategy: tf.distribute.Strategy,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Fine-tunes in the folder `path`, or resumes the run that the folder holds.
+    """Fine-tunes a model in the folder `path`, or resumes the run in that folder.
 
     Args:
         recipe: the recipe.
         path: folder of the run.
-        data: the task's data.
-        init: the model, vocabulary and weights to start from.
-        strategy: the devices.
-        callbacks: the command's callbacks.
+        data: data of the task.
+        init: model, vocabulary and weights to start from.
+        strategy: distribution strategy.
+        callbacks: additional callbacks that the user chose.
 
     Raises:
-        Diverged: too many updates in a row were NaN; result.json has the best validation so far.
+        Diverged: too many consecutive updates had a NaN or infinite loss or gradient. result.json
+            then has the best validation so far.
     """
     vocabulary = init.vocabulary
     recipe = data.fit(recipe)
     check_recipe(recipe, init)
     mend = "; to classify texts in {} give --set language=CODE"
     warn_start(init, recipe, recipe.language, mend)
-    FinetuningRun.resume(path, recipe)  # raises before minutes of tokenizing
+    FinetuningRun.resume(path, recipe)  # raises before tokenization, which takes minutes
     run = FinetuningRun(path, recipe, vocabulary, data_dir=data.tfds and data.tfds.data_dir)
     encoded = data.encoded(vocabulary, recipe.limits)
 
     def validation(network: keras.Model):
-        """Makes the validation: loss on the first development set, metrics on all."""
+        """Makes a validation function, which returns the loss and the metrics.
+
+        The loss is computed on the first development set. The metrics are computed on all
+        development sets.
+        """
         task = labelled(data.task, recipe.limits, network, vocabulary)
         outputs_of = SetOutputs(task, recipe.batch_size)
         sets = {
@@ -213,7 +225,12 @@ def train_recipe(
 
 
 def result_of(path: epath.Path, trained: TrainingResult | None) -> FinetuningResult:
-    """The result of a training in the folder `path`; `trained` is None if it diverged."""
+    """Returns the result of a training run.
+
+    Args:
+        path: folder of the run.
+        trained: output of `train_recipe`; `None` if training diverged.
+    """
     ended = ("diverged", None) if trained is None else (trained.reason, trained.step)
     seconds = None if trained is None else round(trained.elapsed_seconds, 1)
     directory = CheckpointDirectory(path)

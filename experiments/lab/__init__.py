@@ -1,1 +1,1 @@
-"""Benchmarks, the TPU check and studies; neither the library nor the commands need them."""
+"""Benchmarks, the TPU check and studies, which no other package imports."""

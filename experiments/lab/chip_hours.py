@@ -1,10 +1,11 @@
-"""Estimates the chip-hours of the papers' trainings from the results of `tpu_check`.
+"""Estimates the TPU chip-hours of published training runs from the results of `tpu_check`.
 
     python -m experiments.lab.chip_hours experiments/results/tpu_check.json
     python -m experiments.lab.chip_hours experiments/results/tpu_check.json \\
         --readme experiments/cloud/README.md
 
-prints the table, or writes it into the guide, between two marks.
+The first command prints the table. With `--readme`, the table replaces the text between two marks
+in the given file.
 """
 
 import argparse
@@ -23,7 +24,7 @@ MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hou
 
 
 def tokens_of_update(recipe: Recipe) -> int:
-    """Tokens in all micro-batches of an update; for translation, those of one side."""
+    """Returns the number of tokens in an update; for translation, the tokens of one side."""
     if isinstance(recipe, PretrainingRecipe):
         tokens = recipe.batch_size * recipe.corpus.sequence_length
     else:
@@ -32,7 +33,7 @@ def tokens_of_update(recipe: Recipe) -> int:
 
 
 def table(rows: list[dict]) -> str:
-    """A Markdown table of chip-hours, with a line for each row of `tpu_check` that passes."""
+    """Formats a Markdown table of chip-hours, with a line for each recipe that passed the check."""
     lines = [_cells(row) for row in rows if row["ok"]]
     names = ["recipe", "updates", "tokens an update", "tokens a core and step", "ms a step"]
     names += ["slice", "chips", "steps an update", "hours", "chip-hours"]
@@ -55,18 +56,22 @@ def _cells(row: dict) -> list[str]:
 
 
 def with_table(guide: str, rows: str, where: str) -> str:
-    """The guide with the table between its marks; raises a UserError if it has no marks."""
+    """Returns the text `guide` with `rows` between its two `MARKS`.
+
+    Raises:
+        UserError: `guide` lacks the marks.
+    """
     first, last = MARKS
     before, begun, rest = guide.partition(first)
     _, ended, after = rest.partition(last)
     if not begun or not ended:
-        raise UserError(f"{where} lacks the lines {first} and {last}: put them around the table")
+        raise UserError(f"{where} lacks the lines {first} and {last}: put both around the table")
     return f"{before}{first}\n{rows}{last}{after}"
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the table, or writes it into the guide."""
-    mend = "give what `tpu_check --json` wrote"
+    """Prints the table, or writes the table into the file of `--readme`."""
+    mend = "give a file that `tpu_check --json` wrote"
     with refuse_damage(options.results, mend):
         rows = table(read_json(options.results, mend=mend, rows=list)["rows"])
     if not options.readme:
@@ -80,8 +85,8 @@ main = single_program(
     "experiments.lab.chip_hours",
     __doc__,
     "experiments.lab.chip_hours:run",
-    place("results", "file of `tpu_check --json`"),
-    place("--readme FILE", "guide into which the table is written"),
+    place("results", "JSON file that `tpu_check --json` wrote"),
+    place("--readme FILE", "Markdown file to write the table into (default: print the table)"),
 )
 
 if __name__ == "__main__":

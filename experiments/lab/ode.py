@@ -1,14 +1,14 @@
-"""Measures local errors of splitting schemes on a layer's operators (Macaron paper, theorem 1).
+"""Measures the local error of splitting schemes (Macaron paper, theorem 1).
 
     python -m experiments.lab.ode
     python -m experiments.lab.ode --runs runs/transformer runs/macaron --name ode_trained
 
-The attention and the feed-forward of a layer are the two operators of x' = F(x) + G(x). They are
-random, with several seeds, or those of every layer of trained encoders and language models (with
-norms before the sub-layers). From them the command makes a layer of each scheme and step size, and
-compares its output with the exact solution, in float64. It writes experiments/results/NAME.md,
-.json and .png: the local error by step size and its order, with exact sub-flows and with the
-sub-steps of a network.
+The attention and the feed-forward of a layer are the two operators of x' = F(x) + G(x). The first
+command uses random operators, with several seeds. The second command uses every layer of trained
+pre-norm encoders and language models. For each splitting scheme and step size, the command compares
+the output of a layer with the exact solution, in float64. It writes the local error at each step
+size, and the order of the error, to experiments/results/NAME.md, .json and .png. Each operator is
+solved exactly or by one of the solvers of a network.
 """
 
 import argparse
@@ -30,9 +30,11 @@ from macaron_tf.layers.residual import Residual
 from macaron_tf.layers.scheme import SOLVERS, Mix, spelled, steps_of
 from macaron_tf.models.encoder import Encoder
 
-_JUMP = 1 / (2 - 2 ** (1 / 3))  # Yoshida 1990: three steps of an even method, the middle one back
+_JUMP = 1 / (
+    2 - 2 ** (1 / 3)
+)  # Yoshida 1990: three steps of a symmetric method, the second step backward
 _STRANG = (Mix("channels", 0.5), Mix("tokens"), Mix("channels", 0.5))
-# Splitting schemes: operators and their shares of the step.
+# Splitting schemes: a sequence of operators, each with its fraction of the step.
 SPLITTINGS = {
     "Lie-Trotter": (Mix("tokens"), Mix("channels")),
     "Strang-Marchuk, channels outside": _STRANG,
@@ -47,16 +49,16 @@ SPLITTINGS = {
 _NONE = 1e-30  # a step size that does not change x
 EXACT = "exact"
 SUB_STEPS = (EXACT, *SOLVERS)
-STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first one is the step of a network
-_FINE = 0.0125  # greatest step of the numerical solution that is taken as exact
+STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first value is the step size of a network
+_FINE = 0.0125  # maximum Runge-Kutta step of the solution that counts as exact
 Flow = Callable[[np.ndarray], np.ndarray]
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures every scheme on every pair of operators, then writes the table and the figure."""
+    """Measures every scheme on every pair of operators, and writes the table and the figure."""
     rows, out = [], as_path(options.results)
     measured = list(_operators(options))
-    with clear_errors(f"--results {out} cannot be made a folder", "choose another place"):
+    with clear_errors(f"the folder --results {out} cannot be made", "choose another path"):
         make_folders(out)
     for operators, seed, block, x in measured:
         print(f"{operators}, {seed}", flush=True)
@@ -82,9 +84,15 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
-    """Yields a block's origin, its number, the block, and states as its input `(B, L, D)`."""
+    """Yields the blocks to measure, with float64 inputs `(B, L, D)`.
+
+    Each item is (origin, label, block, input). The origin is "random" or the path of a run. The
+    label names the seed or the layer.
+    """
     if options.runs and options.seeds:
-        raise UserError("--seeds is for random operators: leave it out with --runs")
+        raise UserError(
+            "--seeds has an effect on random operators only: leave --seeds or --runs out"
+        )
     if not options.runs:
         for seed in options.seeds or (1, 2, 3):
             keras.utils.set_random_seed(seed)
@@ -98,12 +106,13 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
             raise UserError(
-                f"{place} has no blocks of tokens and channels to split: give another run"
+                f"{place} has no blocks that consist of a token mixer and a channel mixer: give "
+                "another run"
             )
         if encoder.config.norm != "pre":
             raise UserError(
-                f"{place} has norms after the sub-layers, which is no step of a solver: give a run "
-                "with model.norm=pre"
+                f"{place} is a post-norm model, whose layers are not steps of an ODE solver: give "
+                "a run with model.norm=pre"
             )
         rng = np.random.default_rng(0)
         ids = rng.integers(10, encoder.config.vocab_size, (2, 16))
@@ -114,10 +123,17 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
 
 
 def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -> Block:
-    """A block in float64 with a new scheme and the first token and channel mixers of `block`."""
+    """Builds a float64 block with the scheme `scheme` and the weights of `block`.
+
+    Args:
+        block: block whose first token mixer and first channel mixer are used.
+        x: `(B, L, D)` input, which gives the shape.
+        scheme: splitting scheme of the new block.
+        solver: solver of each operator, one of `SOLVERS`.
+    """
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")
-    if any(mix.beside for mix in scheme):  # weights used again keep their own norms in branches
+    if any(mix.beside for mix in scheme):  # repeated mixers in branches have their own norms
         scheme = (*(Mix(operator, _NONE) for operator in first), *scheme)
     seen, mixes = set(), []
     for mix in scheme:
@@ -138,7 +154,7 @@ def _operator(residual: Residual) -> Flow:
 
 
 def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
-    """Solves x' = operator(x) over `time` by at least 8 Runge-Kutta steps."""
+    """Solves x' = operator(x) over `time`, by at least 8 Runge-Kutta steps of order 4."""
     count = max(8, round(abs(time) / _FINE))
     h = time / count
     for _ in range(count):
@@ -156,7 +172,7 @@ def _operators_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
 
 
 def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
-    """The solution after each step of `STEPS`."""
+    """Solves x' = F(x) + G(x) over each step size in `STEPS`."""
     operators = _operators_of(block, x).values()
     return [flow(lambda y: sum(f(y) for f in operators), x, step) for step in STEPS]
 
@@ -164,7 +180,15 @@ def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
 def local_errors(
     block: Block, x: np.ndarray, splitting: str, sub_step: str, exact: list[np.ndarray]
 ) -> list[float]:
-    """The distance from the exact solution after one step of each size, a norm over all of x."""
+    """Computes the L2 distance from the exact solution after one step of each size in `STEPS`.
+
+    Args:
+        block: block with the two operators.
+        x: `(B, L, D)` initial state.
+        splitting: key of `SPLITTINGS`.
+        sub_step: member of `SUB_STEPS`.
+        exact: results of `solutions`.
+    """
     operators = _operators_of(block, x)
     errors = []
     for step, solution in zip(STEPS, exact, strict=True):
@@ -184,12 +208,12 @@ def local_errors(
 
 
 def order(errors: list[float]) -> float:
-    """The exponent p of an error that falls as step^p, from the two smallest steps."""
+    """Estimates p for an error proportional to step^p, from the two smallest step sizes."""
     return float(np.log2(errors[-2] / errors[-1]))
 
 
 def _report(rows: list[dict]) -> list[str]:
-    """Tables of the orders, and of the errors relative to a Transformer layer's, by operators."""
+    """Formats, for each origin, a table of orders and of errors relative to a Transformer layer."""
     lines = [
         f"Order of the local error, by steps {STEPS[-2]} and {STEPS[-1]}; in parentheses the "
         f"errors at steps {STEPS[-2]} and {STEPS[0]:g} over a Transformer layer's, Lie-Trotter "
@@ -216,7 +240,7 @@ def _report(rows: list[dict]) -> list[str]:
 
 
 def _panels(rows: list[dict]) -> dict:
-    """Panels of the figure, one for each origin and sub-step, with a line for each splitting."""
+    """Returns figure panels for each origin and sub-step, with a curve for each splitting."""
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels = {}
     for name, mine in studies.grouped(shown, "operators").items():
@@ -232,12 +256,24 @@ main = cli.single_program(
     "experiments.lab.ode",
     __doc__,
     "experiments.lab.ode:run",
-    cli.place("--runs PLACE", "trained models, as `load` takes them", nargs="+", default=[]),
-    cli.count("--seeds N", "seeds of random operators (default 1 2 3)", least=0, nargs="+"),
     cli.place(
-        "--results DIR", "folder for the table (default %(default)s)", default="experiments/results"
+        "--runs RUN",
+        "trained pre-norm models, in a form that `macaron_tf.load` accepts (default: random "
+        "operators)",
+        nargs="+",
+        default=[],
     ),
-    cli.argument("--name", "file name of the table (default %(default)s)", default="ode"),
+    cli.count("--seeds N", "seeds of random operators (default: 1 2 3)", least=0, nargs="+"),
+    cli.place(
+        "--results DIR",
+        "folder to write the table and the figure to (default: %(default)s)",
+        default="experiments/results",
+    ),
+    cli.argument(
+        "--name",
+        "file name of the results without its ending (default: %(default)s)",
+        default="ode",
+    ),
 )
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Scores fine-tuning by learning rate: figure 3 of the SwishRNN paper (Lei et al. 2022).
+"""Scores fine-tuning at several learning rates (figure 3 of the SwishRNN paper, Lei et al. 2022).
 
     python -m experiments.lab.stability study/stability --data-dir DIR \\
         --init study/curves/bert_rab_tiny-1 study/curves/swish_rnn_tiny-1
 
-Figure 4 and table 2 are comparisons:
+`experiments.compare` reproduces figure 4 and table 2 of the paper:
 
     python -m experiments.pretrain prepare bert_tiny corpora/mini --data-dir DIR
     python -m experiments.compare study/curves --corpus corpora/mini \\
@@ -14,8 +14,8 @@ Figure 4 and table 2 are comparisons:
         'k2=swish_rnn_tiny:model.rnn_step_sizes=(2,)' \\
         'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)'
 
-The command writes means over seeds with their deviation into OUT/stability.md, .json and .png. Run
-an interrupted command again to continue it.
+The command writes means and standard deviations over the seeds to OUT/stability.md, .json and .png.
+To resume an interrupted command, run the same command again.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from experiments.finetune.grid import metric_values
 
 
 def run(options: argparse.Namespace) -> None:
-    """Fine-tunes by `finetune grid`, then writes the table and the figure."""
+    """Runs `finetune grid`, and writes the table and the figure of its scores."""
     out, columns = pathlib.Path(options.out), tuned_columns(options.tasks)
     rates = {rate: repr(rate) for rate in options.learning_rates}
     choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     panels = {name: collections.defaultdict(dict) for name in [*columns, "mean"]}
     for cell, (name, (task, metric)) in itertools.product(cells, columns.items()):
         if task == cell["task"]:
-            # A run that diverged scores 0.
+            # A diverged run counts as a score of 0.
             scores = [(metric_values([run], metric) or [0.0])[0] for run in cell["runs"]]
             panels[name][cell["model"]][cell["learning_rate"]] = scores
     for model, rate in itertools.product(panels[options.tasks[0]], rates):
@@ -65,10 +65,15 @@ main = cli.single_program(
     __doc__,
     "experiments.lab.stability:run",
     cli.STUDY,
-    cli.place("--init [NAME=]FROM", "models, as for finetune", nargs="+", required=True),
+    cli.place(
+        "--init [NAME=]FROM",
+        "pre-trained models, in the forms that `finetune grid --init` accepts",
+        nargs="+",
+        required=True,
+    ),
     cli.count(
         "--learning-rates R",
-        "learning rates to fine-tune at (default 1e-5 to 1e-3)",
+        "learning rates for fine-tuning (default: 1e-5 3e-5 1e-4 3e-4 1e-3)",
         [1e-5, 3e-5, 1e-4, 3e-4, 1e-3],
         least=0.0,
         nargs="+",

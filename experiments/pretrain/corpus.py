@@ -1,4 +1,4 @@
-"""`pretrain prepare` and `pretrain vocabulary`: from documents to a vocabulary and rows of ids."""
+"""Commands `prepare` and `vocabulary` of `experiments.pretrain`."""
 
 import argparse
 import dataclasses
@@ -31,7 +31,7 @@ from macaron_tf.text.normalization import NormalizationConfig
 
 
 def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> PieceVocabulary:
-    """Trains a recipe's vocabulary on its `vocabulary_lines`, at most ten million."""
+    """Trains the vocabulary of a recipe on at most ten million `vocabulary_lines`."""
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, tfds)
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(
@@ -50,11 +50,11 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
 
 
 def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
-    """Yields the non-blank lines that a recipe's vocabulary is trained on.
+    """Yields the non-blank lines that the vocabulary of a recipe is trained on.
 
-    Documents are taken from all sources in turn. With `corpus.language_alpha` they are instead
-    sampled from the monolingual sources with the corpus's weights, so that words of rare languages
-    are not split into many pieces (Conneau and Lample 2019, section 3.1).
+    Takes one document from each source in turn. With `corpus.language_alpha`, draws documents
+    from the monolingual sources by the sampling weights of the languages instead, so that words of
+    rare languages are split into fewer pieces (Conneau and Lample 2019, section 3.1).
     """
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
@@ -64,7 +64,7 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
         )
     sources = [open_source(source, tfds, most) for source in corpus.sources]
     if corpus.language_alpha is None:
-        # In turn, because the trainer stops after some millions of lines and must see all sources.
+        # In turn: the trainer reads ten million lines at most, and these must cover all sources.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
         texts = (document.text for document in corpus_mixture(corpus, tfds, most))
@@ -80,15 +80,17 @@ def prepare_corpus(
     vocabulary: PieceVocabulary | None = None,
     **options,
 ) -> PretrainingCorpus:
-    """Opens a recipe's corpus, and prepares it if it does not exist.
+    """Opens the corpus of a recipe, or prepares the corpus if it does not exist.
+
+    Without `vocabulary_dir` and `vocabulary`, uses the vocabulary in `out` or trains a new one.
 
     Args:
-        recipe: the recipe.
-        out: folder of the corpus; None: a folder in `cache_directory()` named by a hash of the
-            settings.
-        vocabulary_dir: folder of a vocabulary to use instead of training one.
-        tfds: access to TensorFlow Datasets.
-        vocabulary: vocabulary to use instead of training one.
+        recipe: settings of the corpus and of the vocabulary.
+        out: folder of the corpus; `None` means a folder in `cache_directory()`, whose name is a
+            hash of the settings.
+        vocabulary_dir: folder of an existing vocabulary.
+        tfds: folder of TensorFlow Datasets.
+        vocabulary: an existing vocabulary.
         options: further arguments of `macaron_tf.data.corpus.writing.prepare`.
     """
     if out is None:
@@ -103,7 +105,7 @@ def prepare_corpus(
     if isinstance(vocabulary, MosesPairVocabulary):
         raise UserError(
             f"a {vocabulary.kind} vocabulary needs the language of each line, which a corpus does "
-            "not tell: leave out --vocabulary or --init, or fine-tune that model"
+            "not contain: leave out --vocabulary or --init, or fine-tune the model instead"
         )
     return prepare(recipe.corpus, vocabulary, out, tfds=tfds, **options)
 
@@ -111,7 +113,7 @@ def prepare_corpus(
 def _own_vocabulary(
     recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
-    """The vocabulary in a corpus's folder; trains one if there is none."""
+    """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary."""
     if not (as_path(out) / RECORD).exists():
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         return train_vocabulary(recipe, tfds)
@@ -121,13 +123,17 @@ def _own_vocabulary(
         if theirs != ours:
             raise UserError(
                 f"{out} has a vocabulary with {name}={theirs!r}, but the recipe needs {ours!r}: "
-                f"prepare another folder, or give --set vocabulary.{name}={theirs}"
+                f"choose another folder, or give --set vocabulary.{name}={theirs}"
             )
     return vocabulary
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
-    """The settings of a trained vocabulary, with defaults for those of its training text."""
+    """Returns the settings of a trained vocabulary.
+
+    `max_documents` and `max_characters` have their default values, because a vocabulary does not
+    store them.
+    """
     settings = vocabulary.settings()
     lower_case = {**settings, **settings.get("normalization", {})}["lower_case"]
     kind = vocabulary.kind
@@ -137,12 +143,12 @@ def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
 
 
 def run_prepare(options: argparse.Namespace) -> None:
-    """The command `prepare`: prepares a corpus and prints the next command."""
+    """Runs the command `prepare`: prepares a corpus, and prints the next command."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     how = {"processes": options.processes}
     if options.beam:
         if options.processes > 1:
-            raise UserError("--beam starts workers of its own: leave --processes out")
+            raise UserError("--beam starts its own workers: leave --processes out")
         with needed("preparing a corpus with --beam"):
             from macaron_tf.data.corpus import beam
         how = {"write": functools.partial(beam.write, options=options.beam)}
@@ -152,7 +158,7 @@ def run_prepare(options: argparse.Namespace) -> None:
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:
-    """The command `vocabulary`: trains and saves a recipe's vocabulary."""
+    """Runs the command `vocabulary`: trains and saves the vocabulary of a recipe."""
     recipe = registry.load(options.recipe, PretrainingRecipe, options.set)
     vocabulary = train_vocabulary(recipe, options.tfds)
     vocabulary.save(options.out)

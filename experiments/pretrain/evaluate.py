@@ -1,4 +1,4 @@
-"""`pretrain evaluate` and `fill`: the loss on a corpus, and predictions for each [MASK]."""
+"""Commands `evaluate` and `fill` of `experiments.pretrain`."""
 
 import argparse
 import dataclasses
@@ -23,7 +23,7 @@ from macaron_tf.training.checkpoints import weights_record
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `evaluate`: prints a run's scores and writes them to a file."""
+    """Runs the command `evaluate`: prints the validation metrics of a run, and saves them."""
     opened = PretrainingRun.open(options.run)
     recipe, has_memory = opened.recipe, opened.recipe.learnt.has_memory
     if (options.memory or options.clamp) and not has_memory:
@@ -36,22 +36,23 @@ def run(options: argparse.Namespace) -> None:
     lengths = options.memory or [recipe.memory_length]
     rows = corpus.rows("validation")
     if has_memory:
-        # Segments may have any length: the memory holds the text before them.
+        # Rows of any length are possible, because the memory holds the text before a row.
         texts = min(recipe.batch_size, rows)
         recipe, rest = recipe.changed(corpus=corpus.config, batch_size=texts), rows % texts
         if rest:
             rows -= rest
             print(
-                f"the last {rest:,} rows are left out, so that {texts} texts of equal length remain"
+                f"the last {rest:,} rows are not evaluated, because the {texts} texts of a batch "
+                "need equal lengths"
             )
     check_corpus(recipe, corpus, "paired")
     languages = recipe.corpus.languages
     if languages != corpus.config.languages:
         raise UserError(
-            f"the languages of {corpus.folder} are "
-            f"{', '.join(corpus.config.languages) or 'not named'}, but {opened.path} was trained "
-            f"on {', '.join(languages) or 'none that are named'}: give a corpus with the same "
-            "languages in that order"
+            f"{corpus.folder} has the languages "
+            f"{', '.join(corpus.config.languages) or '(none)'}, but {opened.path} was trained on "
+            f"{', '.join(languages) or '(none)'}: give a corpus with the same languages in "
+            "the same order"
         )
     if options.clamp is not None:
         changed = {**dict(recipe.model_options), "clamp_length": options.clamp}
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         chosen = recipe.changed(
             validation_batches=None,
             memory_length=memory_length,
-            training=dict(accumulation_steps=1),  # one memory, not one per micro-batch
+            training=dict(accumulation_steps=1),  # with one memory instead of one per micro-batch
         )
         with options.devices.scope():
             asked = dataclasses.replace(opened, recipe=chosen)
@@ -94,13 +95,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_fill(options: argparse.Namespace) -> None:
-    """The command `fill`: prints words for each [MASK] of the given texts or of stdin's lines."""
+    """Runs the command `fill`: prints words for each [MASK] in texts or in lines of stdin."""
     model = load(at(options.run, options.checkpoint), options.lower_case)
     if not isinstance(model.task, Filling):
         known = ", ".join(name for name, kind in PRETRAINING.items() if kind.fills_masks)
         raise UserError(
-            f"{options.run} is a {model.task.name} and cannot fill {MASK}: give a run of {known}, "
-            "or another library's encoder with its masked language model head"
+            f"{options.run} is a {model.task.name} and cannot fill {MASK}: give a run with one of "
+            f"the objectives {known}, or an encoder of another library with a masked language "
+            "model head"
         )
     for text in options.text or decoded(sys.stdin.buffer):
         try:

@@ -1,4 +1,4 @@
-"""Recipe and run of pre-training, with the network and the objective of each recipe."""
+"""Recipe (`PretrainingRecipe`) and run folder (`PretrainingRun`) of pre-training."""
 
 import contextlib
 import dataclasses
@@ -41,19 +41,20 @@ from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyConfig(Settings):
-    """Settings of the vocabulary to train if none is given.
+    """Settings of a vocabulary that is trained for a pre-training run.
 
     Attributes:
-        kind: `"wordpiece"` (BERT), `"sentencepiece"` (BPE, as XLM), `"unigram"` (SentencePiece's
-            unigram model, as ALBERT) or `"byte_bpe"` (RoBERTa).
-        size: number of pieces, with special tokens.
-        lower_case: whether text is lower-cased; WordPiece and unigram also strip accents then, as
-            in BERT and ALBERT.
-        max_documents: number of documents to read from the beginning of each source; None: all.
-        max_characters: with `"wordpiece"`, number of characters that become pieces, the most
-            frequent ones; a word with another character is [UNK]. None: 1,000, or more for text
-            such as Chinese: as many as cover 99.95% of it and fit into three quarters of the
-            pieces.
+        kind: `"wordpiece"` (BERT), `"sentencepiece"` (BPE, as in XLM), `"unigram"` (SentencePiece
+            unigram model, as in ALBERT) or `"byte_bpe"` (RoBERTa).
+        size: number of pieces, including special tokens.
+        lower_case: whether text is lower-cased. WordPiece and unigram vocabularies then also
+            strip accents, as in BERT and ALBERT.
+        max_documents: maximum number of documents to read from the beginning of each source;
+            `None` means all.
+        max_characters: with `"wordpiece"`, number of the most frequent characters that become
+            pieces. A word with any other character becomes [UNK]. `None` means 1,000, or, for
+            text such as Chinese, enough characters to cover 99.95% of the text, in at most three
+            quarters of the vocabulary.
     """
 
     section: ClassVar[str] = "vocabulary"
@@ -67,43 +68,43 @@ class VocabularyConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingRecipe(Recipe):
-    """Every setting of a pre-training run.
+    """Settings of a pre-training run.
 
     Attributes:
-        corpus: settings of the rows. With `corpus.pairs` a row is a pair of segments, and the
-            model also learns to predict whether they belong together. A model with language
-            embeddings has one for each of `corpus.languages`.
+        corpus: settings of the training rows. With `corpus.pairs`, a row holds a pair of segments,
+            and the model also learns sentence-pair classification (next-sentence or
+            sentence-order prediction). A model with language embeddings has an embedding for each
+            of `corpus.languages`.
         vocabulary: settings of the vocabulary.
-        masking: settings of masked tokens.
-        objective: what the model learns. An encoder: `"masked_language"` (BERT);
-            `"span_boundary"`, which also predicts masked spans from their neighbours (SpanBERT);
-            or `"replaced_tokens"` (ELECTRA). A causal model: `"causal_language"`, the next token
-            (GPT); or `"segment_language"`, the next token of texts that continue from row to row
-            (Transformer-XL). `"permutation_language"`: tokens of such texts in random order
-            (XLNet). An encoder-decoder: `"span_corruption"` (T5) or `"denoising"` (BART).
-            `package.module:Name` is your own `PretrainingObjective`.
+        masking: settings of token masking.
+        objective: pre-training objective. For an encoder: `"masked_language"` (BERT),
+            `"span_boundary"` (SpanBERT) or `"replaced_tokens"` (ELECTRA). For a causal model:
+            `"causal_language"` (GPT), or `"segment_language"` with a memory of earlier rows
+            (Transformer-XL). For two-stream attention: `"permutation_language"` (XLNet). For an
+            encoder-decoder: `"span_corruption"` (T5) or `"denoising"` (BART).
+            `package.module:Name` names a subclass of `PretrainingObjective`.
         corruption: settings of objective `"span_corruption"`.
         denoising: settings of objective `"denoising"`.
-        generator_width: with `"replaced_tokens"`, width of the generator as a fraction of the
-            encoder's.
-        discriminator_weight: with `"replaced_tokens"`, weight of the discriminator's loss.
-        partial_prediction: with `"permutation_language"`, K: one of K tokens is predicted.
-        memory_length: M, the number of positions of earlier rows that attention sees, for
-            objectives with a memory.
-        bidirectional: with `"permutation_language"`, whether every text of an update is read in
-            both directions, so that half of the rows are read backwards (XLNet).
-        isolate_documents: whether documents that share a row, with `corpus.packing="full_text"` or
-            "full_sentences", do not see each other, as if each had a row of its own. Attention
-            stays within a document, positions begin at 0, and recurrences start afresh. The corpus
-            is not changed: [SEP] marks the end of a document.
-        head_transform: whether the head over masked tokens has a layer before the embedding table
-            (BERT) or the table alone (XLM). A language model's head is always the table alone.
-        batch_size: rows in a micro-batch. With a memory, each micro-batch of an update has its own
-            texts, which continue in the next update.
-        init: the place that `--init` named; None: the weights started at random.
-        static_shapes: whether padding among the masked positions is scored too, which makes all
-            shapes static (XLA, TPU). The result is the same.
-        validation_batches: number of validation batches to evaluate; None: all.
+        generator_width: with `"replaced_tokens"`, ratio of generator width to discriminator width.
+        discriminator_weight: with `"replaced_tokens"`, weight of the discriminator loss.
+        partial_prediction: with `"permutation_language"`, K. The model predicts one in K tokens.
+        memory_length: with `"segment_language"` and `"permutation_language"`, M, the number of
+            earlier positions that attention can see.
+        bidirectional: with `"permutation_language"`, whether to read every text of an update in
+            both directions. The second half of each batch then reads the texts of the first half
+            backward (XLNet).
+        isolate_documents: whether attention stays within a document if several documents share a
+            row, as with `corpus.packing="full_text"` or "full_sentences". Positions and recurrent
+            states then restart with every document. [SEP] marks the end of a document.
+        head_transform: whether the masked language model head has a dense layer before the
+            embedding table (BERT). `False` means the embedding table alone (XLM). The head of a
+            causal language model is always the embedding table alone.
+        batch_size: number of rows in a micro-batch. With a memory, each micro-batch of an update
+            has its own texts, which continue in the next update.
+        init: value of `--init`; `None` means random initial weights.
+        static_shapes: whether the head also computes scores for the padding among the masked
+            positions, which makes all shapes static (XLA, TPU). The loss is the same.
+        validation_batches: number of validation batches to evaluate; `None` means all.
     """
 
     kind = "pretraining"
@@ -132,7 +133,8 @@ class PretrainingRecipe(Recipe):
     def check(self) -> None:
         if self.learnt.learns != "masked_language" and self.corpus.paired:
             raise UserError(
-                f"objective {self.objective!r} reads running text: set corpus.pairs=none"
+                f"objective {self.objective!r} needs rows of running text instead of pairs: set "
+                "corpus.pairs=none"
             )
         if self.learnt.learns == "causal_language" and self.corpus.has_translations:
             raise UserError(
@@ -148,13 +150,13 @@ class PretrainingRecipe(Recipe):
                 )
             if self.learnt.encoder_decoder:
                 raise UserError(
-                    f"{given} is not possible, because an encoder-decoder reads a row as one text: "
-                    "leave isolate_documents out"
+                    f"{given} is not possible, because an encoder-decoder treats each row as one "
+                    "text: leave isolate_documents out"
                 )
             if self.corpus.has_translations:
                 raise UserError(
                     "isolate_documents=True would separate the two sides of translation pairs: "
-                    "leave it out, or leave the pairs out of corpus.sources"
+                    "leave isolate_documents out, or leave the pairs out of corpus.sources"
                 )
             if not self.corpus.crosses_documents:
                 given = f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r}"
@@ -163,12 +165,14 @@ class PretrainingRecipe(Recipe):
                     "corpus.packing=full_text or full_sentences"
                 )
         if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
-            raise UserError("objective 'span_boundary' needs spans: set masking.choice=spans")
+            raise UserError(
+                "objective 'span_boundary' needs masked spans: set masking.choice=spans"
+            )
         if self.learnt.has_memory:
             if self.corpus.batch_alpha is not None:
                 raise UserError(
-                    f"objective {self.objective!r} continues texts from batch to batch, which is "
-                    "not possible with one language per batch: leave out corpus.batch_alpha"
+                    f"objective {self.objective!r} continues texts from batch to batch, but "
+                    "corpus.batch_alpha changes the language: leave out corpus.batch_alpha"
                 )
             if self.memory_length < 1:
                 raise UserError(
@@ -193,7 +197,7 @@ class PretrainingRecipe(Recipe):
             "memory_length": [name for name, kind in PRETRAINING.items() if kind.has_memory],
             "head_transform": ("masked_language", "span_boundary"),
         }
-        if is_place(self.objective):  # its `preparation` gets the settings of masking
+        if is_place(self.objective):  # the `preparation` of a user class gets `masking`
             del readers["masking."]
         found = super().unread()
         for name, kinds in readers.items():
@@ -205,22 +209,22 @@ class PretrainingRecipe(Recipe):
 
     @functools.cached_property
     def objective_class(self) -> type[PretrainingObjective]:
-        """The class that `objective` names."""
+        """Class that the setting `objective` names."""
         if not is_place(self.objective):
             return PRETRAINING[self.objective]
         kind = find(self.objective, PretrainingObjective)
         if kind.learns not in PRETRAINING:
             raise UserError(
-                f"objective {self.objective} has learns={kind.learns!r}: give one of "
+                f"objective {self.objective} has learns={kind.learns!r}: set learns to one of "
                 f"{', '.join(PRETRAINING)}"
             )
         return kind
 
     @functools.cached_property
     def learnt(self) -> type[PretrainingObjective]:
-        """The built-in objective that determines network and rows.
+        """Built-in objective that determines the network and the training rows.
 
-        It is `objective_class` itself, or the one that a user's class names in `learns`.
+        For a user-defined class, the attribute `learns` of the class names the built-in objective.
         """
         return PRETRAINING[self.objective_class.learns]
 
@@ -228,32 +232,33 @@ class PretrainingRecipe(Recipe):
         config = super().model_config(vocab_size)
         length = self.corpus.sequence_length
         if self.learnt.encoder_decoder:
-            needed = f"is no encoder-decoder, which objective {self.objective!r} needs"
+            needed = f"is not an encoder-decoder, which objective {self.objective!r} needs"
             self.expect_model(config, EncoderDecoderConfig, needed)
-            length -= 1  # without [CLS] and [SEP], with EOS
+            length -= 1  # two less for [CLS] and [SEP], one more for EOS
         else:
-            self.expect_model(config, EncoderConfig, "is no encoder")
+            self.expect_model(config, EncoderConfig, "is not an encoder")
         if config.longest is not None and config.longest < length:
             raise UserError(
                 f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
-                f"{self.corpus.sequence_length}: raise it, or use shorter rows"
+                f"{self.corpus.sequence_length}: raise model.max_length, or lower "
+                "corpus.sequence_length"
             )
         if self.learnt.encoder_decoder:
             if self.corpus.languages:
                 raise UserError(
-                    f"objective {self.objective!r} does not support languages: leave them out of "
-                    "corpus.sources"
+                    f"objective {self.objective!r} does not support languages: leave the languages "
+                    "out of corpus.sources"
                 )
             return config
         if self.corpus.paired and config.num_segments < 2:
             raise UserError(
-                "corpus.pairs needs model.num_segments of 2 or more: pairs have 2 segments"
+                f"corpus.pairs={self.corpus.pairs} makes rows of 2 segments, but "
+                f"model.num_segments is {config.num_segments}: set model.num_segments=2"
             )
         if config.causal != self.learnt.causal:
             raise UserError(
-                f"objective {self.objective!r} does not go with model.causal={config.causal}: set "
-                "model.causal=True for 'causal_language' and 'segment_language', and False for "
-                "others"
+                f"objective {self.objective!r} does not support model.causal={config.causal}: set "
+                f"model.causal={self.learnt.causal}"
             )
         if config.adaptive_cutoffs and not (self.learnt.causal or self.learnt.has_memory):
             raise UserError(
@@ -265,8 +270,8 @@ class PretrainingRecipe(Recipe):
                 cluster_bounds(vocab_size, config.adaptive_cutoffs)
         if self.learnt.learns == "permutation_language" and "swish_rnn" in config.blocks:
             raise UserError(
-                "model.block=swish_rnn does not go with objective 'permutation_language', because "
-                "its recurrence would reveal each token to its own prediction: set "
+                "objective 'permutation_language' does not support model.block=swish_rnn, because "
+                "the recurrence would reveal each token to its own prediction: set "
                 "model.block=transformer or macaron"
             )
         if self.learnt.has_memory and not config.relative:
@@ -280,7 +285,7 @@ class PretrainingRecipe(Recipe):
         if config.num_languages and not self.corpus.languages:
             raise UserError(
                 f"{self.model} has language embeddings but no source of the corpus has a language: "
-                "give each source one, as in (NAME, SPLIT, None, LANGUAGE), or --set "
+                "write each source as (NAME, SPLIT, None, LANGUAGE), or give --set "
                 "model.num_languages=0"
             )
         if config.num_languages:
@@ -288,7 +293,7 @@ class PretrainingRecipe(Recipe):
         return config
 
     def network(self, config: EncoderConfig | EncoderDecoderConfig) -> keras.Model:
-        """The unbuilt network with the heads of the objective."""
+        """Creates the network with the heads that the objective needs, without building it."""
         policy = {"dtype": self.training.dtype_policy}
         match self.learnt.learns:
             case "masked_language" | "span_boundary":
@@ -340,7 +345,7 @@ class PretrainingRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRun(Run):
-    """A finished or running pre-training."""
+    """A finished or running pre-training run."""
 
     recipe_class = PretrainingRecipe
 
@@ -351,15 +356,15 @@ class PretrainingRun(Run):
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)
         if self.recipe.learnt.has_memory and not saved:
-            # Each replica has its rows' memory, see `macaron_tf.distribution.distributed`.
+            # Each replica has a memory for its rows, see `macaron_tf.distribution.distributed`.
             mesh = keras.distribution.distribution()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             parts = mesh.num_model_replicas if mesh else replicas
             if self.recipe.batch_size % parts:
                 raise UserError(
-                    f"batch_size={self.recipe.batch_size} is no multiple of {parts}, the number of "
-                    "replicas or of the mesh's data axis, which the memory needs: set another "
-                    "batch_size"
+                    f"batch_size={self.recipe.batch_size} is not a multiple of {parts}, the number "
+                    "of replicas or the size of the mesh axis `data`, which the memory needs: set "
+                    "another batch_size"
                 )
             rows = self.recipe.batch_size // replicas
             network.keep_memory(rows, self.recipe.training.accumulation_steps)

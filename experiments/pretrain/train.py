@@ -1,4 +1,4 @@
-"""`pretrain train`: trains a recipe on a corpus."""
+"""Command `train` of `experiments.pretrain`."""
 
 import argparse
 from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `train`: trains or resumes a run and prints next commands."""
+    """Runs the command `train`: trains or resumes a run, and prints the next commands."""
     path, own, start = as_path(options.run), None, None
     if options.resume:
         own = PretrainingRun.open(path)
@@ -46,15 +46,16 @@ def run(options: argparse.Namespace) -> None:
             recipe = recipe.changed(**start.settings)
     recipe = override(recipe, options.set, PretrainingRun.begun(path))
     refuse_unread(recipe, options.set)
-    # These raise for wrong settings before minutes are spent on the data. With --corpus, settings
-    # of the text follow from the corpus and are compared when it is read.
+    # Checks the settings before the data are read, which may take minutes. With --corpus, `resume`
+    # ignores the settings of corpus and vocabulary, because `train_recipe` takes these from the
+    # corpus.
     recipe.model_config()
     recipe.check_metric(recipe.make_objective().metric_names)
     PretrainingRun.resume(path, recipe, *(("corpus.", "vocabulary.") if options.corpus else ()))
     check_addresses(options.data_service)
     if options.vocabulary and (options.corpus or start):
-        owner = "--init" if start else "the corpus"
-        raise UserError(f"--vocabulary does not go with {owner}, which has its own: leave it out")
+        owner = "the model of --init" if start else "the corpus"
+        raise UserError(f"{owner} already has a vocabulary: leave --vocabulary out")
     known = own and own.data_record().get("corpus")
     if folder := options.corpus or known:
         corpus = PretrainingCorpus.open(folder)
@@ -92,34 +93,37 @@ def train_recipe(
     start: "Start | None" = None,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a recipe in the folder `path`, or resumes the run that the folder holds.
+    """Pre-trains a model in the folder `path`, or resumes the run in that folder.
 
     Args:
-        recipe: the recipe.
+        recipe: settings of the run.
         path: folder of the run.
-        corpus: a prepared corpus with rows of the recipe's length and kind.
-        strategy: the devices; None: the current ones.
-        data_service: addresses of `experiments.data_service`, separated by commas, to make the
-            batches; None: this process makes them.
+        corpus: prepared corpus, with the `sequence_length` and `pairs` of the recipe.
+        strategy: distribution strategy; `None` means the current strategy.
+        data_service: comma-separated addresses of `experiments.data_service` processes that make
+            the batches; `None` means that this process makes the batches.
         own_shards: whether each of several workers reads only its own shards. The order of the rows
             then depends on the number of workers.
-        start: the weights of `recipe.init`; None: random weights.
-        callbacks: the command's callbacks.
+        start: pre-trained weights of `recipe.init`; `None` means random weights.
+        callbacks: Keras callbacks and profiling from the command line.
     """
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
         raise UserError(
             f"{corpus.folder} has {corpus.rows('train')} training rows, less than one batch of "
-            f"{recipe.batch_size}: give more text, or lower batch_size"
+            f"{recipe.batch_size} rows: give more text, or lower batch_size"
         )
-    # The run's recipe holds the settings that its corpus was prepared with.
+    # The recipe that the run saves has the settings of the prepared corpus.
     recipe = recipe.changed(corpus=corpus.config, vocabulary=described(corpus.vocabulary))
     strategy = strategy or tf.distribute.get_strategy()
     workers, held_out = Workers(strategy), validation_batches(recipe, corpus)
 
     def initialize(network: keras.Model) -> None:
         if start and (drawn := start.copy_to(network)):
-            print(f"random weights, because {start.given} has none: {', '.join(drawn)}", flush=True)
+            print(
+                f"parts with random weights, which {start.given} lacks: {', '.join(drawn)}",
+                flush=True,
+            )
 
     try:
         return train_run(
@@ -145,8 +149,8 @@ def train_recipe(
 
 
 def _read_start(given: str, lower_case: bool | None = None) -> "Start":
-    """Reads the network and vocabulary that `--init` names."""
-    # Imported here: they load the readers of other libraries, which other trainings do not need.
+    """Loads the network and the vocabulary that `--init` names."""
+    # Imported late, because only --init needs the readers of other libraries.
     from macaron_tf.places import load
     from macaron_tf.starts import start_of
 
@@ -160,31 +164,34 @@ def _batches(
     data_service: str | None,
     own_shards: bool,
 ) -> Callable[[int], tf.data.Dataset]:
-    """Returns `batches(start)`, which gives the endless training batches from a micro-batch on."""
+    """Returns a function that makes the endless dataset of training batches.
+
+    Its argument is the number of the first micro-batch.
+    """
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.learnt.has_memory and (data_service or own_shards):
         raise UserError(
-            f"objective {recipe.objective!r} reads its texts in order: leave out --data-service "
-            "and --own-shards"
+            f"objective {recipe.objective!r} reads texts in order: leave out --data-service and "
+            "--own-shards"
         )
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
             raise UserError(
-                "--own-shards works with --engine tensorflow only: leave it out, so that each "
-                "process takes its rows of every batch"
+                "--own-shards works with --engine tensorflow only: leave --own-shards out, so that "
+                "each process keeps its rows of every batch"
             )
         if corpus.config.batch_alpha is not None:
             raise UserError(
-                "corpus.batch_alpha draws each batch's language from all files, which --own-shards "
-                "does not read: leave out --own-shards"
+                "corpus.batch_alpha needs the files of all languages, but with --own-shards a "
+                "worker reads only its own: leave --own-shards out"
             )
         if size % workers.count:
             raise UserError(
-                f"batch_size is {size}, but with --own-shards it must be a multiple of the "
-                f"{workers.count} workers: --set batch_size=..."
+                f"batch_size is {size}, but with --own-shards it must be a multiple of "
+                f"{workers.count}, the number of workers: set another batch_size"
             )
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
-        if recipe.masking.duplicates is None:  # static masks depend on the row only
+        if recipe.masking.duplicates is None:  # static masks depend only on the row
             mask_seed = process_seed(seed, workers.number)
     objective, numbered = recipe.make_objective(), recipe.masking.duplicates is not None
 
@@ -209,8 +216,8 @@ def _batches(
 
 
 def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
-    """The batches of a corpus's validation rows, always with the same masks."""
-    if recipe.learnt.has_memory:  # needs texts of equal length
+    """Makes the validation batches of a corpus, with the same masks in every validation."""
+    if recipe.learnt.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
         rows = corpus.dataset(
@@ -228,18 +235,18 @@ def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> 
 
 
 def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:
-    """Raises if a corpus's rows have another length or kind than the recipe's.
+    """Raises a `UserError` if `corpus` was prepared for rows of another length or type.
 
     Args:
-        recipe: the recipe.
-        corpus: the corpus.
-        same: setting of `corpus` that must be equal: `"pairs"`, or `"paired"` if only its being
-            "none" or not matters.
+        recipe: recipe of the run.
+        corpus: prepared corpus.
+        same: attribute of the corpus settings that must be equal. `"paired"` accepts another type
+            of sentence pairs; `"pairs"` does not.
     """
     for name in ("sequence_length", same):
         mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)
         if mine != theirs:
             raise UserError(
                 f"{corpus.folder} was prepared with {name}={theirs!r}, but the recipe has "
-                f"{mine!r}: prepare another corpus, or give --set corpus.{name}={theirs!r}"
+                f"{name}={mine!r}: prepare another corpus, or give --set corpus.{name}={theirs!r}"
             )

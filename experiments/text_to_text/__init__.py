@@ -1,1 +1,1 @@
-"""The parts of `experiments.text_to_text`."""
+"""Commands of `python -m experiments.text_to_text`."""

@@ -1,8 +1,11 @@
-"""Fine-tunes T5 and BART on tasks in which both the input and the answer are text.
+"""Fine-tunes T5 and BART on text-to-text tasks.
 
     python -m experiments.text_to_text train sst2 runs/t5-sst2 --init runs/t5 --data-dir DIR
     python -m experiments.text_to_text evaluate runs/t5-sst2 --data-dir DIR
     echo "a fine film" | python -m experiments.text_to_text predict runs/t5-sst2
+
+To train one model on several tasks, or a model for summarization:
+
     python -m experiments.text_to_text train sst2+cola+rte runs/t5-all --init runs/t5 --data-dir DIR
     python -m experiments.text_to_text train summarization runs/subjects --init runs/bart \\
         --data-dir DIR
@@ -12,23 +15,32 @@ To resume an interrupted `train`, give the same command again.
 
 from experiments import command_line as cli
 
-_FORMS = """tasks: cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE),
-with the input "sst2 sentence: ..." and the name of the class as answer, or a score rounded to 0.2;
-squad, with "question: ... context: ..." and the answer; summarization (ROUGE), by default from
-AESLC's e-mails to their subjects; translation (BLEU). A model can learn several tasks, joined by +.
---set mixing.limit and mixing.temperature decide how often it sees each. It is scored on each task,
-and "score" is the mean; lines to predict begin with their task, "sst2 sentence: ...", or --task
-names it.
+_FORMS = """tasks:
+  cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE)
+      The input is "sst2 sentence: ...". The answer is the name of a class. The answer for stsb is
+      a score, rounded to a multiple of 0.2.
+  squad
+      The input is "question: ... context: ...". The answer is a span of the context.
+  summarization
+      The metric is ROUGE. The default source is AESLC, e-mails with their subject lines.
+  translation
+      The metric is BLEU.
 
---source is tfds:NAME, or tsv:FILE with the task's columns and `label` in a header. For
-summarization and translation it is a source of pairs, whose forms `experiments.translate --help`
-lists. Files have {split} in their names, which becomes train and validation. The two fields of a
-TFDS set are given by --set fields="('en','de')".
+Several tasks, joined by +, train one model. --set mixing.limit and --set mixing.temperature change
+the sampling rates of the tasks. Validation scores each task; "score" is the mean over the tasks.
+Each line to predict then begins with the name of its task, as in "sst2 sentence: ...", unless
+--task names the task of all lines.
+
+sources of examples:
+  For GLUE, SuperGLUE and squad, --source is tfds:NAME or tsv:FILE. The header of a TSV file names
+  the columns of the task and `label`. For summarization and translation, --source is a source of
+  text pairs; `experiments.translate --help` lists the forms. A file name contains {split}, which
+  stands for train and validation. --set fields="('en','de')" names the two fields of a TFDS set.
 """
 
 _INIT = cli.place(
     "--init RUN",
-    "a pre-training run of T5 or BART, or hugging-face:DIR, a folder with a T5 or BART",
+    "pre-trained T5 or BART: a pre-training run, or hugging-face:DIR",
     required=True,
 )
 
@@ -37,10 +49,10 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "fine-tune on a task, or resume an interrupted run",
+        "fine-tune a model on one or more tasks, or resume an interrupted run",
         "experiments.text_to_text.train:run",
         cli.unless_resumed(
-            cli.argument("task", "name of a task, or several: sst2+cola"),
+            cli.argument("task", "name of a task, or several names joined by +, such as sst2+cola"),
             cli.RUN_TO_TRAIN,
             _INIT,
         ),
@@ -57,7 +69,7 @@ main = cli.program(
         cli.EXAMPLES,
         cli.argument(
             "--split",
-            "split to answer (default: the task's validation split)",
+            "split to answer (default: the validation split of the task)",
             default="validation",
         ),
         cli.checkpoint(),
@@ -67,25 +79,26 @@ main = cli.program(
         "predict",
         "print the answer to each line",
         "experiments.text_to_text.evaluate:predict",
-        cli.place("run", "folder of the run, or another encoder-decoder, such as hugging-face:DIR"),
+        cli.place("run", "folder of the run, or another T5 or BART, such as hugging-face:DIR"),
         cli.argument(
             "--task NAME",
-            "task of the lines, if the model has several or its folder does not tell",
+            "task of all lines; needed if the model has several tasks and the lines do not begin "
+            "with a task, or if the folder of the model names no task",
         ),
         cli.place(
             "--input FILE",
-            "file of lines with one text, or two texts separated by a tab (default: stdin)",
+            "file with one text, or two texts separated by a tab, in each line (default: stdin)",
         ),
-        cli.place("--output FILE", "file of the answers (default: stdout)"),
+        cli.place("--output FILE", "file to write the answers to (default: stdout)"),
         cli.checkpoint(),
         cli.JSON,
         cli.DEVICES,
     ),
     cli.settings_by(
         "experiments.text_to_text.train:run_settings",
-        cli.argument("task", "name of a task, or several: sst2+cola"),
+        cli.argument("task", "name of a task, or several names joined by +, such as sst2+cola"),
         _INIT,
-        cli.place("--source", "source of the examples (default: the task's)"),
+        cli.place("--source", "source of the examples (default: the source of the task)"),
     ),
     forms=_FORMS,
 )

@@ -1,4 +1,4 @@
-"""`text_to_text evaluate` and `predict`: tasks as pairs of texts, answers and their scores."""
+"""Commands `evaluate` and `predict` of `experiments.text_to_text`."""
 
 import argparse
 import dataclasses
@@ -39,14 +39,15 @@ from macaron_tf.training.checkpoints import weights_record
 
 @dataclasses.dataclass(frozen=True)
 class TextPairs:
-    """The examples of a split of a task, as pairs of texts.
+    """Examples of one split of a task, as pairs of source and target text.
 
     Attributes:
         task: name of the task.
         split: name of the split.
-        pairs: (source, target) lines.
-        labels, groups: those of `Examples` or `Questions`, if the task has them.
-        language: the target's language, for translation.
+        pairs: list of (source, target) lines.
+        labels: labels of `Examples`, or answers of `Questions`; `None` for pairs of text.
+        groups: group of each example, as in `Examples`; `None` if the task has no groups.
+        language: for translation, code of the target language.
     """
 
     task: str
@@ -60,11 +61,18 @@ class TextPairs:
     def read(
         cls, recipe: TextRecipe, name: str, split: str, tfds: Tfds | None = None
     ) -> "TextPairs":
-        """Reads a split of one of the recipe's tasks; "validation" is the task's first one."""
+        """Reads one split of a task.
+
+        Args:
+            recipe: recipe that has the task.
+            name: name of the task.
+            split: name of the split. "validation" means the first validation split of the task.
+            tfds: folder of TensorFlow Datasets.
+        """
         source, fields = recipe.examples_of(name)
         if prefix := PREFIXES.get(name):
             pairs = read_pairs(source, split, *fields, tfds)
-            # Joins the lines of each side, because e-mails have several.
+            # Joins the lines of a text, because e-mails have several lines.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
             framed = [(prefix + text, answer) for text, answer in lines]
             return cls(name, split, framed, language=fields[1])
@@ -83,17 +91,21 @@ class TextPairs:
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
-        """Returns the first `count` examples; None: all."""
+        """Returns the first `count` examples; `None` means all examples."""
         arrays = (None if one is None else one[:count] for one in (self.labels, self.groups))
         return TextPairs(self.task, self.split, self.pairs[:count], *arrays, self.language)
 
     @functools.cached_property
     def metric(self) -> TranslationMetric:
-        """The metric of translations, adapted to the references."""
+        """Translation metric with the tokenization that the references need."""
         return TranslationMetric(self.language).for_references([right for _, right in self.pairs])
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
-        """The task's metrics of the answers to all pairs; `"score"` is the main one."""
+        """Computes the metrics of the task for the answers to all pairs.
+
+        Returns:
+            Dict from metric name to value; "score" is the main metric.
+        """
         targets = [target for _, target in self.pairs]
         if self.task == "summarization":
             found = rouge(answers, targets)
@@ -110,7 +122,13 @@ class TextPairs:
 
 
 def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = None) -> None:
-    """Raises if the vocabulary cannot write a task's answers in `room` tokens; None: no limit."""
+    """Raises a `UserError` if the vocabulary cannot represent the answers of a task.
+
+    Args:
+        task: name of the task.
+        vocabulary: vocabulary of the model.
+        room: maximum number of tokens in an answer, without EOS; `None` means no limit.
+    """
     if task in PREFIXES or (named := get_task(task)).kind == "spans":
         return
     labels = range(named.num_classes) if named.labels else (3.8,)
@@ -120,12 +138,13 @@ def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = Non
         if read_answer(named, found) != label:
             raise UserError(
                 f"the vocabulary turns the answer {answer!r} of {task} into {found!r}: raise "
-                "max_target, or pre-train with a larger vocabulary or text that has such words"
+                "max_target, or pre-train with a larger vocabulary or with text that has such "
+                "words"
             )
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """The command `evaluate`: answers a split, prints scores and writes a record."""
+    """Runs the command `evaluate`: answers a split, and prints and saves the scores."""
     opened = TextRun.open(options.run)
     recipe = opened.recipe.reading(options.source)
     asked = [TextPairs.read(recipe, name, options.split, options.tfds) for name in recipe.tasks]
@@ -158,7 +177,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def predict(options: argparse.Namespace) -> None:
-    """The command `predict`: answers lines with one text, or two separated by a tab."""
+    """Runs the command `predict`: prints the answer to each line of a file or of stdin."""
     if options.json:
         _answer_json(options)
         return
@@ -172,7 +191,7 @@ def predict(options: argparse.Namespace) -> None:
     def answer(lines: list[str], first: int) -> str:
         if alone := [n for n, line in enumerate(lines, first) if paired and "\t" not in line]:
             raise UserError(
-                f"line {alone[0]} has no tab: give the two texts of {task}, separated by a tab"
+                f"line {alone[0]} has no tab: separate the two texts of {task} by a tab"
             )
         sources = framed_in_graph(task, tf.constant(lines)).numpy()
         found = writer.translate([source.decode() for source in sources], first)
@@ -184,15 +203,15 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def _answer_json(options: argparse.Namespace) -> None:
-    """Answers lines by `Pretrained.predict`, for `--json`, with greedy decoding."""
+    """Writes the output of `Pretrained.predict` for each line, as `--json` asks."""
     refuse_beside_json(
-        "the lines are for the run's own task; leave one of the two out", task=options.task
+        "--json answers the task of the run, so leave one of the two flags out", task=options.task
     )
     with options.devices.scope():
         model = load(at(options.run, options.checkpoint))
     if not isinstance(model.task, TextToText):
         raise UserError(
-            f"{options.run} does not tell which task it answers: give a run of `text_to_text "
+            f"{options.run} does not name the task that it answers: give a run of `text_to_text "
             "train`, or leave --json out"
         )
     answer_json(options.input, options.output, model.predict)

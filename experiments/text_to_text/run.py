@@ -1,4 +1,4 @@
-"""Recipe and run of text-to-text fine-tuning, and how a run answers."""
+"""Recipe (`TextRecipe`) and run folder (`TextRun`) of text-to-text fine-tuning."""
 
 import dataclasses
 import sys
@@ -24,7 +24,7 @@ from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
 from macaron_tf.training import TrainingConfig
 
-# Tasks whose answers are written as text: the name of a class, a score, or a span of the context.
+# Tasks with a class, a score or a span of the context as answer.
 TEXT_TASKS = tuple(n for n, task in TASKS.items() if task.kind == "classification" or n == "squad")
 # E-mails and their subjects, from TensorFlow Datasets.
 _SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
@@ -32,29 +32,28 @@ _SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextRecipe(Recipe):
-    """Every setting of a text-to-text run.
+    """Settings of a text-to-text run.
 
     Attributes:
-        task: name of a task of GLUE or SuperGLUE, `"squad"`, `"summarization"` or `"translation"`;
-            or several tasks for one model, joined by +.
-        source: source of the examples: for GLUE and SuperGLUE see
-            `macaron_tf.data.tasks.examples.read_examples`, for SQuAD
-            `macaron_tf.data.tasks.questions.read_questions`, for summarization and translation
-            `macaron_tf.data.read_pairs`. Of several tasks, only those without a default source
-            read it.
-        fields: names of the two sides of pairs: languages, or fields of a record.
-        mixing: how often the model sees each of several tasks.
-        init: the weights to start from: a run of `experiments.pretrain`, or `hugging-face:DIR`.
-        starts: whether sources and targets begin with [CLS], before which the decoder reads [SEP],
-            as in Hugging Face's BART. Models that were pre-trained with this package do not have
-            that.
-        sentinel_rows: rows of the embedding table beyond the vocabulary.
-        max_source, max_target: most tokens of each side, with EOS (and [CLS]); longer texts are
-            cut.
+        task: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"` or `"translation"`.
+            Several names, joined by +, train one model on several tasks.
+        source: source of the examples, in a form that `read_examples` (GLUE, SuperGLUE),
+            `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts. With
+            several tasks, a task that has a default source reads its default source instead.
+        fields: names of the source field and the target field of text pairs, such as languages.
+        mixing: sampling rates of several tasks.
+        init: pre-trained model: a run of `experiments.pretrain`, or `hugging-face:DIR`.
+        starts: whether sources and targets begin with [CLS], and the decoder input with [SEP]
+            [CLS], as in the BART models of Hugging Face. Runs of `experiments.pretrain` have
+            `False`.
+        sentinel_rows: number of embedding rows beyond the vocabulary, which T5 has for its
+            sentinel tokens.
+        max_source, max_target: maximum number of tokens, including EOS (and [CLS]). Longer texts
+            are truncated.
         label_smoothing: label smoothing of the training loss.
-        batching: settings of batches.
+        batching: batch sizes and shapes.
         decoding: settings of beam search for answers.
-        validation_examples: number of examples to answer in each validation; None: all.
+        validation_examples: number of examples that each validation answers; `None` means all.
     """
 
     kind = "text_to_text"
@@ -64,7 +63,7 @@ class TextRecipe(Recipe):
         "task": "TASK",
         "init": "--init",
         "source": "--source",
-        # Answers may be as long as targets, see `TextRun.writer`.
+        # `max_target` limits the length of answers, see `TextRun.writer`.
         **dict.fromkeys(
             ("decoding.max_length", "decoding.max_length_ratio", "decoding.max_length_offset"),
             "--set max_target",
@@ -91,7 +90,7 @@ class TextRecipe(Recipe):
                 near = nearest(task, known)
                 raise self.error(f"task={task!r} must be one of {', '.join(known)}{near}")
             if self.tasks.count(task) > 1:
-                raise self.error(f"task={self.task!r} names {task!r} twice: name it once")
+                raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
             if not self.examples_of(task)[0]:
                 raise UserError(f"the task {task!r} has no default source: give --source")
         for name in ("max_source", "max_target"):
@@ -109,28 +108,32 @@ class TextRecipe(Recipe):
         return tuple(self.task.split("+"))
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
-        """Returns the data source of a task's examples, and the names of their two fields."""
+        """Returns the source of the examples of a task, and the names of the two fields."""
         source, fields = own_examples(task)
         return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
 
     def reading(self, source: str | None) -> Self:
-        """Returns the recipe with the source that `--source` gives, if any."""
+        """Returns the recipe with `source`, the value of `--source`, unless it is `None`.
+
+        Raises:
+            UserError: `--source` has no effect, because every task reads its default source.
+        """
         own = all(own_examples(task)[0] for task in self.tasks)
         if source and own and len(self.tasks) > 1:
             raise UserError(
                 f"--source {source} has no effect, because with several tasks each of {self.task} "
-                "reads its default source: leave it out, or give a run of one task"
+                "reads its default source: leave --source out, or give a run of one task"
             )
         return self.changed(source=source or self.source)
 
     @property
     def answer_start(self) -> tuple[int, ...]:
-        """Ids that the decoder reads before an answer."""
+        """Token ids of the decoder input before an answer."""
         return (EOS, BOS) if self.starts else (BOS,)
 
     @property
     def answer_room(self) -> int:
-        """The most tokens of an answer, without EOS."""
+        """Maximum number of tokens in an answer, without EOS."""
         return self.max_target - len(self.answer_start)
 
     def make_objective(self, static_shapes: bool = False) -> TranslationObjective:
@@ -152,31 +155,31 @@ class TextRecipe(Recipe):
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
         config = super().model_config(vocab_size)
-        self.expect_model(config, EncoderDecoderConfig, "is no encoder-decoder")
+        self.expect_model(config, EncoderDecoderConfig, "is not an encoder-decoder")
         for name in ("max_source", "max_target"):
             self.expect_positions(config, name, getattr(self, name))
         return config
 
 
 def own_examples(task: str) -> tuple[str, tuple[str, str]]:
-    """The default source and fields of a task's examples; the source is "" if there is none."""
+    """Returns the default source of a task, or "", and the names of the two text fields."""
     if task == "summarization":
         return _SUMMARIES
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
 
 
 def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> TextRecipe:
-    """Makes the recipe of a task for a start.
+    """Makes the recipe to fine-tune a pre-trained model on a task.
 
-    Models trained by Adafactor, such as T5, are fine-tuned with Adafactor at a constant 0.001
-    (Raffel et al. 2020, section 3.1.2); others, such as BART, with Adam at 3e-5 after a warm-up
-    (BART's released recipe).
+    A model that was trained by Adafactor, such as T5, is fine-tuned by Adafactor with a constant
+    learning rate of 0.001 (Raffel et al. 2020, section 3.1.2). Any other model, such as BART, is
+    fine-tuned by Adam with a learning rate of 3e-5 after warm-up (the released BART recipe).
 
     Args:
-        task: name of the task, or several.
-        start: the pre-trained model.
-        init: the place of the start.
-        source: source of the examples; None: the task's default source.
+        task: name of the task, or several names joined by +.
+        start: pre-trained model.
+        init: value of `--init`.
+        source: source of the examples; `None` means the default source of the task.
     """
     training = TrainingConfig(
         max_steps=2_000,
@@ -210,7 +213,7 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
         fields=fields,
         init=init,
         starts=bool(start.ends),
-        # The paper's rows have 512 tokens, which SQuAD's contexts need.
+        # The contexts of SQuAD need 512 tokens, the length in the T5 paper.
         max_source=min(512 if "squad" in task.split("+") else 128, start.config.longest or 512),
         sentinel_rows=start.config.vocab_size - start.vocabulary.size,
         label_smoothing=0.1 if denoising and {*task.split("+")} <= {*PREFIXES} else 0.0,
@@ -220,32 +223,37 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class TextRun(Run):
-    """A finished or running fine-tuning of an encoder-decoder."""
+    """A finished or running fine-tuning run of an encoder-decoder."""
 
     recipe_class = TextRecipe
 
     @property
     def texts(self) -> TextVocabulary:
-        """The vocabulary that tokenizes and cuts lines of both sides."""
+        """Vocabulary that tokenizes and truncates source and target lines."""
         recipe = self.recipe
         return TextVocabulary(self.vocabulary, recipe.max_source, recipe.max_target, recipe.starts)
 
     def writer(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
     ) -> LineTranslator:
-        """Makes the `LineTranslator` that answers lines; by default with the recipe's decoding."""
+        """Builds the `LineTranslator` that answers lines.
+
+        Args:
+            network: network of the run.
+            decoding: settings of beam search; `None` means the settings of the recipe.
+        """
         recipe = self.recipe
-        # Answers may be as long as targets in training, even for a short source. The ids before
-        # BOS are not part of the search.
+        # The maximum length of an answer does not depend on the source: it is the maximum length
+        # of a target in training. The search starts at BOS, and `prefix` has the ids before BOS.
         prefix = recipe.answer_start[:-1]
-        longest = recipe.answer_room + 1  # and EOS
+        longest = recipe.answer_room + 1  # including EOS
         decoding = dataclasses.replace(
             decoding or recipe.decoding,
             max_length_ratio=0.0,
             max_length_offset=longest,
             max_length=longest,
         )
-        # Here sources are not cut, because the translator cuts them with a warning.
+        # No source limit here: the translator truncates sources itself, with a warning.
         texts = TextVocabulary(self.vocabulary, sys.maxsize, recipe.max_target, recipe.starts)
         longest_source = recipe.max_source - 1  # without EOS
         return LineTranslator(
@@ -256,28 +264,30 @@ class TextRun(Run):
 def open_run(
     place: str, checkpoint: str | None = None, task: str | None = None
 ) -> tuple[TextRun, EncoderDecoder]:
-    """Opens a run and its network; an encoder-decoder saved without a recipe is made a run.
+    """Opens a run and its network, or makes a run of a model that was saved without a recipe.
 
     Args:
-        place: place that `macaron_tf.load` reads.
+        place: location of a model in a form that `macaron_tf.load` accepts.
         checkpoint: checkpoint of a run, see `Run.load_network`.
-        task: task to answer, if the model's folder does not tell it.
+        task: name of the task to answer; `None` means the task that the folder names.
     """
     location = locate(place)
     if not location.without_recipe:
         opened = TextRun.open(location.folder)
         if task not in (None, opened.recipe.task, *opened.recipe.tasks):
-            raise UserError(f"{place} answers {opened.recipe.task} only: leave --task {task} out")
+            raise UserError(f"{place} answers {opened.recipe.task} only: leave out --task {task}")
         return opened, opened.load_network(checkpoint or location.checkpoint)
     found = load(place)
     if not isinstance(found.network, EncoderDecoder) or found.vocabulary is None:
         raise UserError(
-            f"{place} is no encoder-decoder with a vocabulary: give a run of `text_to_text train`, "
-            "or a T5 or BART"
+            f"{place} is not an encoder-decoder with a vocabulary: give a run of `text_to_text "
+            "train`, or a T5 or BART"
         )
     answers = found.answers
     if not task and not answers:
-        raise UserError(f"{place} does not tell which task it answers: give --task, such as sst2")
+        raise UserError(
+            f"{place} does not name the task that it answers: give --task, such as sst2"
+        )
     recipe = recipe_for(task or answers["task"], found, place, "-")
     longest = found.config.longest or recipe.max_source
     recipe = recipe.changed(

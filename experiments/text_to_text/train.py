@@ -1,4 +1,4 @@
-"""`text_to_text train`: fine-tunes a pre-trained encoder-decoder to answer tasks as text."""
+"""Commands `train` and `settings` of `experiments.text_to_text`."""
 
 import argparse
 import itertools
@@ -25,12 +25,16 @@ _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("ble
 
 
 def read_init(given: str) -> Start:
-    """Reads `--init`: the folder of a pre-training run of T5 or BART, or `hugging-face:DIR`."""
+    """Loads the pre-trained T5 or BART that `--init` names.
+
+    Args:
+        given: value of `--init`: a pre-training run, or `hugging-face:DIR`.
+    """
     return start_of(given, load(given), ["writer"])
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `train`: trains or resumes a run and prints next commands."""
+    """Runs the command `train`: trains or resumes a run, and prints the next commands."""
     path = as_path(options.run)
     if options.resume:
         recipe = TextRun.open(path).recipe
@@ -45,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     recipe.model_config()
     for name in recipe.tasks:
         check_answers(name, start.vocabulary, recipe.answer_room)
-    TextRun.resume(path, recipe)  # raises before the data are read
+    TextRun.resume(path, recipe)  # checks the recipe before the data are read
     cleaning = CleaningConfig(max_length=None, max_tokens=max(recipe.max_source, recipe.max_target))
     learnt, held_out = (
         [TextPairs.read(recipe, name, split, options.tfds) for name in recipe.tasks]
@@ -60,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
             raise UserError(f"all examples of {name} are too long: raise max_source or max_target")
         shares = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
         told = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in shares)
-        print(f"rates of the tasks: {told}", flush=True)
+        print(f"sampling rates of the tasks: {told}", flush=True)
         return recipe.mixing.draws(tasks[numbers])
 
     data, judged = (
@@ -103,14 +107,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings TASK [WORD ...]`: prints the settings of a task's recipe."""
+    """Runs the command `settings TASK [WORD ...]`: prints the settings of the task recipe."""
     start = read_init(options.init)
     recipe = recipe_for(options.task, start.source, start.given, options.source)
     registry.print_settings(override(recipe.reading(options.source), options.set), options.words)
 
 
 def _metrics(recipe: TextRecipe) -> list[str]:
-    """The names of a validation's scores."""
+    """Returns the names of the validation metrics."""
     names = []
     for name in recipe.tasks:
         task = None if name in PREFIXES else get_task(name)
@@ -120,10 +124,11 @@ def _metrics(recipe: TextRecipe) -> list[str]:
 
 
 def _named(metric: str, task: str, recipe: TextRecipe) -> str:
-    """The name of a task's metric in a validation.
+    """Returns the validation name of a task metric.
 
-    With several tasks, the task's name is the prefix. Otherwise "task_" is, to tell for example the
-    accuracy of the task from that of tokens.
+    With several tasks, the prefix is the name of the task. With a single task, the prefix is
+    "task_", so that for example "task_accuracy" differs from "accuracy", the token accuracy.
+    "score" and the metrics of summarization and translation then have no prefix.
     """
     if len(recipe.tasks) > 1:
         return f"{task}_{metric}"

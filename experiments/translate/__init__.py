@@ -1,1 +1,1 @@
-"""The commands of `python -m experiments.translate`, one a file."""
+"""Commands of `python -m experiments.translate`."""

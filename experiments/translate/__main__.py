@@ -1,9 +1,11 @@
-"""Trains translators, scores them, and translates text.
+"""Trains and evaluates translation models, and translates text.
 
     python -m experiments.translate train multi30k_macaron_tiny runs/m30k --data-dir DIR
     python -m experiments.translate average runs/m30k
     python -m experiments.translate evaluate runs/m30k --checkpoint average
     echo "A man is riding a bike." | python -m experiments.translate translate runs/m30k
+
+To start from a pre-trained language model (`runs/xlm`) or encoder-decoder (`runs/bart`):
 
     python -m experiments.translate train multi30k_xlm_tiny runs/x --init runs/xlm --data-dir DIR
     python -m experiments.translate train multi30k_bart_tiny runs/b --init runs/bart --data-dir DIR
@@ -19,12 +21,14 @@ _RECIPE = cli.recipe(_EXAMPLES)
 _RUN = cli.together(
     cli.RUN,
     cli.checkpoint(
-        "average, best, last or a step's number (default: average if there is one, else best)"
+        "checkpoint to load: average, best, last or the number of a step (default: average if the "
+        "run has an average, otherwise best)"
     ),
-    cli.count("--beam-size K", "hypotheses of beam search (default: the recipe's)"),
+    cli.count("--beam-size K", "beam size (default: decoding.beam_size of the recipe)"),
     cli.switch(
         "--backward",
-        "translate from the target's language to the source's, which an unsupervised run can",
+        "translate from the target language to the source language; only runs with "
+        "unsupervised=True support this direction",
     ),
 )
 
@@ -33,33 +37,37 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train a recipe, or resume an interrupted run",
+        "train a model by a recipe, or resume an interrupted run",
         "experiments.translate.train:run",
         cli.recipe_to_train(
             _EXAMPLES,
             cli.group(
-                "start from pre-trained weights, with their vocabulary",
+                "start from pre-trained weights and their vocabulary",
                 cli.place(
                     "--init RUN",
-                    "a run of an encoder or a language model, whose weights both encoder and "
-                    "decoder get; or a run of BART or T5, which reads the source language through "
-                    "an additional new encoder",
+                    "pre-training run. The weights of an encoder or a language model initialize "
+                    "both the encoder and the decoder. BART or T5 is kept as a whole and gets an "
+                    "additional new encoder for the source language",
                 ),
                 cli.argument(
                     "--init-parts",
-                    "parts that get the weights (default: encoder decoder; the embeddings always "
-                    "get them)",
+                    "parts to initialize with the weights, in addition to the embeddings "
+                    "(default: encoder decoder)",
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
-                cli.place("--init-decoder RUN", "another run of equal shape, for the decoder"),
+                cli.place(
+                    "--init-decoder RUN",
+                    "second pre-training run, whose weights initialize the decoder; both models "
+                    "need the same sizes and the same vocabulary",
+                ),
             ),
         ),
         cli.VOCABULARY,
         cli.count(
             "--processes N",
-            "processes that tokenize, with 0.5 GB of memory each; the batches do not depend on it "
-            "(default: one per core)",
+            "number of processes that tokenize, each with 0.5 GB of memory (default: one per "
+            "core); the batches do not depend on this number",
         ),
         cli.DATA_SERVICE,
         cli.CALLBACKS,
@@ -67,17 +75,17 @@ main = cli.program(
     ),
     cli.command(
         "vocabulary",
-        "only train a recipe's joint vocabulary",
+        "train only the joint vocabulary of a recipe",
         "experiments.translate.train:run_vocabulary",
         _RECIPE,
-        cli.place("out", "folder for vocabulary.model and vocabulary.json"),
+        cli.place("out", "folder to write vocabulary.model and vocabulary.json to"),
     ),
     cli.command(
         "average",
-        "average the newest checkpoints of a run into RUN/average",
+        "average the weights of the newest checkpoints into RUN/average",
         "experiments.translate.evaluate:run_average",
         cli.RUN,
-        cli.count("--last N", "number of checkpoints (default: the recipe's)"),
+        cli.count("--last N", "number of checkpoints (default: average_last of the recipe)"),
     ),
     cli.command(
         "evaluate",
@@ -85,47 +93,61 @@ main = cli.program(
         "experiments.translate.evaluate:run",
         _RUN,
         cli.TFDS,
-        cli.place("--source", "source of the text pairs, see below (default: the recipe's)"),
+        cli.place(
+            "--source",
+            "source of the text pairs, in a form below (default: data.source of the recipe)",
+        ),
         cli.argument(
             "--split",
-            "split to translate (default: the recipe's validation split, or all of another file "
-            "without {split})",
+            "split to translate (default: data.validation_split of the recipe; for another "
+            "--source without {split} in its name, the whole file)",
         ),
         cli.argument(
             "--source-language NAME",
-            "name of the source language in the text, such as en_US (default: the recipe's)",
+            "name of the source language in the data, such as en_US (default: "
+            "data.source_language of the recipe)",
         ),
         cli.argument(
             "--target-language NAME",
-            "name of the target language in the text (default: the recipe's)",
+            "name of the target language in the data (default: data.target_language of the recipe)",
         ),
-        cli.yes_or_no("--lowercase", "ignore case in scores (default: the recipe's)"),
+        cli.yes_or_no(
+            "--lowercase", "ignore case in the scores (default: metric.lowercase of the recipe)"
+        ),
         cli.argument(
-            "--tokenize NAME", "tokenizer of sacreBLEU, such as char (default: the recipe's)"
+            "--tokenize NAME",
+            "sacreBLEU tokenizer, such as char (default: metric.tokenize of the recipe)",
         ),
-        cli.place("--output DIR", "folder for scores and translations (default: RUN/scores)"),
+        cli.place(
+            "--output DIR", "folder to write scores and translations to (default: RUN/scores)"
+        ),
         cli.DEVICES,
     ),
     cli.command(
         "compare",
-        "test the difference of two evaluations by paired bootstrap",
+        "compare the BLEU of two evaluations by a paired bootstrap test",
         "experiments.translate.evaluate:run_compare",
-        cli.place("first", "a .json file that `evaluate` wrote"),
-        cli.place("second", "another .json file, for the same text"),
-        cli.count("--samples N", "number of bootstrap samples (default 1000)", 1000),
-        cli.count("--seed N", "seed of the bootstrap samples (default 1)", 1, least=0),
+        cli.place("first", "JSON file that `evaluate` wrote"),
+        cli.place("second", "JSON file of another evaluation on the same test set"),
+        cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
+        cli.count("--seed N", "seed of the bootstrap samples (default: 1)", 1, least=0),
     ),
     cli.command(
         "translate",
         "translate text line by line, in order",
         "experiments.translate.evaluate:translate",
         _RUN,
-        cli.place("--input FILE", "lines to translate (default: stdin)"),
-        cli.place("--output FILE", "file of the translations (default: stdout)"),
-        cli.count("--n-best N", "print N scores and translations per line, separated by tabs", 1),
+        cli.place("--input FILE", "file with a text to translate in each line (default: stdin)"),
+        cli.place("--output FILE", "file to write the translations to (default: stdout)"),
+        cli.count(
+            "--n-best N",
+            "number of translations to print for each line; for N above 1, tabs separate the score "
+            "and text of each translation (default: 1)",
+            1,
+        ),
         cli.group(
             "sampling, instead of beam search",
-            cli.count("--temperature T", "sample at this temperature; 0 is greedy", least=0.0),
+            cli.count("--temperature T", "temperature; 0 means greedy decoding", least=0.0),
             cli.DRAWING,
         ),
         cli.JSON,
@@ -133,7 +155,7 @@ main = cli.program(
     ),
     cli.recipes("experiments.translate.run:TranslationRecipe"),
     cli.settings_of("experiments.translate.run:TranslationRecipe"),
-    forms="sources of text:\n" + cli.source_forms(PAIRS),
+    forms="sources of text pairs:\n" + cli.source_forms(PAIRS),
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`translate translate`, `average`, `evaluate` and `compare`: translations and their scores."""
+"""Commands `translate`, `average`, `evaluate` and `compare` of `experiments.translate`."""
 
 import argparse
 import dataclasses
@@ -33,7 +33,7 @@ from macaron_tf.training.checkpoints import (
 
 
 def translate(options: argparse.Namespace) -> None:
-    """The command `translate`: translates lines of a file or stdin."""
+    """Runs the command `translate`: translates the lines of a file or of stdin."""
     if options.json:
         _answer_json(options)
         return
@@ -50,9 +50,9 @@ def translate(options: argparse.Namespace) -> None:
 
 
 def _answer_json(options: argparse.Namespace) -> None:
-    """Translates by `Pretrained.predict`, for `--json`: by beam search, from source to target."""
+    """Writes the output of `Pretrained.predict` for each line, as `--json` asks."""
     refuse_beside_json(
-        "it uses beam search, from source to target; leave one of the two out",
+        "--json uses beam search from source to target, so leave one of the two flags out",
         temperature=options.temperature is not None,
         backward=options.backward,
     )
@@ -66,14 +66,14 @@ def _answer_json(options: argparse.Namespace) -> None:
 def _translation(place: str, model: Pretrained) -> Translation:
     if not isinstance(model.task, Translation):
         raise UserError(
-            f"{place} is no translator: give a run of `translate train`, which can start from it "
-            f"by --init {place}"
+            f"{place} is not a translation model: give a run of `translate train`, or fine-tune "
+            f"{place} by `translate train` with --init {place}"
         )
     return model.task
 
 
 def _translator(options: argparse.Namespace) -> LineTranslator:
-    """The translator of a run, or of a model saved without a recipe."""
+    """Builds the `LineTranslator` of a run, or of a model that was saved without a recipe."""
     _, seed = drawn(options)
     if not locate(options.run).without_recipe:
         opened = TranslationRun.open(options.run)
@@ -81,7 +81,10 @@ def _translator(options: argparse.Namespace) -> LineTranslator:
         return opened.translator(options.checkpoint, decoding, seed, options.backward)
     task = _translation(options.run, load(options.run))
     if options.backward:
-        raise UserError(f"--backward: {options.run} was saved without a recipe: give its run")
+        raise UserError(
+            f"--backward is not possible for {options.run}, which was saved without a recipe: give "
+            "the folder of the training run"
+        )
     return task.lines(_decoding(options, task.decoding), seed)
 
 
@@ -100,7 +103,7 @@ def _decoding(
     beam_size = options.beam_size or recipes.beam_size
     if not 1 <= options.n_best <= beam_size:
         raise UserError(
-            f"--n-best is {options.n_best}: give a number from 1 to the beam size, {beam_size}"
+            f"--n-best is {options.n_best}: give a number from 1 to {beam_size}, the beam size"
         )
     return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
 
@@ -111,20 +114,23 @@ def _formatted(translations: Translations, n_best: int) -> str:
     rows = []
     for hypotheses in translations.hypotheses:
         fields = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
-        # There may be fewer than N hypotheses, but every row gets all columns.
+        # Beam search may find fewer than N hypotheses; empty columns fill the row.
         fields += ["\t"] * (n_best - len(fields))
         rows.append("\t".join(fields) + "\n")
     return "".join(rows)
 
 
 def run_average(options: argparse.Namespace) -> None:
-    """The command `average`: averages a run's newest checkpoints."""
+    """Runs the command `average`: averages the newest checkpoints of a run."""
     opened = TranslationRun.open(options.run)
     average_run(opened, options.last or opened.recipe.average_last)
 
 
 def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
-    """Averages a run's last `count` regular checkpoints into RUN/average and prints their names."""
+    """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
+
+    Uses only checkpoints at multiples of `training.save_every_steps`.
+    """
     every = opened.recipe.training.save_every_steps
     chosen = last_checkpoints(opened.path, count, every)
     average = average_checkpoints(chosen, opened.path / "average")
@@ -133,7 +139,7 @@ def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `evaluate`: translates a test set, prints scores and writes a record."""
+    """Runs the command `evaluate`: translates a test set, and prints and saves the scores."""
     opened = TranslationRun.open(options.run)
     data, metric, decoding = opened.recipe.data, opened.recipe.metric, opened.recipe.decoding
     source = options.source or data.source
@@ -203,7 +209,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    """The command `compare`: prints two BLEU scores with intervals, and the p-value."""
+    """Runs the command `compare`: prints the BLEU of two evaluations and a p-value."""
     first, second = Outputs.read(options.first), Outputs.read(options.second)
     if first.references != second.references:
         raise UserError(
@@ -230,7 +236,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs(Settings):
-    """The parts of a file of `evaluate` that `compare` reads."""
+    """Fields that `compare` reads from a JSON file written by `evaluate`."""
 
     hypotheses: tuple[str, ...]
     references: tuple[str, ...]
@@ -239,18 +245,22 @@ class Outputs(Settings):
     def check(self) -> None:
         if len(self.hypotheses) != len(self.references) or not self.references:
             raise self.error(
-                f"there are {len(self.hypotheses)} hypotheses, but {len(self.references)} "
+                f"the file has {len(self.hypotheses)} hypotheses, but {len(self.references)} "
                 "references"
             )
 
     @classmethod
     def read(cls, name: str) -> "Outputs":
-        """Reads a JSON file that `evaluate` wrote."""
-        record = storage.read_json(name, object, mend="give a .json file that `evaluate` wrote")
+        """Reads a JSON file that `evaluate` wrote.
+
+        Raises:
+            UserError: the file is not JSON or lacks a field.
+        """
+        record = storage.read_json(name, object, mend="give a JSON file that `evaluate` wrote")
         try:
             return cls(record["hypotheses"], record["references"], record["metric"])
         except (KeyError, TypeError, SettingError) as error:
             raise UserError(
-                f"{name} has no translations to compare ({str(error)[:200]}): give a .json file "
+                f"{name} has no translations to compare ({str(error)[:200]}): give a JSON file "
                 "that `evaluate` wrote"
             ) from error

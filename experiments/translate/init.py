@@ -1,4 +1,4 @@
-"""What a translator starts from: random weights, or those of `translate train --init`."""
+"""Initialization of translation models with random or pre-trained weights."""
 
 import dataclasses
 import sys
@@ -33,55 +33,61 @@ from macaron_tf.text import (
 from macaron_tf.text.base import SAMPLE, drawn
 from macaron_tf.text.sentencepiece import interleave, normalized_text
 
-# Fields of the model's configuration on which no pre-trained weight depends.
+# Configuration fields in which a model may differ from the pre-trained model.
 _FREE = (*FREE, "initializer_range", "vocab_size")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TranslationStart:
-    """A start from random weights and a joint vocabulary that is trained on the text.
+    """Initialization with random weights and a joint vocabulary trained on the recipe's text.
+
+    Subclasses copy pre-trained weights.
 
     Attributes:
-        init: the pre-trained model and its vocabulary, in subclasses; None: there is no `--init`.
+        init: pre-trained model with its vocabulary; `None` means random weights.
     """
 
     init: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        """Returns the recipe with the shape of the pre-trained model and its own dropout rates."""
+        """Returns `recipe` with the sizes of the pre-trained model, if `init` is not `None`.
+
+        The dropout rates of `recipe` stay unchanged.
+        """
         return recipe
 
     def check(self, recipe: TranslationRecipe) -> None:
-        """Raises if a setting does not fit the pre-trained weights or the vocabulary."""
+        """Raises a `UserError` if a setting does not fit the pre-trained weights or vocabulary."""
         wanted = recipe.model_config()
         if recipe.unsupervised and not isinstance(self, EncoderStart):
             raise UserError(
                 "unsupervised translation needs a model pre-trained on both languages: give --init "
-                "a run of xlm_tiny or of another encoder or language model"
+                "with a run of xlm_tiny or of another encoder or language model"
             )
         if recipe.unsupervised and recipe.data.source_language == recipe.data.target_language:
             raise UserError(
                 f"both languages are {recipe.data.source_language}: set data.source_language and "
-                "data.target_language to different ones"
+                "data.target_language to different languages"
             )
         if not self.init:
             if wanted.num_source_layers:
                 raise UserError(
-                    "model.num_source_layers is for an encoder in front of a pre-trained model: "
-                    "give --init a run of BART or T5, or leave it out"
+                    "model.num_source_layers is the depth of a new encoder in front of a "
+                    "pre-trained model: give --init with a run of BART or T5, or leave "
+                    "model.num_source_layers out"
                 )
             return
         check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _FREE)
         if recipe.data.sampling.dropout:
             raise UserError(
-                "data.sampling.dropout needs a vocabulary that is trained for the run: with --init "
-                "set data.sampling.dropout=0"
+                "data.sampling.dropout needs a vocabulary that is trained for the run, but the "
+                "vocabulary comes from --init: set data.sampling.dropout=0"
             )
 
     def vocabulary(
         self, recipe: TranslationRecipe, directory: str | None = None, tfds: Tfds | None = None
     ) -> PieceVocabulary:
-        """The vocabulary of the run: read from `directory`, or trained on the recipe's text."""
+        """Reads the vocabulary in `directory`, or trains a vocabulary on the recipe's text."""
         if directory:
             return SentencePieceVocabulary.load(directory)
         data = recipe.data
@@ -97,11 +103,14 @@ class TranslationStart:
         )
 
     def copy_to(self, network: EncoderDecoder, recipe: TranslationRecipe) -> None:
-        """Copies the pre-trained weights into a built network; other weights stay random."""
+        """Copies the pre-trained weights, if there are any, into a built network."""
 
 
 def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
-    """The pairs that a vocabulary is trained on: all of them, or a sample of `SAMPLE`."""
+    """Returns the training pairs for a vocabulary.
+
+    If there are more than `SAMPLE` pairs, draws `SAMPLE` pairs at random.
+    """
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
     place = (data.source, split, *data.languages, tfds)
@@ -110,9 +119,12 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
 
 
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
-    """Returns the recipe with a model's configuration and lengths limited to its positions."""
+    """Returns `recipe` with the model configuration `config`.
+
+    Lowers the maximum lengths of `recipe` to the number of positions that the model has.
+    """
     options = differing_fields(config, catalog.config(recipe.model))
-    for given in ("vocab_size", "two_way"):  # follow from the vocabulary and `unsupervised`
+    for given in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
         options.pop(given, None)
     cleaning, longest = recipe.data.cleaning, config.longest or sys.maxsize
     cleaning = dataclasses.replace(cleaning, max_tokens=min(cleaning.max_tokens, longest))
@@ -126,18 +138,19 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 def _fitting(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """The configuration `config` changed such that its `parts` have the shape of `init`."""
+    """Returns `config` with sizes that let `parts` take the weights of `init`."""
     with naming(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncoderStart(TranslationStart):
-    """A start that copies a pre-trained encoder or language model into encoder and decoder.
+    """Initialization that copies a pre-trained encoder or language model into both sides.
 
     Attributes:
-        parts: members of `PARTS` that get its weights, besides the embeddings, which always do.
-        decoder: another pre-trained model for the decoder; None: `init`.
+        parts: members of `PARTS` to initialize; the embeddings are always initialized.
+        decoder: second pre-trained model, which initializes the decoder; `None` means that there
+            is only `init`.
 
     Reference: Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
     """
@@ -158,7 +171,7 @@ class EncoderStart(TranslationStart):
         if recipe.unsupervised and self.init.vocabulary.mask_id is None:
             raise UserError(
                 f"the vocabulary of --init {self.init.given} has no [MASK], which denoising needs: "
-                "give a run whose vocabulary was trained by this program"
+                "give --init with a run of experiments.pretrain"
             )
         if self.decoder:
             own, other = self.init.vocabulary.hash, self.decoder.vocabulary.hash
@@ -182,7 +195,7 @@ class EncoderStart(TranslationStart):
             network.decoder.copy_from(self.decoder.source.encoder.stack)
 
     def _language_rows(self, recipe: TranslationRecipe) -> list[int]:
-        """The rows of the source's and the target's language in the language embeddings."""
+        """Returns the indices of source and target language in the language embeddings."""
         if not self.init.config.num_languages:
             return [0, 0]
         known = self.init.source.languages
@@ -190,8 +203,8 @@ class EncoderStart(TranslationStart):
             if language not in known:
                 raise UserError(
                     f"--init {self.init.given} has language embeddings for "
-                    f"{', '.join(known) or 'languages that it does not name'}, but not for "
-                    f"{language!r}: give a pre-training run with that language, or translate "
+                    f"{', '.join(known) or 'languages without names'}, but not for "
+                    f"{language!r}: give a pre-training run that has {language!r}, or translate "
                     "other languages"
                 )
         return [known.index(language) for language in recipe.data.languages]
@@ -199,14 +212,14 @@ class EncoderStart(TranslationStart):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceStart(TranslationStart):
-    """A start with a whole pre-trained encoder-decoder that reads the output of a new encoder.
+    """Initialization with a pre-trained encoder-decoder that reads the output of a new encoder.
 
     Reference: Lewis et al. 2020, "BART", section 3.4.
     """
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         theirs, base = self.init.source, recipe.model_config()
-        # The paper's new encoder has 6 layers, like the encoder of BART-base.
+        # The new encoder in the paper has 6 layers, the depth of BART-base.
         depth = base.num_source_layers or theirs.config.num_encoder_layers
         options = {**base.options(*FREE), "num_source_layers": depth}
         rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0
@@ -221,7 +234,7 @@ class SequenceStart(TranslationStart):
             source = load_encoder_vocabulary(directory)
         else:
             size = data.vocabulary_size
-            print(f"training a vocabulary of {size:,} pieces of {language!r}", flush=True)
+            print(f"training a vocabulary of {size:,} pieces for {language!r}", flush=True)
             lines = (line for line, _ in _training_pairs(recipe, tfds))
             lines = normalized_text(lines, data.normalization, [language])
             source = SentencePieceVocabulary.train(
@@ -243,21 +256,22 @@ def read_init(
     """Reads the pre-trained models that `--init` and `--init-decoder` name.
 
     Args:
-        given: a place that `macaron_tf.load` reads; None: random weights.
-        parts: members of `PARTS` that get the weights; None: encoder and decoder.
-        decoder: place of another model for the decoder.
+        given: location of a model in a form that `macaron_tf.load` accepts; `None` means random
+            weights.
+        parts: members of `PARTS` to initialize; `None` means the encoder and the decoder.
+        decoder: location of a second model, which initializes the decoder.
     """
     if not given:
         if parts or decoder:
-            raise UserError("--init-parts and --init-decoder need --init RUN: give that too")
+            raise UserError("--init-parts and --init-decoder need --init RUN: give --init too")
         return TranslationStart()
     source = load(given)
     if learnt(source.objective).encoder_decoder and not locate(given).without_recipe:
         for flag, value in (("--init-parts", parts), ("--init-decoder", decoder)):
             if value:
                 raise UserError(
-                    f"{flag} does not go with the encoder-decoder {given}, which is copied as a "
-                    "whole: leave it out"
+                    f"{flag} cannot be combined with the encoder-decoder {given}, which is "
+                    f"copied as a whole: leave {flag} out"
                 )
         return SequenceStart(start_of(given, source, ["pair"]))
     chosen = tuple(part for part in PARTS if part in (parts or PARTS[1:]))

@@ -1,4 +1,4 @@
-"""Recipe and run of translation."""
+"""Recipe (`TranslationRecipe`) and run folder (`TranslationRun`) of translation models."""
 
 import dataclasses
 import os
@@ -33,31 +33,31 @@ _MAX_SOURCE = 256  # pieces of the longest line that is read
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(Settings):
-    """The text that a translation model is trained on, and its batches.
+    """Settings of the training text of a translation model.
 
     Attributes:
-        source: source of the pairs, such as `tfds:multi30k/de-en`, see
-            `macaron_tf.data.sources.names.PAIRS`.
-        source_language, target_language: code of the language, such as "en".
+        source: source of the text pairs, such as `tfds:multi30k/de-en`.
+            `macaron_tf.data.sources.names.PAIRS` lists the forms.
+        source_language, target_language: language code, such as "en".
         train_split, validation_split, test_split: name of the split.
-        target_split: with `unsupervised`, split from which the target texts are read, so that they
-            are not translations of the source texts; None: `train_split`.
-        vocabulary_size: pieces of the joint vocabulary; if `--init` is an encoder-decoder, which
-            has a vocabulary of the target, pieces of the source's vocabulary.
-        normalization: normalization of every line before it is split into pieces.
-        normalization_rule: SentencePiece's normalization, which follows, and which a vocabulary
-            trained for the run contains. `nmt_nfkc` replaces compatibility characters (`m²` by
-            `m2`, `½` by 1, a fraction slash and 2, full-width letters by ASCII) and a zero-width
-            non-joiner by a space; `nfkc` keeps the non-joiner, `identity` changes nothing; `_cf`
-            also folds case.
-        cleaning: filters of the training pairs.
-        batching: shapes and sizes of batches.
+        target_split: with `unsupervised`, name of the split to read the target text from. The
+            target text then does not translate the source text. `None` means `train_split`.
+        vocabulary_size: number of pieces in the joint vocabulary. If `--init` is an
+            encoder-decoder, number of pieces in the source vocabulary.
+        normalization: text normalization before subword segmentation.
+        normalization_rule: SentencePiece normalization rule, applied after `normalization` and
+            stored in a vocabulary that is trained for the run. `nmt_nfkc` replaces compatibility
+            characters (`m²` by `m2`, full-width letters by ASCII) and replaces a zero-width
+            non-joiner by a space. `nfkc` keeps the non-joiner. `identity` changes nothing. Rules
+            that end in `_cf` also fold case.
+        cleaning: filters for the training pairs.
+        batching: batch sizes and shapes.
         sampling: BPE-dropout of the training text.
-        validation_lines: number of lines of the validation split to translate for BLEU in each
-            validation; None: all.
-        held_out: fraction of the pairs, at most 2,000, that becomes the validation split if the
-            file's name has no {split}.
-        seed: seed that chooses the held-out pairs.
+        validation_lines: number of lines from the validation split that each validation
+            translates to compute BLEU; `None` means all lines.
+        held_out: fraction of the pairs that becomes the validation split if the file name has no
+            {split}. At most 2,000 pairs are held out.
+        seed: seed for choosing the held-out pairs.
     """
 
     section: ClassVar[str] = "data"
@@ -81,7 +81,11 @@ class DataConfig(Settings):
 
     @property
     def parts(self) -> dict[str, HeldOut]:
-        """The held-out parts that replace the splits of a file without splits, by name; else {}."""
+        """Dict from split name to held-out part; empty if the source has its own splits.
+
+        The dict is also empty if the recipe names other splits than "train" or "all" for
+        training, or one of these two for validation.
+        """
         names = self.train_split, self.validation_split
         if Source.of(self.source).has_splits or [name in WHOLE for name in names] != [True, False]:
             return {}
@@ -89,31 +93,32 @@ class DataConfig(Settings):
 
     @property
     def languages(self) -> tuple[str, str]:
-        """The source language and the target language."""
+        """Codes of the source and the target language."""
         return self.source_language, self.target_language
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TranslationRecipe(Recipe):
-    """Every setting of a translation run.
+    """Settings of a translation run.
 
     Attributes:
-        data: settings of the text.
+        data: settings of the training text.
         decoding: settings of beam search.
         metric: settings of BLEU.
         label_smoothing: label smoothing of the training loss.
-        unsupervised: whether to learn without pairs, in both directions, by denoising and
-            back-translation, see `BackTranslationObjective`. `--init` names an encoder or a
-            language model of both languages.
-        denoising: settings of the noise with `unsupervised`.
+        unsupervised: whether to learn both directions without text pairs, by denoising and
+            back-translation (see `BackTranslationObjective`). `--init` must then be an encoder or
+            a language model that was pre-trained on both languages.
+        denoising: settings of the noise that `unsupervised` adds to the text.
         average_last: number of checkpoints that `translate average` averages by default.
-        init: the place that `--init` named; None: the weights started at random.
-        init_decoder: the place that `--init-decoder` named.
-        init_parts: the parts that `--init-parts` named.
-        sentinel_rows: rows of the embedding table beyond the target vocabulary.
-        first_stage_steps: updates of BART's first stage, which trains only the new encoder of the
-            source, the position embeddings and the attention projections of the first layer. The
-            rest of the run trains all weights.
+        init: value of `--init`; `None` means random initial weights.
+        init_decoder: value of `--init-decoder`.
+        init_parts: value of `--init-parts`.
+        sentinel_rows: number of embedding rows beyond the target vocabulary, which T5 has for its
+            sentinel tokens.
+        first_stage_steps: number of updates in the first stage of BART fine-tuning. The first
+            stage trains only the new source encoder, the position embeddings, and the query, key
+            and value projections of the first encoder layer. Later updates train all weights.
     """
 
     kind = "translation"
@@ -150,15 +155,21 @@ class TranslationRecipe(Recipe):
     def model_config(
         self, vocab_size: int | None = None, source_vocab_size: int | None = None
     ) -> EncoderDecoderConfig:
-        """The model's configuration for the size of the vocabulary, or of one for each side."""
+        """Returns the model configuration.
+
+        Args:
+            vocab_size: size of the joint vocabulary, or of the target vocabulary.
+            source_vocab_size: size of a separate source vocabulary; `None` means that the
+                vocabulary is joint.
+        """
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
         config = super().model_config(vocab_size)
         self.expect_model(config, EncoderDecoderConfig, "cannot translate")
         if self.first_stage_steps and not config.num_source_layers:
             raise UserError(
-                f"first_stage_steps is {self.first_stage_steps}, but the model has no new encoder "
-                "of the source: give --init a run of BART or T5, or set first_stage_steps=0"
+                f"first_stage_steps is {self.first_stage_steps}, but the model has no new source "
+                "encoder: give --init with a run of BART or T5, or set first_stage_steps=0"
             )
         self.expect_positions(config, "data.cleaning.max_tokens", self.data.cleaning.max_tokens)
         self.expect_positions(config, "decoding.max_length", self.decoding.max_length)
@@ -168,8 +179,8 @@ class TranslationRecipe(Recipe):
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
             raise UserError(
-                "data.target_split gives texts that are not translations of each other: set "
-                "unsupervised=True, or leave it out"
+                "data.target_split makes text pairs that are not translations of each other: set "
+                "unsupervised=True, or leave data.target_split out"
             )
 
     def usage(self) -> dict:
@@ -194,13 +205,13 @@ class TranslationRecipe(Recipe):
     def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:
             raise UserError(
-                f"{where} was started with --init {before.init or 'left out'}, not "
-                f"{self.init or 'without it'}: give the same command, or another folder"
+                f"{where} was started from --init {before.init or '(none)'}, not from --init "
+                f"{self.init or '(none)'}: give the original command, or choose another folder"
             )
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """Sets the language of BLEU's tokenization if `data.target_language` was replaced."""
+        """Sets `metric.language` to the target language if `path` is `data.target_language`."""
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)
@@ -209,7 +220,7 @@ class TranslationRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRun(Run):
-    """A finished or running training of a translator."""
+    """A finished or running training run of a translation model."""
 
     recipe_class = TranslationRecipe
 
@@ -231,23 +242,23 @@ class TranslationRun(Run):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """Makes a translator of lines with the weights of a checkpoint.
+        """Builds a `LineTranslator` with the weights of a checkpoint.
 
         Args:
-            checkpoint: see `load_network`.
-            decoding: settings of beam search or sampling; None: the recipe's.
-            seed: seed of the sampling.
-            backward: whether to translate from the target's language to the source's.
+            checkpoint: name or path of the checkpoint, see `load_network`.
+            decoding: settings of beam search or sampling; `None` means the settings of the recipe.
+            seed: sampling seed.
+            backward: whether to translate from the target language to the source language.
         """
         if backward and not self.recipe.unsupervised:
             source, target = self.recipe.data.languages
             raise UserError(
-                f"--backward: {self.path} translates from {source} to {target} only: give a run "
-                "of unsupervised translation"
+                f"--backward is not possible, because {self.path} translates only from {source} to "
+                f"{target}: give a run that was trained with unsupervised=True"
             )
         task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)
         return task.lines(decoding, seed, backward)
 
     def writer(self, network: EncoderDecoder, decoding: BeamSearchConfig) -> LineTranslator:
-        """Makes a translator of lines with the weights of a network."""
+        """Builds a `LineTranslator` with the weights of `network`."""
         return Translation(network, self.vocabulary, decoding).lines()

@@ -1,4 +1,4 @@
-"""`translate train` and `translate vocabulary`."""
+"""Commands `train` and `vocabulary` of `experiments.translate`."""
 
 import argparse
 import dataclasses
@@ -29,7 +29,7 @@ from macaron_tf.training.callbacks import Callbacks
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `train`: trains or resumes a run and prints next commands."""
+    """Runs the command `train`: trains or resumes a run, and prints the next commands."""
     path, given = as_path(options.run), (options.init, options.init_parts, options.init_decoder)
     if options.resume:
         recipe = TranslationRun.open(path).recipe
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_vocabulary(options: argparse.Namespace) -> None:
-    """The command `vocabulary`: trains and saves a recipe's vocabulary."""
+    """Runs the command `vocabulary`: trains and saves the vocabulary of a recipe."""
     recipe = registry.load(options.recipe, TranslationRecipe, options.set)
     vocabulary = TranslationStart().vocabulary(recipe, tfds=options.tfds)
     vocabulary.save(options.out)
@@ -80,24 +80,24 @@ def train_recipe(
     processes: int | None = None,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a recipe in the folder `path`, or resumes the run that the folder holds.
+    """Trains a translation model in the folder `path`, or resumes the run in that folder.
 
-    All input is read before the folder is made, so that bad input leaves nothing behind.
+    Reads all input before it creates the folder, so that bad input leaves no files behind.
 
     Args:
-        recipe: the recipe; with `start`, the result of `start.apply`.
+        recipe: settings of the run; with `start`, the result of `start.apply`.
         path: folder of the run.
-        vocabulary_dir: folder of a vocabulary to use instead of training one.
-        strategy: the devices; None: the current ones.
-        start: the weights and vocabulary to start from; None: random weights.
-        tfds: access to TensorFlow Datasets.
-        data_service: addresses of `experiments.data_service`, separated by commas, to make the
-            batches; None: this process makes them.
-        processes: number of processes that tokenize; None: one per core.
-        callbacks: the command's callbacks.
+        vocabulary_dir: folder of an existing vocabulary; `None` means to train a vocabulary.
+        strategy: distribution strategy; `None` means the current strategy.
+        start: initial weights and vocabulary; `None` means random weights.
+        tfds: folder of TensorFlow Datasets.
+        data_service: comma-separated addresses of `experiments.data_service` processes that make
+            the batches; `None` means that this process makes the batches.
+        processes: number of processes that tokenize; `None` means one process per core.
+        callbacks: Keras callbacks and profiling from the command line.
     """
     start, config = start or TranslationStart(), recipe.data
-    start.check(recipe)  # before minutes are spent on the data
+    start.check(recipe)  # before the data are read, which may take minutes
     recipe.check_metric((*TranslationObjective.metric_names, "bleu", "sacrebleu", "chrf"))
     opened = TranslationRun.resume(path, recipe)
     train_split, validation_split = (
@@ -117,22 +117,22 @@ def train_recipe(
     if made_for != (config.languages, config.normalization):
         raise UserError(
             f"the vocabulary was trained for {made_for}, but the recipe needs one for "
-            f"{(config.languages, config.normalization)}: train another with "
+            f"{(config.languages, config.normalization)}: train another vocabulary by "
             "`translate vocabulary`"
         )
     source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
     own = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
-    if config.normalization_rule not in ("nmt_nfkc", own):  # the default takes any vocabulary
+    if config.normalization_rule not in ("nmt_nfkc", own):  # the default accepts any vocabulary
         raise UserError(
             f"data.normalization_rule is {config.normalization_rule!r}, but the vocabulary was "
-            "trained with another: leave it out, or train a vocabulary with it by `translate "
-            "vocabulary`"
+            "trained with another rule: leave data.normalization_rule out, or train a vocabulary "
+            "with this rule by `translate vocabulary`"
         )
     strategy = strategy or tf.distribute.get_strategy()
     if recipe.unsupervised and keras.backend.backend() == "jax":
         raise UserError(
-            "unsupervised=True works with the TensorFlow engine only, because it decodes during "
-            "training: leave out --engine jax"
+            "unsupervised=True works with the TensorFlow engine only, because back-translation "
+            "decodes during training: leave out --engine jax"
         )
     data = TranslationData.build(
         config.source,
@@ -151,13 +151,13 @@ def train_recipe(
     tokens, batch = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
     if tokens < batch:
         raise UserError(
-            f"{config.source} has {tokens} tokens, less than one batch of {batch}: give more "
-            "text, or lower data.batching.max_tokens"
+            f"{config.source} has {tokens} tokens, fewer than one batch of {batch} tokens: give "
+            "more text, or lower data.batching.max_tokens"
         )
     if is_tpu(strategy) and len(data.shapes) > 1:
         raise UserError(
-            f"a TPU needs batches of one shape, but there are {len(data.shapes)}: give --set "
-            "data.batching.shapes=1"
+            f"a TPU needs batches of one shape, but the batches have {len(data.shapes)} shapes: "
+            "give --set data.batching.shapes=1"
         )
     objective, seed = recipe.make_objective(), recipe.training.seed
     worker = Workers(strategy).number
@@ -177,7 +177,7 @@ def train_recipe(
     )
 
     def score(hypotheses: Sequence[str]) -> dict[str, float]:
-        """BLEU with the recipe's tokenization, as in papers, and sacreBLEU's BLEU and chrF."""
+        """Computes tokenized BLEU, as papers report it, and BLEU and chrF of sacreBLEU."""
         scores = evaluate_translations(hypotheses, references, metric)
         return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
@@ -197,12 +197,15 @@ def train_recipe(
 
 
 def _warn_unread(config: DataConfig, tfds: Tfds | None) -> None:
-    """Warns if one text has more lines than the other, because the rest is never read."""
+    """Prints a warning if the source text and the target text have different lengths.
+
+    The surplus lines of the longer text are never read.
+    """
     splits = config.train_split, config.target_split
     first, other = (count_pairs(config.source, name, *config.languages, tfds) for name in splits)
     if first and other and first != other:
         print(
             f"warning: {abs(first - other):,} lines of {splits[other > first]!r} are not read, "
-            f"because the other text has {min(first, other):,}: give texts of equal length",
+            f"because the other text has {min(first, other):,} lines: give texts of equal length",
             file=sys.stderr,
         )

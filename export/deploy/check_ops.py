@@ -1,9 +1,9 @@
-"""Lists the ops of an exported model that are not TensorFlow's own.
+"""Lists the ops of an exported model that are not built into TensorFlow.
 
     python export/deploy/check_ops.py OUT/1
 
-A server must be linked with each of them; otherwise it cannot load the model and reports "Op type
-not registered".
+A server can only load the model if the server is linked with these ops. Otherwise, it reports "Op
+type not registered".
 """
 
 import argparse
@@ -16,7 +16,14 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 
 def ops_outside_core(path: str) -> dict[str, int]:
-    """Counts the ops in a version's folder that TensorFlow itself does not register."""
+    """Counts the ops of a SavedModel that are not built into TensorFlow.
+
+    Args:
+        path: the folder that contains `saved_model.pb`.
+
+    Returns:
+        Dict from op name to the number of nodes with this op.
+    """
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())
     counts = collections.Counter()
@@ -35,11 +42,11 @@ def ops_outside_core(path: str) -> dict[str, int]:
 
 
 def main() -> int:
-    """Prints the count and the name of each op; returns the exit status."""
+    """Prints the count and the name of each op, and returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("version", help="a version's folder, such as OUT/1")
+    parser.add_argument("version", help="folder of a model version, such as OUT/1")
     try:
         found = ops_outside_core(parser.parse_args().version)
     except OSError as error:

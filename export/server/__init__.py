@@ -1,1 +1,1 @@
-"""A local model server with TensorFlow Serving's REST and gRPC contract."""
+"""Local model server with TensorFlow Serving's REST and gRPC APIs."""

@@ -1,4 +1,4 @@
-"""Dynamic batching: runs concurrent requests of a signature in one call."""
+"""Dynamic batching: runs concurrent requests for the same signature as one batch."""
 
 import concurrent.futures
 import dataclasses
@@ -22,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """One request in the queue."""
+    """Request in the queue."""
 
     servable: Servable
     signature: Signature
@@ -33,17 +33,18 @@ class _Task:
 
 
 class Batcher:
-    """A queue that merges compatible requests into batches.
+    """Queue that merges requests into batches.
 
-    Requests are compatible if version, signature, dtypes and all dimensions but the first are
-    equal. A batch starts when it is full, or when its oldest request has waited `timeout_ms`.
-    Requests that LiteRT answers do not wait; they are merged only if they come while all workers
-    are busy. If a merged batch fails, only the faulty requests fail; see `run_joined`.
+    Requests can be merged if their model version, signature, dtypes and dimensions except the first
+    are equal. A batch starts when it is full, or when its oldest request has waited `timeout_ms`.
+    Requests that LiteRT answers do not wait for a batch to fill. They are merged only if several of
+    them arrive while all workers are busy. If a batch fails, only its faulty requests fail, see
+    `run_joined`.
 
     Args:
-        max_batch_size: most rows of a merged batch. A larger request runs alone.
-        timeout_ms: milliseconds that a request waits for others to join.
-        max_queue: most requests that may wait.
+        max_batch_size: maximum number of rows in a merged batch. A larger request runs alone.
+        timeout_ms: maximum time that a request waits for its batch to fill, in milliseconds.
+        max_queue: maximum number of waiting requests.
         workers: number of batches that run at the same time.
     """
 
@@ -67,17 +68,20 @@ class Batcher:
         """Queues a request.
 
         Args:
-            servable: the version to run; the caller keeps it loaded until the future is done.
+            servable: the model version to run. The caller must keep the version loaded until the
+                future is done.
             signature: the signature to run.
-            inputs: checked arrays by input name, of `rows` rows.
+            inputs: dict from input name to an array with `rows` rows. The arrays must match the
+                signature.
             rows: number of rows.
 
         Returns:
-            A future of the outputs by name. Cancelling it removes a request that still waits.
+            A future of a dict from output name to array. Cancelling the future removes the request
+            from the queue.
 
         Raises:
-            ServingError: RESOURCE_EXHAUSTED (HTTP 503) if the queue is full, UNAVAILABLE if the
-                server is stopping.
+            ServingError: RESOURCE_EXHAUSTED (HTTP status 503) if the queue is full, UNAVAILABLE if
+                the server is shutting down.
         """
         future = concurrent.futures.Future()
         task = _Task(servable, signature, inputs, rows, time.monotonic(), future)
@@ -86,16 +90,17 @@ class Batcher:
                 raise _stopped()
             waiting = sum(map(len, self._queues.values()))
             if waiting >= self._max_queue:
-                message = f"{waiting} requests are already waiting: try again later"
+                message = f"the queue is full with {waiting} requests: try again later"
                 raise ServingError(Code.RESOURCE_EXHAUSTED, message, http_status=503)
             self._queues.setdefault(_key(task), deque()).append(task)
             self._changed.notify()
         return future
 
     def stop(self, timeout: float) -> None:
-        """Rejects new requests, finishes the queued ones, and ends the workers.
+        """Rejects new requests, runs the queued requests, and ends the worker threads.
 
-        Requests that still wait after `timeout` seconds fail with UNAVAILABLE.
+        Args:
+            timeout: seconds after which the requests that still wait fail with UNAVAILABLE.
         """
         with self._changed:
             self._stopping = True
@@ -117,9 +122,10 @@ class Batcher:
                 self._run(tasks)
 
     def _next_batch(self) -> list[_Task] | None:
-        """Waits until a batch may start and removes it from the queue.
+        """Waits until a batch may start, and removes its requests from the queue.
 
-        Returns None if the batcher is stopped and the queue is empty.
+        Returns:
+            The requests of the batch, or `None` if the batcher is stopped and the queue is empty.
         """
         with self._changed:
             while True:
@@ -137,7 +143,7 @@ class Batcher:
                 self._changed.wait(left)
 
     def _start_time(self, key: object) -> float:
-        """The time at which a queue's first batch may start: at once if it need not wait."""
+        """Returns the monotonic time at which the first batch of a queue may start."""
         queue = self._queues[key]
         full = sum(task.rows for task in queue) >= self._max_rows
         signature = queue[0].signature
@@ -168,20 +174,20 @@ class Batcher:
 def run_joined(
     run: Callable[[Arrays], Arrays], signature: Signature, requests: Sequence[tuple[int, Arrays]]
 ) -> Iterator[tuple[int, Arrays | Exception]]:
-    """Runs requests as one batch.
+    """Runs requests as one batch, and yields the outputs or the exception of each request.
 
-    A batch that fails is divided and its parts run again, and so on, so that only faulty requests
-    fail. If the error names rows (see `macaron_tf.tasks.base.require`), the first part has all
-    requests without these rows, so that good requests only wait for one more run. Otherwise the
-    parts are halves. A failing run is short.
+    If the batch fails, it is divided into parts, and each part runs as a batch. The division is
+    repeated until only faulty requests fail. If the error names faulty rows (see
+    `macaron_tf.tasks.base.require`), one part has all requests without faulty rows, so good
+    requests wait for only one more run. Otherwise, the batch is divided into halves.
 
     Args:
         run: function from the inputs of a batch to its outputs.
-        signature: the signature.
-        requests: the number of rows and the inputs of each request.
+        signature: the signature that `run` runs.
+        requests: number of rows and inputs of each request.
 
     Yields:
-        The number of a request, and its outputs or its exception.
+        The index of a request, and its outputs or its exception.
     """
     waiting = [[*range(len(requests))]]
     while waiting:
@@ -193,7 +199,7 @@ def run_joined(
             if len(numbers) == 1:
                 yield numbers[0], error
                 continue
-            _LOG.info("a batch of %d requests failed, running parts: %s", len(numbers), error)
+            _LOG.info("running parts of a failed batch of %d requests: %s", len(numbers), error)
             parts = _parts(
                 [rows for rows, _ in chosen], failed_rows(str(error)), signature.batchable
             )
@@ -210,22 +216,25 @@ def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -
     outputs = run({name: np.concatenate([each[name] for _, each in requests]) for name in names})
     if any(array.ndim == 0 or array.shape[0] != ends[-1] for array in outputs.values()):
         signature.batchable = False
-        raise ValueError(f"outputs of {signature.name!r} do not have one row per input row")
+        raise ValueError(
+            f"the outputs of {signature.name!r} do not have one row per input row, so its requests "
+            "cannot be merged"
+        )
     parts = [slice(start, end) for start, end in itertools.pairwise([0, *ends])]
     return [{name: array[part] for name, array in outputs.items()} for part in parts]
 
 
 def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
-    """Divides the requests of a failed batch into parts to run again.
+    """Divides the requests of a failed batch into parts.
 
     Args:
         sizes: number of rows of each request.
-        rows: the rows that the error names.
-        halve: whether to divide a large batch in halves if no rows are named; otherwise each
-            request is a part.
+        rows: indices of the rows that the error names as faulty.
+        halve: whether to halve a batch of more than three requests if `rows` does not tell which
+            requests are faulty. Otherwise, each request is a part.
 
     Returns:
-        The numbers of the requests in each part.
+        The indices of the requests in each part.
     """
     count, places = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
     faulty = {int(places[row]) for row in rows if row < len(places)}
@@ -240,7 +249,7 @@ def _stopped() -> ServingError:
 
 
 def _key(task: _Task) -> object:
-    """The key of a request's queue, which is equal for requests that may be merged."""
+    """Returns the queue key of a request, which is equal for requests that can be merged."""
     if not task.signature.batchable:
         return object()
     shapes = tuple((name, array.dtype.str, array.shape[1:]) for name, array in task.inputs.items())

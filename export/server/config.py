@@ -16,33 +16,36 @@ Seconds = Annotated[float, Gt(0), Lt(1e6)]
 
 @dataclasses.dataclass(frozen=True)
 class ServerConfig(Settings, in_models=False):
-    """The model or models to serve, the addresses and the limits.
+    """Settings of the server: the models, the addresses and the limits.
 
     Attributes:
-        base_path: folder with a sub-folder for each version (`1/`, `2/`, ...).
-        name: name of the model in URLs and model specs.
-        model_config_file: file of several models, their versions and labels: a TensorFlow Serving
-            `ModelServerConfig` in protocol buffer text. It replaces `base_path` and `name`.
-        model_config_file_poll_wait_seconds: seconds between reads of that file; 0: read it once.
-        host: address to listen on; 0.0.0.0: all.
-        rest_port: port for REST; 0: any free port.
-        grpc_port: port for gRPC; 0: any free port.
-        max_batch_size: most rows of a batch that merges concurrent requests.
-        batch_timeout_ms: milliseconds that a request waits for others to join its batch.
-        poll_seconds: seconds between searches for new versions.
-        workers: batches that run at the same time; with two, a slow line does not stop the others.
-        max_queue: most requests that may wait; more get status 503 at once.
-        max_request_rows: most rows of a request.
-        max_request_values: most JSON values of a request.
-        max_body_bytes: most bytes of a request.
-        max_total_body_bytes: most bytes of all requests that are being received or answered; 0: 16
-            times `max_body_bytes`. If there are more, requests above 64 KiB get status 503.
-        max_connections: most open REST connections.
-        request_timeout: seconds that a request may take, including its wait.
-        header_timeout: seconds for a client to send the head of a request.
-        body_timeout: seconds for a client to send a body, or to receive an answer.
+        base_path: folder of the model, with a subfolder for each version (`1/`, `2/`, ...).
+        name: name of the model in URLs and in gRPC requests.
+        model_config_file: TensorFlow Serving model configuration file, a `ModelServerConfig` in
+            protocol buffer text format. The file names the models, their versions and labels, and
+            replaces `base_path` and `name`.
+        model_config_file_poll_wait_seconds: seconds between two reads of the model configuration
+            file; 0 means that the file is read only once.
+        host: IP address to listen on; 0.0.0.0 means all addresses of the machine.
+        rest_port: port for REST; 0 means any free port.
+        grpc_port: port for gRPC; 0 means any free port.
+        max_batch_size: maximum number of rows in a batch of merged requests.
+        batch_timeout_ms: maximum time that a request waits for its batch to fill, in milliseconds.
+        poll_seconds: seconds between two searches for new versions.
+        workers: number of batches that run at the same time.
+        max_queue: maximum number of waiting requests; further requests get status 503.
+        max_request_rows: maximum number of rows in a request.
+        max_request_values: maximum number of JSON values in a request.
+        max_body_bytes: maximum size of a request in bytes.
+        max_total_body_bytes: maximum total size of all requests in flight, in bytes. Above this
+            size, new requests of more than 64 KiB get status 503. 0 means 16 times
+            `max_body_bytes`.
+        max_connections: maximum number of open REST connections.
+        request_timeout: maximum time from request to answer, in seconds.
+        header_timeout: maximum time for receiving the headers of a request, in seconds.
+        body_timeout: maximum time for receiving a body or sending an answer, in seconds.
         idle_timeout: seconds after which an idle connection is closed.
-        grace_seconds: seconds for requests in flight to finish at shutdown.
+        grace_seconds: maximum time for requests in flight to finish at shutdown, in seconds.
     """
 
     base_path: str = ""
@@ -73,12 +76,20 @@ class ServerConfig(Settings, in_models=False):
             check_name(self.name, "--name")
         elif self.base_path or self.name:
             raise UserError(
-                "--model-config-file names the models and their folders: leave OUT and --name out, "
-                "or --model-config-file"
+                "--model-config-file cannot be combined with OUT or --name: leave out "
+                "--model-config-file, or both OUT and --name"
             )
 
 
 def check_name(name: str, where: str) -> None:
-    """Raises a UserError if a model's name, given at `where`, cannot be part of a URL."""
+    """Checks that a model's name can be part of a URL.
+
+    Args:
+        name: the name.
+        where: flag or field with the name, for the error message.
+
+    Raises:
+        UserError: the name is empty or contains a space or one of `/:?#%`.
+    """
     if not re.fullmatch(r"[^/:?#%\s]+", name):
         raise UserError(f"{where}: the name {name!r} cannot be part of a URL: give another")

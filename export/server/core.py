@@ -1,4 +1,4 @@
-"""Steps that REST and gRPC share: finding the version, checking inputs, queueing the request."""
+"""Request handling that REST and gRPC share: finds the version, checks inputs, queues requests."""
 
 import concurrent.futures
 import contextlib
@@ -16,13 +16,18 @@ from export.server.metrics import Metrics
 from export.server.servable import Servable, Signature
 from export.server.versions import VersionManager
 
-# A model's name, version (None: the current one) and label ("": none) in a request.
+# Name, version and label of the requested model. Without a version and label, they are None and "".
 Spec = tuple[str, int | None, str]
-_SHORT = 64 * 1024  # bytes of a request that is always accepted, whatever long ones hold
+_SHORT = 64 * 1024  # maximum size in bytes of a request that `Bodies` always accepts
 
 
 class Bodies:
-    """Counts the bytes that all requests hold together; above `limit`, long ones get a 503."""
+    """Counter of the bytes that all requests in flight hold in memory.
+
+    Args:
+        limit: maximum total size in bytes. Above this size, requests of more than 64 KiB are
+            rejected.
+    """
 
     def __init__(self, limit: int):
         self.held = 0
@@ -31,9 +36,9 @@ class Bodies:
 
     @contextlib.contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """Yields a function that counts bytes of a request until the `with` ends.
+        """Yields a function that adds bytes to the counter for the duration of a `with` statement.
 
-        It raises a ServingError (HTTP 503) if the bytes are too many.
+        The function raises a ServingError (HTTP status 503) if the request must be rejected.
         """
         own = 0
 
@@ -54,13 +59,13 @@ class Bodies:
 
 
 class ServingCore:
-    """The models, their versions and their queue, which both protocols use.
+    """Request handler that both protocols use.
 
     Args:
         config: the server's settings.
-        models: the models by name. While the server runs, the mapping may be replaced, but not
-            changed.
-        batcher: the queue.
+        models: dict from model name to the manager of its versions. While the server runs, the
+            attribute `models` may be set to a new dict, but a dict must not be modified.
+        batcher: the queue of requests.
     """
 
     def __init__(
@@ -73,10 +78,11 @@ class ServingCore:
         self._batcher = batcher
 
     def statuses(self, spec: Spec) -> get_model_status_pb2.GetModelStatusResponse:
-        """Returns the states of one or all versions, newest first.
+        """Returns the states of the requested version or of all versions, newest first.
 
         Raises:
-            ServingError: NOT_FOUND, or INVALID_ARGUMENT for an unknown label.
+            ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
+                label, UNAVAILABLE if no version has begun to load.
         """
         manager, version = self._model(spec, no_status)
         return get_model_status_pb2.GetModelStatusResponse(
@@ -84,7 +90,12 @@ class ServingCore:
         )
 
     def metadata(self, spec: Spec) -> get_model_metadata_pb2.GetModelMetadataResponse:
-        """Returns a version's number and its signatures; raises like `submit`."""
+        """Returns the version number and the signatures of the requested version.
+
+        Raises:
+            ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
+                label, UNAVAILABLE while the version loads.
+        """
         manager, version = self._model(spec, not_found)
         servable = manager.acquire(version)
         manager.release(servable)
@@ -96,10 +107,11 @@ class ServingCore:
         return response
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        """Returns example inputs of the loaded models, by model name; see `Servable.example`."""
+        """Returns a dict from model name to `Servable.example`, for the loaded models."""
         found = {}
         for name, manager in self.models.items():
-            with contextlib.suppress(ServingError):  # the model is loading or lacks the signature
+            # A ServingError means that the model is loading or has no signature serving_default.
+            with contextlib.suppress(ServingError):
                 servable = manager.acquire()
                 manager.release(servable)
                 found[name] = servable.example
@@ -108,19 +120,19 @@ class ServingCore:
     def submit(
         self, spec: Spec, read: Callable[[Servable], tuple[Signature, dict[str, np.ndarray]]]
     ) -> tuple[concurrent.futures.Future, Servable, Signature]:
-        """Queues a request, and keeps its version loaded until the request is done.
+        """Queues a request, and keeps its model version loaded until the request is done.
 
         Args:
-            spec: the model that the request names.
-            read: function that reads the request for a version. Returns one of the version's
-                signatures, and arrays by input name, which need not be checked.
+            spec: name, version and label of the requested model.
+            read: function that decodes the request for a version. It returns a signature of the
+                version, and a dict from input name to array.
 
         Returns:
-            A future of all outputs by name, the version and its signature.
+            A future of a dict from output name to array, the version, and its signature.
 
         Raises:
-            ServingError: NOT_FOUND if there is no such model or version, INVALID_ARGUMENT for an
-                unknown label or wrong inputs, UNAVAILABLE while the model loads; see also
+            ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown
+                label or wrong inputs, UNAVAILABLE while the model loads, or an error of
                 `Batcher.submit`.
         """
         manager, version = self._model(spec, not_found)
@@ -136,7 +148,9 @@ class ServingCore:
         return future, servable, signature
 
     def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
-        """Measures the request within the `with`, unless there is no such model.
+        """Returns a context manager that measures a request, see `Metrics.measured`.
+
+        Requests for unknown models are not measured.
 
         Args:
             name: name of the model.
@@ -148,15 +162,18 @@ class ServingCore:
 
     @property
     def ready(self) -> bool:
-        """Whether a version of each model is loaded."""
+        """Whether every model has a loaded version."""
         return all(found.current is not None for found in self.models.values())
 
     def _model(self, spec: Spec, absent: Callable) -> tuple[VersionManager, int | None]:
-        """Finds the model and the version that a request names.
+        """Finds the manager of the requested model, and resolves a label to a version.
 
         Args:
-            spec: the model that the request names.
-            absent: makes the error for an unknown model.
+            spec: name, version and label of the requested model.
+            absent: function from name and version to the error for an unknown model.
+
+        Returns:
+            The manager, and the version; `None` means the newest version.
         """
         name, version, label = spec
         if (found := self.models.get(name)) is None:

@@ -1,4 +1,4 @@
-"""Errors of requests, with the gRPC codes and HTTP statuses that TensorFlow Serving gives them."""
+"""Errors of requests, with the same gRPC codes and HTTP statuses as in TensorFlow Serving."""
 
 import re
 
@@ -6,13 +6,14 @@ from grpc import StatusCode as Code
 
 from macaron_tf.io.serving import failed_check
 
-MAX_MESSAGE = 1000  # characters, because an error may quote a line of 100,000 characters
-# Parts of TensorFlow's messages that are useless for a client: nodes, values and stack traces.
+# Maximum message length in characters. TensorFlow's errors may quote a line of 100,000 characters.
+MAX_MESSAGE = 1000
+# Parts of TensorFlow's messages to remove: node names, values and stack traces.
 _PREAMBLE = re.compile(r"Graph execution error:\s+|\d+ root error\(s\) found\.\s+\(0\) \w+: ")
 _TRACE = re.compile(
     r"\s*(\[\[|\n\s*\(1\) |\n\n(Original stack|Errors may have originated|Stack trace)|\[Op:)"
 )
-# Codes by their HTTP status; 500 for all others.
+# Maps HTTP statuses to gRPC codes. All other codes have status 500.
 _HTTP_STATUSES = {
     400: (Code.INVALID_ARGUMENT, Code.FAILED_PRECONDITION, Code.OUT_OF_RANGE),
     401: (Code.UNAUTHENTICATED,),
@@ -26,17 +27,17 @@ _HTTP_STATUSES = {
     504: (Code.DEADLINE_EXCEEDED,),
 }
 _STATUS_OF = {code: status for status, codes in _HTTP_STATUSES.items() for code in codes}
-# gRPC's numbers, which `tf.errors.OpError.error_code` uses too.
+# Maps gRPC's numeric codes, which are also in `tf.errors.OpError.error_code`, to codes.
 _CODE_OF = {code.value[0]: code for code in Code}
 
 
 class ServingError(Exception):
-    """A request cannot be answered.
+    """Error that the server sends as the answer to a request.
 
     Args:
         code: the gRPC code.
-        message: one sentence for the client, which is cut to `MAX_MESSAGE` characters.
-        http_status: the HTTP status; None: the code's.
+        message: a sentence for the client, which is cut to `MAX_MESSAGE` characters.
+        http_status: the HTTP status; `None` means the status that corresponds to `code`.
     """
 
     def __init__(self, code: Code, message: str, http_status: int | None = None):
@@ -48,36 +49,51 @@ class ServingError(Exception):
 
 
 def invalid(message: str) -> ServingError:
-    """The error for a bad request: INVALID_ARGUMENT, HTTP 400."""
+    """Returns the error INVALID_ARGUMENT (HTTP status 400)."""
     return ServingError(Code.INVALID_ARGUMENT, message)
 
 
 def not_found(name: str, version: int | None) -> ServingError:
-    """The error for a model or version that is not served, in TensorFlow Serving's words."""
+    """Returns the error for a request to a model or version that is not served.
+
+    Args:
+        name: name of the model.
+        version: the requested version; `None` means the newest version.
+    """
+    # The message is TensorFlow Serving's.
     asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
     return ServingError(Code.NOT_FOUND, f"Servable not found for request: {asked}")
 
 
 def no_status(name: str, version: int | None) -> ServingError:
-    """The error for the status of an unknown model or version, in TensorFlow Serving's words."""
+    """Returns the error for a status request for an unknown model or version.
+
+    Args:
+        name: name of the model.
+        version: the requested version; `None` means all versions.
+    """
+    # The message is TensorFlow Serving's.
     asked = "any versions" if version is None else f"version {version}"
     return ServingError(Code.NOT_FOUND, f"Could not find {asked} of model {name}")
 
 
 def not_loaded(name: str) -> ServingError:
-    """The error for a model that is still loading."""
-    return ServingError(Code.UNAVAILABLE, f"model {name!r} is not loaded yet: try again")
+    """Returns the error for a request to a model that is still loading."""
+    return ServingError(Code.UNAVAILABLE, f"model {name!r} is not loaded yet: try again later")
 
 
 def too_late(seconds: float) -> ServingError:
-    """The error for a request that did not finish in time."""
-    return ServingError(Code.DEADLINE_EXCEEDED, f"the request took longer than {seconds:g} s")
+    """Returns the error for a request that took longer than `seconds`."""
+    return ServingError(
+        Code.DEADLINE_EXCEEDED,
+        f"the request took longer than {seconds:g} s: send fewer rows, or try again later",
+    )
 
 
 def from_exception(error: BaseException) -> ServingError:
-    """Converts any exception to a `ServingError`.
+    """Converts an exception to a `ServingError`.
 
-    TensorFlow's errors keep their code; all other exceptions become INTERNAL.
+    TensorFlow's exceptions keep their code. All other exceptions become INTERNAL.
     """
     if isinstance(error, ServingError):
         return error
@@ -89,7 +105,10 @@ def from_exception(error: BaseException) -> ServingError:
 
 
 def _sentence(message: str) -> str:
-    """Extracts the cause from TensorFlow's message: an assertion's text, or the first error."""
+    """Extracts the cause from an error message of TensorFlow.
+
+    The cause is the message of a failed assertion, or else the first error.
+    """
     if (sentence := failed_check(message)) is not None:
         return sentence
     _, _, message = message.rpartition("\nNode: ") if "\nNode: " in message else ("", "", message)

@@ -1,8 +1,8 @@
-"""The HTTP/1.1 server: h11 parses requests, and asyncio manages the connections.
+"""HTTP/1.1 server with h11 as the parser and asyncio for the connections.
 
-One event loop serves all connections, so that an idle or slow client does not need a thread; long
-work runs in threads. Everything that a client controls has a limit or a time-out. A rejected
-request gets an answer before the connection closes.
+One event loop serves all connections, so an idle or slow client does not occupy a thread. Long work
+runs in threads. All sizes and durations that a client controls are limited. A rejected request gets
+an answer before its connection is closed.
 """
 
 import asyncio
@@ -26,16 +26,17 @@ from export.server.core import Bodies
 from export.server.errors import Code, ServingError
 
 _LOG = logging.getLogger(__name__)
-_MAX_HEAD = 32 * 1024  # bytes of a request's head
-_UNPACKED = 1024 * 1024  # bytes that are decompressed at once
-_THREADS = 2  # threads that parse and print JSON and decompress, so that the loop is never busy
-_LINGER_SECONDS = 2.0  # seconds in which the rest of a rejected request is read and ignored
-_ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)  # start of an absolute-form target
+_MAX_HEAD = 32 * 1024  # maximum size of the request line and headers in bytes
+_UNPACKED = 1024 * 1024  # number of bytes that are decompressed at once
+_THREADS = 2  # threads for JSON and decompression, which would block the event loop
+_LINGER_SECONDS = 2.0  # maximum time for reading the rest of a rejected request
+# Scheme and host at the beginning of a request target in absolute form.
+_ORIGIN = re.compile(r"https?://[^/?#]+(?=[/?#]|$)", re.I)
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """The head of a request; the names of headers are in lower case."""
+    """Request line and headers of a request. Header names are in lower case."""
 
     method: str
     path: str
@@ -44,7 +45,7 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """An answer; `headers` are additional headers."""
+    """Answer to a request. `headers` excludes the length and type of the content."""
 
     status: int
     body: bytes
@@ -60,9 +61,14 @@ def _refused(status: int, message: str) -> ServingError:
 
 
 def error_response(status: int, message: str, *headers: tuple[str, str]) -> Response:
-    """Makes an error answer in TensorFlow Serving's form, {"error": message}.
+    """Returns an error answer in TensorFlow Serving's format, {"error": message}.
 
-    An answer of status 503 asks the client to try again after a second.
+    With status 503, a header tells the client to try again after a second.
+
+    Args:
+        status: the HTTP status.
+        message: a sentence for the client.
+        headers: additional headers.
     """
     if status == 503:
         headers += (("Retry-After", "1"),)
@@ -71,12 +77,13 @@ def error_response(status: int, message: str, *headers: tuple[str, str]) -> Resp
 
 
 class HttpServer:
-    """An HTTP/1.1 server in its own thread.
+    """HTTP/1.1 server in its own thread.
 
     Args:
         config: the server's settings.
-        handler: answers a request; it must not raise.
-        bodies: counts the bytes of all requests.
+        handler: coroutine function from the head and the body of a request to the answer. It must
+            not raise.
+        bodies: counter of the bytes of all requests in flight.
     """
 
     def __init__(self, config: ServerConfig, handler: Handler, bodies: Bodies):
@@ -88,7 +95,7 @@ class HttpServer:
         self.port = 0
 
     def start(self) -> None:
-        """Opens the port and accepts connections.
+        """Opens the port and starts to accept connections.
 
         Raises:
             OSError: the port cannot be opened.
@@ -100,7 +107,11 @@ class HttpServer:
         self.port = bound.result()
 
     def stop(self, grace_seconds: float) -> None:
-        """Stops accepting, lets requests in flight finish, and closes all connections."""
+        """Stops accepting connections, finishes requests in flight, and closes all connections.
+
+        Args:
+            grace_seconds: maximum time for requests in flight to finish.
+        """
         self._loop.call_soon_threadsafe(self._grace.set_result, grace_seconds)
         self._thread.join()
 
@@ -123,7 +134,7 @@ class HttpServer:
         for task, connection in list(self._connections.items()):
             if connection.idle:
                 task.cancel()
-        if self._connections:  # connections that take longer end with the loop
+        if self._connections:  # the end of the event loop closes the remaining connections
             await asyncio.wait(list(self._connections), timeout=grace_seconds)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,17 +142,20 @@ class HttpServer:
         connection = _Connection(self._config, reader, writer)
         try:
             if len(self._connections) >= self._config.max_connections or self._stopping:
-                await connection.answer(error_response(503, "too many connections"), last=True)
+                await connection.answer(
+                    error_response(503, "the server has too many connections: try again later"),
+                    last=True,
+                )
                 return
             self._connections[task] = connection
             keep_alive = True
             while keep_alive and not self._stopping:
                 keep_alive = await self._exchange(connection)
-                await asyncio.sleep(0)  # lets other connections go first
+                await asyncio.sleep(0)  # lets the event loop serve other connections
         except (OSError, h11.ProtocolError):
-            pass  # the client left, or stopped reading
+            pass  # the client closed the connection, or stopped reading
         except asyncio.CancelledError:
-            pass  # shutdown of an idle connection; nobody awaits this task
+            pass  # `_serve` closes idle connections at shutdown, and does not await this task
         except Exception:
             _LOG.exception("a connection failed")
         finally:
@@ -149,7 +163,11 @@ class HttpServer:
             writer.close()
 
     async def _exchange(self, connection: "_Connection") -> bool:
-        """Reads a request and answers it. Returns whether another request may follow."""
+        """Reads and answers a request.
+
+        Returns:
+            Whether another request may follow on the connection.
+        """
         refused = False
         try:
             with self._bodies.share() as take:
@@ -159,7 +177,7 @@ class HttpServer:
                 del request
         except ServingError as error:
             refused, response = True, error_response(error.http_status, error.message)
-        # The client may read slowly, so nothing refers to the body any more, not even a traceback.
+        # The client may read slowly, so the body of the request is already freed here.
         follows = await connection.answer(response, last=refused or self._stopping)
         if refused:
             await connection.linger()
@@ -167,7 +185,7 @@ class HttpServer:
 
 
 class _Connection:
-    """A client's connection, which reads requests and writes answers within limits and time-outs.
+    """Connection of a client, which reads requests and writes answers within limits.
 
     Attributes:
         idle: whether the connection waits for the beginning of a request.
@@ -182,25 +200,30 @@ class _Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         self._requests = 0
-        self._bodiless = False  # whether the request is HEAD, so that its answer has no body
+        self._bodiless = False  # whether the method is HEAD, so that the answer has no body
 
     async def read_request(self, take: Callable[[int], None]) -> tuple[Head, bytearray] | None:
-        """Reads the head and the body of the next request; None if the client left or was idle.
+        """Reads the head and the body of the next request.
 
         Args:
-            take: called with the numbers of bytes that arrive, and of bytes that are decompressed.
+            take: function to call with the number of received or decompressed bytes, see
+                `Bodies.share`.
+
+        Returns:
+            The head and the decompressed body, or `None` if the client closed the connection or was
+            idle for too long.
 
         Raises:
-            ServingError: the request is malformed (400), too slow (408), without a length (411),
-                too large, compressed or not (413), has a content coding other than gzip (415), a
-                too long head (431), a transfer coding other than chunked (501), more bytes than
-                `take` allows (503), or another version of HTTP (505).
+            ServingError: the request is malformed (HTTP status 400), too slow (408), a POST without
+                a length (411) or too large (413). Other causes are a content coding other than gzip
+                (415), a head that is too long (431), a transfer coding other than chunked (501), an
+                error of `take` (503), and an unsupported HTTP version (505).
         """
         config = self._config
         self.idle = True
         silence = config.idle_timeout if self._requests else config.header_timeout
         self._requests += 1
-        if not self._http.trailing_data[0]:  # no byte of the next request has come yet
+        if not self._http.trailing_data[0]:  # no byte of the next request has arrived yet
             try:
                 async with asyncio.timeout(silence):
                     data = await self._reader.read(65536)
@@ -216,20 +239,22 @@ class _Connection:
             head = _head(request)
             length = head.headers.get("content-length", "0")
             if len(length) > 18 or int(length) > config.max_body_bytes:
-                raise _refused(413, f"the body exceeds {config.max_body_bytes} bytes")
+                raise _refused(
+                    413, f"the body exceeds {config.max_body_bytes} bytes: send fewer rows"
+                )
             async with asyncio.timeout(config.body_timeout):
                 body = await self._read_body(take)
         except TimeoutError:
-            raise _refused(408, "the request arrived too slowly") from None
+            raise _refused(408, "the request arrived too slowly: send it again") from None
         except h11.RemoteProtocolError as error:
-            # h11's message ends with its buffer.
+            # Cut off the buffer at the end of h11's message.
             message = str(error).partition(": bytearray")[0]
             raise _refused(error.error_status_hint, message) from None
         return head, await _unpacked(body, head, config.max_body_bytes, take)
 
     async def _next_event(self):
         while True:
-            # h11 does not report the method of a malformed head.
+            # Read the method here, because h11 does not report the method of a malformed head.
             if self._http.their_state is h11.IDLE:
                 self._bodiless = self._http.trailing_data[0].startswith(b"HEAD ")
             if (event := self._http.next_event()) is not h11.NEED_DATA:
@@ -243,19 +268,22 @@ class _Connection:
         body, limit = bytearray(), self._config.max_body_bytes
         while isinstance(event := await self._next_event(), h11.Data):
             if len(body) + len(event.data) > limit:
-                raise _refused(413, f"the body exceeds {limit} bytes")
+                raise _refused(413, f"the body exceeds {limit} bytes: send fewer rows")
             take(len(event.data))
             body += event.data
-            if len(event.data) < 4096:  # many small parts may follow, so let others go first
+            if len(event.data) < 4096:  # many small parts may follow, so serve other connections
                 await asyncio.sleep(0)
         return body
 
     async def answer(self, response: Response, last: bool) -> bool:
-        """Writes an answer. Returns whether another request may follow.
+        """Writes an answer.
 
         Args:
             response: the answer.
-            last: whether to close the connection after it.
+            last: whether to close the connection after this answer.
+
+        Returns:
+            Whether another request may follow on the connection.
         """
         headers = [
             ("Content-Type", response.content_type),
@@ -282,10 +310,10 @@ class _Connection:
         return True
 
     async def linger(self) -> None:
-        """Reads the rest of a rejected request.
+        """Reads and ignores the rest of a rejected request.
 
-        Closing the connection at once would reset it before the client, which is still sending, has
-        read the answer.
+        If the server closed the connection while the client is still sending, TCP would reset the
+        connection, and the client could not read the answer.
         """
         if self._writer.can_write_eof():
             self._writer.write_eof()
@@ -311,7 +339,18 @@ def _head(request: h11.Request) -> Head:
 
 
 async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> bytearray:
-    """Decompresses a body."""
+    """Decompresses a body if its content coding is gzip.
+
+    Args:
+        body: the body of the request.
+        head: the head of the request.
+        limit: maximum size of the decompressed body in bytes.
+        take: function to call with the number of decompressed bytes, see `Bodies.share`.
+
+    Raises:
+        ServingError: the content coding is not supported, the body is not valid, or the
+            decompressed body is too large.
+    """
     coding = head.headers.get("content-encoding", "identity").lower()
     if coding == "identity":
         return body
@@ -321,9 +360,9 @@ async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> 
     try:
         while piece := await asyncio.to_thread(file.read, _UNPACKED):
             if len(unpacked) + len(piece) > limit:
-                raise _refused(413, f"the decompressed body exceeds {limit} bytes")
+                raise _refused(413, f"the decompressed body exceeds {limit} bytes: send fewer rows")
             take(len(piece))
             unpacked += piece
     except (EOFError, OSError, zlib.error):
-        raise _refused(400, "the body is not valid gzip, or is incomplete") from None
+        raise _refused(400, "the body is not complete and valid gzip data: check it") from None
     return unpacked

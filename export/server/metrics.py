@@ -1,4 +1,4 @@
-"""Counts and latencies of predictions, in Prometheus's format with TensorFlow Serving's names."""
+"""Request counts and latencies in Prometheus format, with TensorFlow Serving's metric names."""
 
 import bisect
 import collections
@@ -16,22 +16,24 @@ PATH = "/monitoring/prometheus/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _COUNT = ":tensorflow:serving:request_count"
 _LATENCY = ":tensorflow:serving:request_latency"
-_BOUNDS = [10 * 1.8**i for i in range(33)]  # microseconds; TensorFlow Serving's buckets
+# Upper bounds of TensorFlow Serving's histogram buckets, in microseconds.
+_BOUNDS = [10 * 1.8**i for i in range(33)]
 _quoted = functools.partial(json.dumps, ensure_ascii=False)  # quotes the value of a label
 
 
 class Metrics:
-    """Statistics of predictions since the start: numbers by status, and a histogram of latencies.
+    """Metrics of predictions since the start of the server: request counts and latencies.
 
     Args:
-        models: names of models to list even before their first prediction.
+        models: names of models that are listed even before their first prediction.
     """
 
     def __init__(self, models: Iterable[str]):
         self._lock = threading.Lock()
-        # By model and status.
+        # Number of requests for each pair of model and status.
         self._requests: collections.Counter[tuple[str, str]] = collections.Counter()
-        # By model and protocol: requests in each bucket, and the sum of their microseconds.
+        # For each pair of model and protocol, the number of requests in each bucket, and the total
+        # latency in microseconds.
         self._latencies: dict[tuple[str, str], list[int]] = collections.defaultdict(
             lambda: [0] * (len(_BOUNDS) + 1)
         )
@@ -41,7 +43,12 @@ class Metrics:
 
     @contextlib.contextmanager
     def measured(self, model: str, protocol: str) -> Iterator[None]:
-        """Times the request within the `with`, and counts it by the status of its exception."""
+        """Measures the latency and the status of a request in a `with` statement.
+
+        Args:
+            model: name of the model.
+            protocol: "REST" or "GRPC".
+        """
         started, status = time.monotonic(), "CANCELLED"
         try:
             yield
@@ -57,7 +64,7 @@ class Metrics:
                 self._sums[model, protocol] += passed
 
     def text(self) -> str:
-        """Returns the page that Prometheus reads."""
+        """Returns the metrics in Prometheus text format."""
         with self._lock:
             requests, sums = dict(self._requests), dict(self._sums)
             latencies = {key: list(counts) for key, counts in self._latencies.items()}

@@ -1,4 +1,4 @@
-"""The models to serve: the one of the command line, or those in a `--model_config_file`."""
+"""Models to serve, from the command line or from a TensorFlow Serving model configuration file."""
 
 import dataclasses
 import os
@@ -18,14 +18,14 @@ _POLICY = (
 
 @dataclasses.dataclass(frozen=True)
 class ServedModel:
-    """A model to serve, and which of its versions.
+    """Model to serve, and the versions to serve.
 
     Attributes:
         name: name of the model in URLs.
-        base_path: the model's folder, which has a folder for each version.
-        latest: number of versions to serve, the newest first; None: all.
-        only: versions that may be served; None: any.
-        labels: versions by label.
+        base_path: folder of the model, with a subfolder for each version.
+        latest: number of newest versions to serve; `None` means all versions.
+        only: versions that may be served; `None` means all versions.
+        labels: dict from label to version.
     """
 
     name: str
@@ -35,22 +35,35 @@ class ServedModel:
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def candidates(self, found: Iterable[int]) -> list[int]:
-        """Returns the versions to try, newest first; the first `latest` that load are served."""
+        """Returns the versions that may be served, newest first.
+
+        The server loads them in this order until `latest` versions are loaded.
+
+        Args:
+            found: versions in the model's folder.
+        """
         return sorted((v for v in found if self.only is None or v in self.only), reverse=True)
 
 
 def served_models(config: ServerConfig) -> list[ServedModel]:
-    """Returns the models to serve; raises a UserError for a wrong configuration file."""
+    """Returns the models to serve.
+
+    Raises:
+        UserError: the model configuration file is not valid, see `read_model_config`.
+    """
     if config.model_config_file is None:
         return [ServedModel(config.name, config.base_path)]
     return read_model_config(config.model_config_file)
 
 
 def read_model_config(path: str) -> list[ServedModel]:
-    """Reads the models of a TensorFlow Serving `ModelServerConfig` in protocol buffer text.
+    """Reads a TensorFlow Serving model configuration file.
+
+    Args:
+        path: path of a `ModelServerConfig` in protocol buffer text format.
 
     Raises:
-        UserError: the file cannot be read or parsed, or the value of a field is not supported. The
+        UserError: the file cannot be read or parsed, or a field has an unsupported value. The
             message names the file and the line, or the model and the field.
     """
     try:
@@ -59,11 +72,12 @@ def read_model_config(path: str) -> list[ServedModel]:
         parsed = text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
     except OSError as error:
         raise UserError(
-            f"cannot read --model-config-file {path} ({error.strerror}): check the path"
+            f"--model-config-file {path} cannot be read ({error.strerror}): check the path"
         ) from None
     except ValueError as error:
         raise UserError(
-            f"--model-config-file {path} is not text ({error}): give protocol buffer text"
+            f"--model-config-file {path} is not a text file ({error}): write it in protocol buffer "
+            "text format"
         ) from None
     except text_format.ParseError as error:
         said = re.sub(r"^\d+:\d+ : ", "", " ".join(str(error).split()))
@@ -78,7 +92,7 @@ def read_model_config(path: str) -> list[ServedModel]:
         try:
             model = _model(entry)
             if model.name in models:
-                raise UserError("name: another config has the same: give another name")
+                raise UserError("name: another config has the same name, so give another name")
         except UserError as error:
             which = f"the model {entry.name!r}" if entry.name else f"config {number}"
             raise UserError(f"--model-config-file {path}, {which}: {error}") from None
@@ -87,41 +101,52 @@ def read_model_config(path: str) -> list[ServedModel]:
 
 
 def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
-    """Reads a model from its `config`; the message of a UserError begins with the field."""
+    """Converts a `config` entry to a model.
+
+    Raises:
+        UserError: a field has an unsupported value. The message begins with the field name.
+    """
     if not entry.name:
-        raise UserError("name: give a name for URLs")
+        raise UserError("name: the name is empty: give a name, which is part of the URLs")
     check_name(entry.name, "name")
     if not os.path.isabs(entry.base_path) and "://" not in entry.base_path:
-        raise UserError(f"base_path: {entry.base_path!r} is no absolute path: give one")
+        raise UserError(
+            f"base_path: {entry.base_path!r} is not an absolute path: write a path that begins "
+            "with /"
+        )
     kind = entry.model_platform or model_server_config_pb2.ModelType.Name(entry.model_type).lower()
     if kind != "tensorflow":
         raise UserError(
             f'model_platform: {entry.model_platform!r} is not supported: write "tensorflow"'
         )
     if entry.HasField("logging_config"):
-        raise UserError("logging_config: this server logs no requests: leave it out")
+        raise UserError("logging_config: this server does not log requests: leave the field out")
     latest, only = _policy(entry.model_version_policy)
     for label, version in entry.version_labels.items():
         if not label or "/" in label or ":" in label:
             raise UserError(
-                f"version_labels: the label {label!r} cannot be part of a URL: give another"
+                f"version_labels: the label {label!r} cannot be part of a URL: give another label"
             )
         if version < 0 or (only is not None and version not in only):
             raise UserError(
-                f"version_labels: {label!r} names version {version}, "
-                "which model_version_policy does not serve: name another or add it there"
+                f"version_labels: the label {label!r} has version {version}, which is not in "
+                "model_version_policy: give another version, or add this version to the policy"
             )
     return ServedModel(entry.name, entry.base_path, latest, only, dict(entry.version_labels))
 
 
 def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
-    """Reads `latest` and `only` of `ServedModel` from a version policy."""
+    """Converts a version policy to `latest` and `only` of `ServedModel`."""
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
         return None, None
     if choice == "specific":
         versions = frozenset(policy.specific.versions)
         if not versions or min(versions) < 0:
-            raise UserError("model_version_policy: specific needs versions of 0 or more")
+            raise UserError(
+                "model_version_policy: specific has no version, or a negative one: give versions "
+                "of 0 or more"
+            )
         return None, versions
-    return max(1, policy.latest.num_versions), None  # 0: not set, so TensorFlow Serving's default 1
+    # If num_versions is not set (0), use TensorFlow Serving's default of 1.
+    return max(1, policy.latest.num_versions), None

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API: model status, metadata, predict and metrics."""
+"""TensorFlow Serving's REST API for model status, metadata, predictions and metrics."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ _PREDICT = re.compile(
     rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)", re.I
 )
 _STATUS = re.compile(rf"/v1/models(?:/(?P<name>[^/:]+){_WHICH}(?P<metadata>/metadata)?)?", re.I)
-# A page to ask the models from a browser; it loads nothing from other servers.
+# Page for querying the models in a browser. It loads nothing from other servers.
 _PAGE = pathlib.Path(__file__).with_name("page.html").read_bytes()
 _POLICY = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 _fields = functools.partial(
@@ -35,22 +35,22 @@ _fields = functools.partial(
 
 
 class RestApi:
-    """Answers HTTP requests; `handle` is the handler of `HttpServer`.
+    """REST API of the server; `handle` is the handler of `HttpServer`.
 
-    In addition to TensorFlow Serving's paths there are `GET /healthz` (200 if a version of each
-    model is loaded, else 503), `GET /`, a page for browsers, and `GET /models`, the names and
-    example inputs that the page shows.
+    The API has three paths in addition to TensorFlow Serving's. `GET /healthz` returns status 200
+    if every model has a loaded version, and 503 otherwise. `GET /` returns a page for browsers.
+    `GET /models` returns the model names and example inputs for this page.
 
-    Three answers differ from TensorFlow Serving's. A wrong method on a known path is 405, and an
-    unknown path 404, instead of 400. The status of a model that is loading is 503 until a version
-    can answer, instead of 200.
+    Three answers differ from TensorFlow Serving's. A wrong method on a known path gets status 405
+    instead of 400. An unknown path gets status 404 instead of 400. A status request for a model
+    that is still loading gets 503 instead of 200.
     """
 
     def __init__(self, core: ServingCore):
         self._core = core
 
     async def handle(self, head: Head, body: bytearray) -> Response:
-        """Answers a request. Exceptions become answers as well."""
+        """Answers a request. Exceptions are converted to error answers."""
         try:
             return await self._route(head, body)
         except ServingError as error:
@@ -65,7 +65,9 @@ class RestApi:
             raise ServingError(Code.NOT_FOUND, f"Malformed request: {head.method} {head.path}")
         method = "POST" if predict else "GET"
         if head.method != method and (head.method, method) != ("HEAD", "GET"):
-            return error_response(405, f"use {method} on this path", ("Allow", method))
+            return error_response(
+                405, f"this path does not allow {head.method}: use {method}", ("Allow", method)
+            )
         if predict:
             name = urllib.parse.unquote(predict["name"], errors="replace")
             with self._core.measured(name, "REST"):
@@ -124,7 +126,7 @@ class RestApi:
 
 
 def _model_spec(match: re.Match) -> Spec:
-    """Reads the model's name, version and label from a URL."""
+    """Parses the model's name, version and label from a matched URL."""
     if match["name"] is None:
         raise invalid("Missing model name in request.")
     version = None

@@ -1,7 +1,7 @@
-"""Builds the parsers of commands from parts, such as `argument`, `switch` and `settings`.
+"""Command line parsers, built from parts such as `argument`, `switch` and `settings`.
 
-A part is a function that adds one or more arguments to a parser. The function that a command runs
-is given by its name and imported when the command runs, so that `--help` needs no TensorFlow.
+A part is a function that adds one or more arguments to a parser. A command names the function that
+it runs as a string, and imports that function only to run it. So `--help` needs no TensorFlow.
 """
 
 import argparse
@@ -20,24 +20,21 @@ from macaron_tf.plug_ins import trusting
 
 # Adds arguments to a parser and returns them, or None if no caller needs them.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
-# A command's name, help, function (as `module:function`), and arguments.
+# Name of a command, its help, its function (as `module:function`), and its arguments.
 Command = tuple[str, str, str, tuple[Part, ...]]
-# Completes the parsed options. The flag tells whether they are from the process's command line.
+# Completes the parsed options. The second argument tells whether the options are from sys.argv.
 Prepare = Callable[[argparse.Namespace, bool], None]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that keeps the line breaks of its texts.
-
-    Its help writes commands in the form that the user typed: `macaron` or `python -m`.
-    """
+    """Argument parser that keeps the line breaks of its description and epilog."""
 
     def __init__(self, *, prog: str = "", **options):
         layout = argparse.RawDescriptionHelpFormatter
         super().__init__(prog=as_typed(prog), formatter_class=layout, **options)
 
     def format_help(self) -> str:
-        """Formats the help, with commands in the form that the user typed; see `as_typed`."""
+        """Returns the help, with commands in the form that the user types; see `as_typed`."""
         return as_typed(super().format_help())
 
 
@@ -49,15 +46,15 @@ def program(
     default: str | None = None,
     prepare: Prepare | None = None,
 ) -> Callable[..., int]:
-    """Makes the `main` function of `python -m MODULE COMMAND ...`.
+    """Builds the `main` function of `python -m MODULE COMMAND ...`.
 
     Args:
-        module: name of the module.
-        text: the help, with examples.
-        commands: the commands; see `command`.
-        forms: text at the end of every help, such as the possible forms of sources.
-        default: the command to run if the first word is not a command.
-        prepare: function that is called before the command's own.
+        module: full name of the module.
+        text: help text with examples.
+        commands: commands of the program; see `command`.
+        forms: text at the end of each command's help, such as the accepted forms of sources.
+        default: name of the command to run if the first word is not a command.
+        prepare: function to call before the command's function.
     """
     parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
     add = parser.add_subparsers(dest="command", required=True, metavar="COMMAND").add_parser
@@ -74,7 +71,7 @@ def program(
 def single_program(
     module: str, text: str, run: str, *parts: Part, forms: str = "", prepare: Prepare | None = None
 ) -> Callable[..., int]:
-    """Makes the `main` function of `python -m MODULE`, without sub-commands; see `program`."""
+    """Builds the `main` function of `python -m MODULE`, without subcommands; see `program`."""
     parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
     _fill(parser, run, parts)
     return _main(parser.parse_intermixed_args, prepare)
@@ -90,7 +87,7 @@ def _main(
 ) -> Callable[..., int]:
     @exit_on_user_error
     def main(arguments: list[str] | None = None) -> int | None:
-        """Parses `arguments`, None: those of the process, and runs the command's function."""
+        """Parses the arguments, by default `sys.argv[1:]`, and runs the command's function."""
         words = sys.argv[1:] if arguments is None else arguments
         options = parse(words)
         options.arguments = words
@@ -107,17 +104,24 @@ def _main(
 
 
 def command(name: str, text: str, run: str, *parts: Part) -> Command:
-    """Describes a command of a `program`: name, help, `module:function` to run, arguments."""
+    """Returns a command of a `program`.
+
+    Args:
+        name: name of the command.
+        text: help text.
+        run: function to run, as `module:function`.
+        parts: arguments of the command.
+    """
     return name, text, run, parts
 
 
 def argument(form: str, text: str, **options) -> Part:
-    """Makes a part that adds an argument. An empty value of a flag is an error.
+    """Returns a part that adds one argument. A flag rejects an empty value with a UserError.
 
     Args:
-        form: the argument's name; for a flag also its value's name, such as `--out DIR`.
-        text: the help.
-        options: options of `ArgumentParser.add_argument`.
+        form: name of the argument. For a flag, a name for the value may follow: `--out DIR`.
+        text: help text.
+        options: keyword arguments of `ArgumentParser.add_argument`.
     """
     name, _, value = form.partition(" ")
     options |= {"metavar": value} if value else {}
@@ -128,12 +132,12 @@ def argument(form: str, text: str, **options) -> Part:
 
 def _word(name: str, text: str) -> str:
     if not text:
-        raise UserError(f"{name} is empty: give a value (is a shell variable unset?) or omit it")
+        raise UserError(f"{name} is empty: give a value, or omit {name} (is a variable unset?)")
     return text
 
 
 def place(form: str, text: str, local: bool = False, **options) -> Part:
-    """Makes an argument that is a file, a folder or a source of data; see `check_path`."""
+    """Returns a part that adds a file, a folder or a data source; see `check_path`."""
     checked = functools.partial(check_path, local=local, name=form.partition(" ")[0])
     return argument(form, text, type=checked, **options)
 
@@ -142,17 +146,17 @@ local_place = functools.partial(place, local=True)
 
 
 def switch(name: str, text: str) -> Part:
-    """Makes a flag without a value, which is off by default."""
+    """Returns a part that adds a flag without a value, which is off by default."""
     return argument(name, text, action="store_true")
 
 
 def yes_or_no(name: str, text: str) -> Part:
-    """Makes the flags `--NAME` and `--no-NAME`; the value is None if neither is given."""
+    """Returns a part that adds the flags `--NAME` and `--no-NAME`, with the default `None`."""
     return argument(name, text, action=argparse.BooleanOptionalAction, default=None)
 
 
 class Distinct(argparse.Action):
-    """Action that stores the values of a flag, and raises a UserError if one is repeated."""
+    """Argparse action that stores a flag's values, and rejects equal values with a UserError."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         if len(set(values)) < len(values):
@@ -161,19 +165,21 @@ class Distinct(argparse.Action):
 
 
 def count(form: str, text: str, default=None, least=1, below=None, **options) -> Part:
-    """Makes a flag whose value is a number in a range; other values are a UserError.
+    """Returns a part that adds a flag for a number in a range. Other values raise a UserError.
 
     Args:
-        form, text, options: see `argument`.
-        default: value if the flag is not given.
-        least: the smallest value. If it is an int, the flag takes whole numbers only.
-        below: the upper bound, not itself allowed; None: the limit of int32 or float32.
+        form: see `argument`.
+        text: see `argument`.
+        default: value without the flag.
+        least: minimum value. If this is an int, the flag accepts only integers.
+        below: exclusive upper bound. `None` means the limit of int32 or float32.
+        options: see `argument`.
     """
     kind, name = type(least), form.partition(" ")[0]
     if below is None:
-        span = f"{least:g} or more, at most {'2147483647' if kind is int else '3.4e38'}"
+        span = f"from {least:g} to {'2147483647' if kind is int else '3.4e38'}"
     else:
-        span = f"{least} to {below - 1}" if kind is int else f"{least:g} to below {below}"
+        span = f"from {least} to {below - 1}" if kind is int else f"from {least:g} to below {below}"
     below = below or (2**31 if kind is int else 3.4e38)
 
     def checked(given: str) -> float:
@@ -181,32 +187,32 @@ def count(form: str, text: str, default=None, least=1, below=None, **options) ->
             if (kind is float or re.fullmatch("-?[0-9]+", given)) and least <= kind(given) < below:
                 return kind(given)
         shown = given if len(given) < 40 else f"{given[:40]}..."
-        raise UserError(f"{name} {shown}: give a {'whole ' * (kind is int)}number of {span}")
+        raise UserError(f"{name} {shown}: give a {'whole ' * (kind is int)}number {span}")
 
     return argument(form, text, type=checked, default=default, **options)
 
 
 def together(*parts: Part) -> Part:
-    """Combines several parts in one."""
+    """Returns a part that adds the arguments of several parts."""
     return lambda parser: [action for part in parts for action in part(parser) or ()]
 
 
 def group(title: str, *parts: Part, text: str | None = None) -> Part:
-    """Puts parts under a title in the help."""
+    """Returns a part that adds the arguments of `parts` under a title in the help."""
     return lambda parser: together(*parts)(parser.add_argument_group(title, text))
 
 
 def settings(examples: str, flag: str = "--set") -> Part:
-    """Makes the flag `--set PATH=VALUE`, which may be repeated."""
-    text = f"replace a setting, such as {examples}"
+    """Returns a part that adds the flag `--set PATH=VALUE`, which may be repeated."""
+    text = f"new value of a setting, such as {examples} (repeatable)"
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
-def checkpoint(names: str = "best, last or a step's number (default: best)") -> Part:
-    """Makes the flag `--checkpoint`; `names` is its help."""
+def checkpoint(names: str = "checkpoint: best, last or a step number (default: best)") -> Part:
+    """Returns a part that adds the flag `--checkpoint` with `names` as its help."""
     return argument("--checkpoint NAME", names)
 
 
 TRUST_CODE = switch(
-    "--trust-code", "import the Python modules that a folder's settings name, such as a block"
+    "--trust-code", "import and run Python code that a model folder names (default: refuse)"
 )

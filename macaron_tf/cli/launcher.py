@@ -1,9 +1,9 @@
-"""Launches all commands: `python -m macaron_tf COMMAND`, or in short `macaron COMMAND`.
+"""Launcher of all commands: `python -m macaron_tf COMMAND`, or `macaron COMMAND` for short.
 
-The commands are in the packages `experiments` and `export`. A checkout has these beside
-`macaron_tf`. An installed wheel has them in `macaron_tf/commands`, because a wheel should have one
-top-level package. The launcher adds their folder to the path, so that their modules have the same
-names in both: runs record these names, and child processes import them.
+The commands are in the packages `experiments` and `export`. A checkout has these packages beside
+`macaron_tf`. An installed wheel has them in `macaron_tf/commands`, because a wheel should have only
+one top-level package. The launcher adds their folder to the path, so that their modules have the
+same names in a checkout and in a wheel. Runs record these names, and child processes import them.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from macaron_tf.command_names import ALIASES, COMMANDS, FOLDER, FORM, SCRIPT, na
 from macaron_tf.errors import nearest
 
 _TEXT = """\
-Macaron Net, SwishRNN and the models around them: from text to a served model.
+Train, evaluate, export and serve Macaron Net, SwishRNN and related models.
 
     {me} translate train demo runs/demo
     echo "Turn on the light." | {me} translate translate runs/demo
@@ -33,7 +33,7 @@ commands:
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the module of a command, as `python -m MODULE` does."""
+    """Runs the module of a command like `python -m MODULE`."""
     begin_command()
     short = pathlib.PurePath(sys.argv[0]).name == SCRIPT
     me = SCRIPT if short else "python -m macaron_tf"
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     folder = str(FOLDER)
-    # First in the path: the user may have a folder called `experiments`.
+    # The first entry of the path, because the user may have a folder called `experiments`.
     sys.path.insert(0, folder)
     if alias := ALIASES.get((options.command, *options.words[:1])):
         options.command, options.words = alias, options.words[1:]
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         if name := name_of(options.command):
             parser.error(f"no command is called {options.command!r}: use {me} {name}")
         near = nearest(options.command, COMMANDS)
-        parser.error(f"no command is called {options.command!r}: {me} --help lists them{near}")
+        parser.error(f"no command is called {options.command!r}: see {me} --help{near}")
     module, _ = COMMANDS[options.command]
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ |= {"PYTHONPATH": os.pathsep.join(paths), FORM: me}

@@ -1,7 +1,7 @@
-"""The process of a command: standard streams, Ctrl-C, exit status. It does not import TensorFlow.
+"""Process setup of commands: standard streams, Ctrl-C and exit status.
 
-The packages of commands call `begin_command` before they import anything else, and each command's
-`main` is decorated with `exit_on_user_error`.
+This module does not import TensorFlow. The packages `experiments` and `export` call `begin_command`
+before any other import. `exit_on_user_error` decorates the `main` function of each command.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ from macaron_tf.plug_ins import allow_within
 
 LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _NOTE = re.compile(rb"WARNING: All log messages before|I0000 ")
-INTERRUPTED = 130  # a shell's exit status of a process that SIGINT ended
-BROKEN_PIPE = 141  # the same for SIGPIPE
+INTERRUPTED = 130  # exit status that a shell reports for a process killed by SIGINT
+BROKEN_PIPE = 141  # exit status that a shell reports for a process killed by SIGPIPE
 
 
 class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports TensorFlow and Keras while hiding the optional packages that they try to import.
+    """Import hook that hides optional packages while TensorFlow or Keras is imported.
 
-    TensorFlow Lite's tools try JAX, Keras's data adapters pandas, its image utilities matplotlib
-    and OpenCV, its wrappers scikit-learn. With them a command takes 5.3 seconds of CPU and 850 MB
-    to start, without them 2.9 seconds and 580 MB. They can still be imported afterwards.
+    TensorFlow and Keras import JAX, pandas, matplotlib, OpenCV and scikit-learn if these packages
+    are installed. A command then takes 5.3 seconds of CPU time and 850 MB of memory to start.
+    Without these packages, it takes 2.9 seconds and 580 MB. The packages can be imported later.
     """
 
     _NAMES = ("tensorflow", "keras")
@@ -59,7 +59,7 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module):
         module.__spec__.loader = module.__loader__ = loader = self._loader
         hidden = [name for name in self._TRIED if name not in sys.modules]
-        sys.modules.update(dict.fromkeys(hidden))  # importing a module that is None fails
+        sys.modules.update(dict.fromkeys(hidden))  # an entry of None makes an import fail
         silent = module.__name__ == "tensorflow" and os.environ.get(LOG_LEVEL) == "3"
         try:
             with _without_notes() if silent else contextlib.nullcontext():
@@ -71,7 +71,7 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """Removes from stderr what TensorFlow 2.21 logs when imported, whatever the log level."""
+    """Removes the messages that TensorFlow 2.21 logs to stderr on import at any log level."""
     kept = _ctrl_c.stderr = os.dup(2)
     with open(os.memfd_create("stderr"), "r+b") as said:
         os.dup2(said.fileno(), 2)
@@ -86,20 +86,21 @@ def _without_notes() -> Iterator[None]:
 
 
 def lean_imports() -> None:
-    """Makes later imports of TensorFlow and Keras lean; see `_LeanImports`.
+    """Installs `_LeanImports`, which speeds up later imports of TensorFlow and Keras.
 
-    It also sets Keras's backend to TensorFlow, whatever keras.json says, unless the environment
-    sets another.
+    This function also sets KERAS_BACKEND to tensorflow if the variable is not set. The variable
+    takes precedence over keras.json.
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sys.meta_path.insert(0, _LeanImports())
 
 
 class Repeats:
-    """Tells whether a signal was repeated on purpose, a second or more after the first.
+    """Detector of deliberately repeated signals: at least a second after the first signal.
 
-    Earlier repetitions may be accidental: a key bounces, or a terminal, `timeout` and a batch
-    system signal the same process.
+    Earlier repetitions may be accidental. For example, a key may bounce, or a terminal and
+    `timeout` may both signal the same process. Calling the object with a signal number returns
+    whether the signal is a deliberate repetition.
     """
 
     def __init__(self):
@@ -111,17 +112,17 @@ class Repeats:
 
 
 class _CtrlC:
-    """Handler of SIGINT.
+    """SIGINT handler.
 
-    The first Ctrl-C within a command's `main` raises KeyboardInterrupt, so that incomplete files
-    are removed and helper processes stop. A deliberate repetition (see `Repeats`), or a Ctrl-C
-    outside `main`, such as while modules are imported, ends the process at once.
+    The first Ctrl-C within a command's `main` raises KeyboardInterrupt, so that the command removes
+    incomplete files and stops helper processes. A deliberate repetition (see `Repeats`) ends the
+    process at once. So does any Ctrl-C outside of `main`, such as during imports.
     """
 
     running = False  # whether `main` runs
     received = False
     ended = False  # whether `main` has ended
-    stderr = 2  # descriptor of stderr; `_without_notes` changes it for a while
+    stderr = 2  # file descriptor of stderr, which `_without_notes` changes temporarily
     _is_repeated = Repeats()
 
     def __call__(self, number, frame):
@@ -140,19 +141,19 @@ _ctrl_c = _CtrlC()
 
 
 def begin_command() -> None:
-    """Prepares a command's process, before TensorFlow is imported.
+    """Prepares the process of a command before TensorFlow is imported.
 
-    It installs the handler of Ctrl-C, so that even during the slow imports one line is printed
-    instead of a traceback. It exits with one line if a package that all commands need is missing.
-    Unless TF_CPP_MIN_LOG_LEVEL is set, it silences TensorFlow's C++ log, whose errors reach Python
-    as exceptions.
+    This function installs a Ctrl-C handler, which prints one line instead of a traceback even
+    during slow imports. It exits with a one-line error if a package that all commands need is
+    missing. It silences TensorFlow's C++ log unless TF_CPP_MIN_LOG_LEVEL is set, because errors in
+    that log also reach Python as exceptions.
     """
     if lacking := [name for name in CORE if not _is_installed(name)]:
         raise SystemExit(_refused(missing_package(ModuleNotFoundError(name=", ".join(lacking)))))
     os.environ.setdefault(LOG_LEVEL, "3")
     lean_imports()
     _reserve_descriptors()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # an ignored SIGINT stays so
         signal.signal(signal.SIGINT, _ctrl_c)
 
 
@@ -163,11 +164,13 @@ def _is_installed(module: str) -> bool:
 
 
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Decorates a command's `main(arguments=None)`, which then returns the exit status.
+    """Decorates a command's `main(arguments=None)`, so that `main` returns the exit status.
 
-    The status is that of `main`, or 0; 2 for a `UserError`, printed on stderr in one line; 130 for
-    Ctrl-C; 141 for a closed output pipe. If `main` is called without arguments, as a process calls
-    it, the standard streams become UTF-8 and their failures `UserError`s; see `_open_streams`.
+    The status is the result of `main`, or 0 if that is `None`. It is 2 for a `UserError`, whose
+    message is printed to stderr in one line, 130 for Ctrl-C, and 141 for a closed output pipe.
+
+    If `main` is called without arguments, it also opens the standard streams as UTF-8 and turns
+    failures of these streams into `UserError`s; see `_open_streams`.
     """
 
     @functools.wraps(main)
@@ -194,7 +197,7 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
     except KeyboardInterrupt:
         return _interrupted()
     except BrokenPipeError:
-        _discard_output()  # as in `... | head`: Python's flush at exit would raise it again
+        _discard_output()  # otherwise Python's flush at exit would raise the error again
         return BROKEN_PIPE
     except Exception as error:
         if _ctrl_c.received:
@@ -207,15 +210,15 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
 
 
 def _refused(sentence: object) -> int:
-    # The user's input, quoted in it, may have line breaks or a terminal's colour codes.
+    # User input that the sentence quotes may have line breaks or colour codes of terminals.
     words = (c if c.isprintable() else repr(c)[1:-1] for c in str(sentence))
     print(as_typed(f"error: {''.join(words)}"), file=sys.stderr)
     return 2
 
 
 def _interrupted() -> int:
-    # Once a KeyboardInterrupt has left an `exec` of text, which dataclasses use, CPython ends by
-    # SIGINT instead of with our status; another `exec` resets this.
+    # After a KeyboardInterrupt inside an `exec` of text, as in dataclasses, CPython kills itself by
+    # SIGINT instead of returning our exit status. Another `exec` resets this state.
     exec("")
     print("interrupted", file=sys.stderr)
     return INTERRUPTED
@@ -228,7 +231,7 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
         try:
             word.encode()
         except UnicodeEncodeError as error:
-            raise UserError(f"argument {number}, {word!a}, is not UTF-8: encode it so") from error
+            raise UserError(f"argument {number} is not UTF-8: encode {word!a} in UTF-8") from error
     try:
         try:
             return main(*args, **kwargs)
@@ -240,9 +243,9 @@ def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
 
 
 def _reserve_descriptors() -> None:
-    """Opens /dev/null as each of descriptors 0 to 2 that is closed.
+    """Opens /dev/null for each file descriptor from 0 to 2 that is closed.
 
-    Otherwise the next file that is opened would become a standard stream.
+    Otherwise the next opened file would become a standard stream.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -250,7 +253,7 @@ def _reserve_descriptors() -> None:
 
 
 class _Input(io.FileIO):
-    """Standard input that raises its failures as `UserError`."""
+    """Standard input stream that raises a `UserError` if reading fails."""
 
     def readinto(self, buffer):
         try:
@@ -262,7 +265,10 @@ class _Input(io.FileIO):
 
 
 class _Output(io.FileIO):
-    """Standard output that raises its failures as `UserError`, except for a closed pipe."""
+    """Standard output stream that raises a `UserError` if writing fails.
+
+    A closed pipe still raises a BrokenPipeError.
+    """
 
     def write(self, data):
         try:
@@ -276,7 +282,7 @@ class _Output(io.FileIO):
 
 
 class _Errors(io.FileIO):
-    """Standard error that ignores its failures."""
+    """Standard error stream that ignores failures of writing."""
 
     def write(self, data):
         try:
@@ -286,7 +292,7 @@ class _Errors(io.FileIO):
 
 
 class _Closed(io.RawIOBase):
-    """Standard input that was closed before the process started; reading it is a `UserError`."""
+    """Replacement for a closed standard input, which raises a `UserError` when it is read."""
 
     def readable(self):
         return True
@@ -296,10 +302,10 @@ class _Closed(io.RawIOBase):
 
 
 def _open_streams() -> None:
-    """Replaces the process's standard streams; those that a notebook has set stay.
+    """Replaces the standard streams with UTF-8 streams, except streams that a notebook has set.
 
-    A closed standard output is a `UserError` at once, a closed standard input when it is read. Text
-    written to a closed standard error is lost.
+    A closed standard output raises a `UserError` at once. A closed standard input raises a
+    `UserError` when it is read. A closed standard error discards its text.
     """
     if sys.stderr is sys.__stderr__:
         raw = _Errors(2, "w", closefd=False)
@@ -321,7 +327,7 @@ def _text(buffer, errors: str = "surrogateescape", **options) -> io.TextIOWrappe
 
 
 def _discard_output() -> None:
-    """Discards what is left in standard output's buffer if it cannot be written."""
+    """Discards the buffered standard output if it cannot be written."""
     try:
         sys.stdout.flush()
     except (UserError, OSError):
@@ -329,9 +335,10 @@ def _discard_output() -> None:
 
 
 def decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Decodes lines of UTF-8. Invalid bytes are replaced, with a warning on stderr.
+    """Yields decoded UTF-8 lines without line ends.
 
-    Only a newline ends a line, so that line numbers of input and output agree.
+    Invalid bytes become U+FFFD, with a warning on stderr. Only a newline ends a line, so that line
+    numbers of input and output agree.
 
     Raises:
         UserError: the input is compressed or binary.
@@ -344,5 +351,5 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
         # "utf-8-sig" removes a byte order mark.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
         if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in line:
-            print(f"warning: line {number} is not UTF-8: invalid bytes replaced", file=sys.stderr)
+            print(f"warning: line {number} is not UTF-8: bytes become U+FFFD", file=sys.stderr)
         yield text.rstrip("\r\n")

@@ -1,5 +1,6 @@
 """From text to batches of token ids.
 
-`sources` reads translation pairs, documents and tables; `corpus` packs documents into rows on disk
-for pre-training; `translation` and `tasks` encode examples; `service` makes batches elsewhere.
+`sources` reads translation pairs, documents and tables. `corpus` packs documents into rows on disk
+for pre-training. `translation` and `tasks` encode examples. `service` reads batches from a tf.data
+service.
 """

@@ -1,4 +1,4 @@
-"""Batches of encoded examples in a few static shapes, resumable at any step."""
+"""Batches of encoded examples in a few static shapes. A run can resume at any step."""
 
 import abc
 import dataclasses
@@ -16,22 +16,22 @@ from macaron_tf.settings import Count, Settings
 from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
-_POOL = 16  # batches whose examples are sorted by length together
-_MANY = 1 << 18  # examples from which on freed memory of a plan is returned to the system
+_POOL = 16  # number of batches whose examples are sorted by length together
+_MANY = 1 << 18  # examples from which on planning returns freed memory to the operating system
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
 def in_parts(total: int, size: int) -> Iterator[slice]:
-    """Yields slices of at most `size` that cover `total` examples."""
+    """Yields consecutive slices of at most `size` examples that together cover `total` examples."""
     return (slice(begin, min(begin + size, total)) for begin in range(0, total, size))
 
 
 class Batch(NamedTuple):
-    """The examples of a batch and the length that they are padded to.
+    """The indices of a batch's examples, and the length to which the examples are padded.
 
     Attributes:
-        rows: `(B,)` int32 or int64 numbers of examples; -1: a row of padding.
-        length: L; 0 if the examples' own lengths decide.
+        rows: `(B,)` int32 or int64, indices of the examples; -1 marks a row of padding.
+        length: padded length L; 0 for examples of a fixed shape, which need no padding.
     """
 
     rows: np.ndarray
@@ -39,13 +39,15 @@ class Batch(NamedTuple):
 
 
 class Plan(Sequence[Batch]):
-    """A sequence of batches that are sliced from an array of rows on access.
+    """A sequence of S batches, each of which is sliced from one array of indices on access.
 
-    A list of the 270,000 batches of 4.5 million pairs would take 65 MB; the slices take 6.
+    For 4.5 million pairs in 270,000 batches, a list of batches would take 65 MB. The array of cuts
+    takes at most 6 MB.
 
     Args:
-        rows: rows of all batches, one batch after another.
-        cuts: `(S, 3)` int, the begin and end of each batch in `rows`, and its padded length.
+        rows: example indices of all batches, concatenated.
+        cuts: `(S, 3)` int, the start, end and padded length of each batch; start and end are
+            positions in `rows`.
     """
 
     def __init__(self, rows: np.ndarray, cuts: np.ndarray):
@@ -62,28 +64,31 @@ class Plan(Sequence[Batch]):
 
 
 class Buckets:
-    """A few lengths of rows, each with as many rows per batch as the token budget allows.
+    """Length buckets. Each bucket has one padded length and one number of rows per batch.
+
+    A bucket of length L has `max_tokens // L` rows per batch, rounded down to a multiple of
+    `row_multiple`. A number of rows below `row_multiple` is not rounded.
 
     Args:
-        lengths: lengths of the buckets.
-        max_tokens: greatest rows times length of a batch, on one side, as in fairseq.
-        row_multiple: the rows of a batch are rounded down to a multiple of this number, unless they
-            are fewer.
+        lengths: padded lengths of the buckets.
+        max_tokens: maximum number of padded tokens in a batch (rows times length). For translation
+            pairs, source and target are counted separately, as in fairseq.
+        row_multiple: number that divides the number of rows per batch.
     """
 
     def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
         self.lengths = tuple(sorted({int(length) for length in lengths}))
         if max_tokens < self.lengths[-1]:
             raise UserError(
-                f"a batch of {max_tokens} tokens cannot hold a row of {self.lengths[-1]}: raise "
-                "the tokens of a batch or lower the greatest number of tokens of a line"
+                f"a batch of {max_tokens} tokens cannot hold a row of {self.lengths[-1]} tokens: "
+                "raise the number of tokens per batch or lower the maximum number of tokens per row"
             )
         rows = [max_tokens // length for length in self.lengths]
         self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)
 
     @classmethod
     def of_rows(cls, lengths: Sequence[int], rows: int) -> "Buckets":
-        """Makes buckets with equally many rows, for batch sizes that count examples."""
+        """Builds buckets that all have `rows` rows per batch, for a batch size in examples."""
         buckets = cls(lengths, rows * max(lengths))
         buckets.rows = (rows,) * len(buckets.lengths)
         return buckets
@@ -93,19 +98,26 @@ class Buckets:
         return tuple(zip(self.rows, self.lengths, strict=True))
 
     def bucket_of(self, lengths: np.ndarray) -> np.ndarray:
-        """The number of each row's bucket, `(N,)` int16; no row may exceed the longest bucket."""
+        """Returns the index of each row's bucket, the shortest bucket that holds the row.
+
+        Args:
+            lengths: `(N,)` row lengths, none greater than the length of the longest bucket.
+
+        Returns:
+            `(N,)` int16 indices into `self.lengths`.
+        """
         table = np.searchsorted(self.lengths, np.arange(self.lengths[-1] + 1))
         return table.astype(np.int16)[lengths]
 
     def totals(self, lengths: np.ndarray) -> tuple[int, int]:
-        """Counts the batches of `plan(lengths, None)` and their padded tokens."""
+        """Returns the number of batches of `plan(lengths, None)` and of their padded tokens."""
         counts = _histogram(lengths)
         members = np.bincount(self.bucket_of(np.arange(len(counts))), counts, len(self.rows))
         batches = tokens = carried = 0
         for count, (size, length) in zip(members.astype(int), self.shapes, strict=True):
             full, carried = divmod(carried + int(count), size)
             batches, tokens = batches + full, tokens + full * size * length
-        if carried:  # the longest rows, in ascending order of length
+        if carried:  # `plan(lengths, None)` sorts by length, so the carried rows are the longest
             size, length = self.shapes[int(self.bucket_of(lengths.max()))]
             batches, tokens = batches + 1, tokens + size * length
         return batches, tokens
@@ -113,15 +125,16 @@ class Buckets:
     def plan(self, lengths: np.ndarray, rng: np.random.Generator | None) -> Plan:
         """Assigns every row to exactly one batch.
 
-        Rows that do not fill a batch of their bucket move to the next longer bucket. An epoch then
-        has one partial batch instead of one per bucket, which is filled up with rows of padding.
+        The rows left over after the full batches of a bucket move to the next longer bucket. Only
+        the last batch of an epoch can therefore be partial, and rows of padding fill that batch.
 
         Args:
-            lengths: `(N,)` lengths of the rows.
-            rng: shuffles rows within buckets, and batches; None: rows in ascending length.
+            lengths: `(N,)` row lengths.
+            rng: generator that shuffles the rows within each bucket and the order of the batches;
+                `None` means rows in ascending order of length.
         """
         lengths = np.asarray(lengths)
-        number = np.int32 if len(lengths) < 1 << 31 else np.int64  # both draw the same order
+        number = np.int32 if len(lengths) < 1 << 31 else np.int64  # the dtype changes no draw
         if rng:
             order = np.arange(len(lengths), dtype=number)
             rng.shuffle(order)
@@ -133,7 +146,7 @@ class Buckets:
         for bucket, (size, length) in enumerate(self.shapes):
             members = np.concatenate([carried, order[buckets == bucket]])
             if rng is not None and len(carried):
-                # Mix them in: the shorter rows that moved up would otherwise share a batch.
+                # Otherwise the shorter rows that moved up would all be in the same batch.
                 members = rng.permutation(members)
             full = len(members) // size * size
             begins = np.arange(dealt, dealt + full, size, number)
@@ -141,7 +154,7 @@ class Buckets:
             cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
             dealt, carried = dealt + full, members[full:]
         if len(carried):
-            # They may all be short, so use the smallest bucket that holds them.
+            # Use the shortest bucket that holds the carried rows, because they may all be short.
             size, length = self.shapes[int(self.bucket_of(lengths[carried].max()))]
             rows += [carried, np.full(size - len(carried), -1, number)]
             cuts.append(np.array([[dealt, dealt + size, length]], number))
@@ -150,7 +163,10 @@ class Buckets:
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:
-    """Counts rows of each length from 0 on, in chunks, because `bincount` converts to int64."""
+    """Counts the rows of each length from 0 to the maximum, `(max + 1,)` int64.
+
+    `bincount` copies its input to int64. Counting in chunks keeps that copy small.
+    """
     counts = np.zeros(lengths.max() + 1, np.int64)
     for part in in_parts(len(lengths), 1 << 20):
         counts += np.bincount(lengths[part], minlength=len(counts))
@@ -158,27 +174,29 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
 
 
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
-    """Chooses padded lengths that waste the least padding, by dynamic programming.
+    """Chooses the padded lengths with the least padding in total, by dynamic programming.
 
-    Separate lengths for source and target were tried on Multi30k and not kept: with 8 pairs of
-    lengths 87.8% of the padded tokens are real, with 8 single lengths 87.6%.
+    Source and target share one padded length. On Multi30k with 8 batch shapes, 87.6% of the padded
+    tokens are then real. Separate lengths for source and target reach only 87.8%.
 
     Args:
-        lengths: `(N,)` lengths of rows, for pairs those of the longer side; at least one row.
-        count: most lengths to choose.
-        multiple: the lengths are multiples of this number.
+        lengths: `(N,)` row lengths, N at least 1; for pairs, the length of the longer side.
+        count: maximum number of padded lengths.
+        multiple: number that divides every padded length.
 
     Returns:
-        The lengths in ascending order; the last is at least the longest row.
+        The padded lengths in ascending order. The last one is at least the maximum of `lengths`.
     """
     counts = _histogram(np.asarray(lengths))
     cells = -(-np.arange(len(counts)) // multiple)
-    below = np.cumsum(np.bincount(cells, counts))  # rows that fit into a cell
-    cost = np.arange(len(below), dtype=np.float64)  # padded length of a row, in multiples
-    best = below * cost  # best[i]: cost of the rows up to cell i with one length, then two, ...
+    # Cell i stands for the padded length i * multiple.
+    below = np.cumsum(np.bincount(cells, counts))  # below[i]: number of rows that fit into cell i
+    cost = np.arange(len(below), dtype=np.float64)  # padded length of cell i, in multiples
+    # best[i]: least cost of the rows up to cell i. Each iteration below allows one more length.
+    best = below * cost
     previous = []
     for _ in range(min(count, len(below)) - 1):
-        # total[i, j]: cost if the longest length is cell i and the next shorter one cell j <= i.
+        # total[i, j]: cost if cell i is the longest length and cell j <= i the second longest.
         total = best[None, :] + (below[:, None] - below[None, :]) * cost[:, None]
         total[np.triu_indices(len(below), 1)] = np.inf
         previous.append(total.argmin(axis=1))
@@ -192,35 +210,40 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
 
 
 class Batches(abc.ABC):
-    """Base of the sources of batches. Equal seeds and steps give equal batches.
+    """Base class for batch sources. The seed and the step determine each batch.
 
-    NumPy's generator draws the order of an epoch from the seed and the epoch's number. Skipped
-    batches are never gathered, so that a run resumes at any step at once. NumPy gathers the batches
-    from ids, which may be memory-mapped, and tf.data prefetches them.
+    The seed and the epoch index seed the NumPy generator that shuffles an epoch. Resuming at a step
+    plans its epoch again but gathers no skipped batch, so a run resumes quickly. NumPy gathers each
+    batch from arrays of ids, which may be memory-mapped, and tf.data prefetches the batches.
     """
 
     steps_per_epoch: int
 
     @abc.abstractmethod
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
-        """Returns an epoch's batches in random order; for None every example once, in order."""
+        """Returns the batches of an epoch.
+
+        Args:
+            rng: generator that shuffles the epoch; `None` means every example once, in a fixed
+                order.
+        """
 
     @abc.abstractmethod
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Returns the arrays of a batch."""
+        """Gathers the arrays of a batch, a dict from name to array."""
 
     @property
     @abc.abstractmethod
     def element_spec(self) -> dict[str, tf.TensorSpec]:
-        """Specification of every batch."""
+        """Dtype and shape of each array in a batch; a dimension that varies is `None`."""
 
     def batches(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> Iterator[dict]:
-        """Yields batches as NumPy arrays, from a step on that counts from the start of epoch 0.
+        """Yields batches as dicts of NumPy arrays.
 
         Args:
-            seed: determines the order, together with the epoch.
-            start_step: number of the first batch.
-            repeat: whether further epochs follow without end.
+            seed: seed of the shuffling; each epoch has its own order.
+            start_step: index of the first batch, counted from the start of epoch 0.
+            repeat: whether to continue with further epochs forever.
         """
         epoch, offset = divmod(start_step, self.steps_per_epoch)
         while True:
@@ -230,7 +253,7 @@ class Batches(abc.ABC):
             epoch, offset = epoch + 1, 0
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
-        """Returns `batches` as a prefetched tf.data.Dataset of known cardinality."""
+        """Returns the batches of `batches` as a prefetched tf.data.Dataset of known cardinality."""
         left = self.steps_per_epoch - start_step % self.steps_per_epoch
         return _dataset(
             lambda: self.batches(seed, start_step, repeat),
@@ -239,17 +262,18 @@ class Batches(abc.ABC):
         )
 
     def evaluation_dataset(self) -> tf.data.Dataset:
-        """Returns every example once, in the order of `plan(None)`."""
+        """Returns a dataset with every example once, in the order of `plan(None)`."""
         plan = self.plan(None)
         return _dataset(lambda: map(self.gather, plan), self.element_spec, len(plan))
 
 
 def prefetched(dataset: tf.data.Dataset, steps: int) -> tf.data.Dataset:
-    """Prefetches a dataset, without tf.data's autotuning.
+    """Prefetches a dataset with tf.data's autotuning switched off.
 
-    The thread of the autotuning can miss the end of an iterator, which then waits for it: of 250
-    evaluations of 0.7 s, 55 ended half a second late, and longer ones up to a minute late. Without
-    it, prefetch buffers still grow, and maps use all processors.
+    At the end of an iterator, tf.data waits for its autotuning thread, which may notice the end
+    late. With autotuning, 55 of 250 evaluations of 0.7 s took half a second longer, and longer
+    evaluations took up to a minute longer. Without autotuning, prefetch buffers still grow, and
+    parallel maps still use all processors.
 
     Args:
         steps: number of batches, or `tf.data.UNKNOWN_CARDINALITY`.
@@ -266,15 +290,18 @@ def _dataset(make: Callable[[], Iterator], spec: dict, steps: int) -> tf.data.Da
 
 
 class ArrayBatches(Batches):
-    """Batches of examples that a function gathers: images, pieces of music, windows of a text.
+    """Batches of examples that a function gathers by index, such as images or windows of a text.
+
+    A shuffled epoch drops a last batch that would be smaller than B.
 
     Args:
         count: number of examples, N.
-        size: examples per batch, B. A shuffled epoch leaves out examples that fill no batch.
-        gather: function from numbers of examples `(B,)` to the arrays of a batch.
-        shapes: dtype and shape of each array by name.
-        lengths: `(N,)` lengths of the examples; a shuffled epoch then batches similar lengths.
-        shuffle: whether epochs are shuffled.
+        size: number of examples per batch, B.
+        gather: function from example indices `(B,)` to the arrays of a batch.
+        shapes: dict from the name of each array to its dtype and shape.
+        lengths: `(N,)` example lengths, by which a shuffled epoch groups similar examples into
+            batches; `None` means no grouping.
+        shuffle: whether to shuffle each epoch.
     """
 
     def __init__(
@@ -315,13 +342,14 @@ class ArrayBatches(Batches):
 
 @dataclasses.dataclass(frozen=True)
 class MixingConfig(Settings):
-    """Mixing rates of the tasks of one model.
+    """Mixing rates for training one model on several tasks.
 
-    A task of e examples has a rate proportional to min(e, K)^(1/T).
+    The rate of a task with e examples is proportional to min(e, K)^(1/T).
 
     Attributes:
-        limit: K, the most examples of a task that count; 1: all tasks have the same rate.
-        temperature: T; 1: rates proportional to the examples; greater values make them more equal.
+        limit: limit K on the number of examples of a task; 1 gives all tasks the same rate.
+        temperature: temperature T; 1 makes the rate proportional to min(e, K), and higher
+            temperatures make the rates more equal.
 
     References: Raffel et al. 2020 (T5), section 3.5.2.
     """
@@ -332,17 +360,25 @@ class MixingConfig(Settings):
     temperature: Annotated[float, Ge(1)] = 1.0
 
     def rates(self, counts: np.ndarray) -> np.ndarray:
-        """Rates, which add up to 1, of tasks with these numbers of examples, both `(T,)`."""
+        """Computes the mixing rates of N tasks.
+
+        Args:
+            counts: `(N,)` number of examples of each task.
+
+        Returns:
+            `(N,)` rates, which add up to 1.
+        """
         rates = np.minimum(counts, self.limit) ** (1.0 / self.temperature)
         return rates / rates.sum()
 
     def draws(self, tasks: np.ndarray) -> Draw:
-        """Returns a function that draws the N examples of an epoch by the rates.
+        """Returns a function that draws the N examples of an epoch at the mixing rates.
 
-        An example is repeated within an epoch only after all others of its task.
+        The function takes a NumPy generator and returns example indices `(N,)`. Within an epoch,
+        an example occurs twice only if every other example of its task occurs at least once.
 
         Args:
-            tasks: `(N,)` number of each example's task, from 0 on.
+            tasks: `(N,)` index of the task of each example.
         """
         members = [np.flatnonzero(tasks == task) for task in range(tasks.max() + 1)]
         rates = self.rates(np.array([len(own) for own in members]))
@@ -361,19 +397,20 @@ class MixingConfig(Settings):
 
 
 class BucketBatches(Batches):
-    """Batches of rows of ids with similar lengths, padded to the length of their bucket.
+    """Batches of token rows with similar lengths, padded to the length of a bucket.
 
-    An epoch has every example once; at most one batch is filled up with rows of padding.
+    Without `draw`, an epoch has every example once, and at most one batch contains rows of padding.
 
     Args:
-        rows: rows of ids, in one or several parts; every example has equally many rows in a part.
+        rows: token rows in one or several parts, such as source and target. Within a part, all
+            examples have the same number of rows.
         count: number of examples, N.
-        make_buckets: function from `row_lengths` to buckets.
-        others: arrays besides the ids that a model is trained on, for `fingerprint`.
-        indices: function that returns numbers `(N,)` of the examples for `evaluation_dataset`;
-            None: 0 to N - 1.
-        draw: function that draws the examples `(N,)` of a shuffled epoch, see `MixingConfig`; None:
-            each example once.
+        make_buckets: function from `row_lengths` to `Buckets`.
+        others: further arrays that affect training, such as labels; `fingerprint` covers them.
+        indices: function that returns the `(N,)` integers that identify the examples in
+            `evaluation_dataset`; `None` means 0 to N - 1.
+        draw: function from a NumPy generator to the example indices `(N,)` of a shuffled epoch, as
+            `MixingConfig.draws` returns; `None` means each example once.
     """
 
     def __init__(
@@ -403,7 +440,7 @@ class BucketBatches(Batches):
     def row_lengths(self) -> np.ndarray:
         """Length of the longest row of each example, `(N,)` int32.
 
-        It is not kept, because it takes 18 MB for 4.5 million pairs.
+        The array is computed on each access, because it takes 18 MB for 4.5 million pairs.
         """
         longest = np.zeros(self._count, np.int32)
         for part in self._rows:
@@ -417,12 +454,12 @@ class BucketBatches(Batches):
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """`(B, L)` of all possible batches, shortest first."""
+        """All batch shapes `(B, L)` that can occur, in ascending order of L."""
         return self.buckets.shapes
 
     @property
     def element_spec(self) -> dict[str, tf.TensorSpec]:
-        # From batches of padding. A dimension that differs between buckets is None.
+        # Gather one batch of padding per bucket. A dimension that differs between them is None.
         made = [self.gather(Batch(np.full(size, -1), length)) for size, length in self.shapes]
         spec = {}
         for name, array in made[0].items():
@@ -437,18 +474,19 @@ class BucketBatches(Batches):
             if len(self) >= _MANY:
                 return_freed_memory()
             return planned
-        # Drawn examples may fill more or fewer batches; every epoch has the same number of them.
+        # Drawn examples may fill more or fewer batches, but every epoch needs `steps_per_epoch`.
         lengths, batches = self.row_lengths, []
         while len(batches) < self.steps_per_epoch:
-            drawn = np.append(self._draw(rng), -1)  # so that index -1, padding, gives -1
+            drawn = np.append(self._draw(rng), -1)  # drawn[-1] == -1 keeps rows of padding
             planned = self.buckets.plan(lengths[drawn[:-1]], rng)
             batches += [Batch(drawn[rows], length) for rows, length in planned]
         return batches[: self.steps_per_epoch]
 
     def evaluation_dataset(self) -> tf.data.Dataset:
-        """Returns every example once, in ascending order of length.
+        """Returns a dataset with every example once, in ascending order of length.
 
-        Batches also have "index" `(B,)` int32, the example's number, -1 in rows of padding.
+        Batches also have "index" `(B,)` int32, the integer that identifies each example (see
+        `indices`). It is -1 in rows of padding.
         """
 
         def batches() -> Iterator[dict]:
@@ -463,41 +501,44 @@ class BucketBatches(Batches):
         return _dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the training data: ids, lengths and labels."""
+        """Computes the SHA-256 (hex) of the training data: ids, offsets and other arrays."""
         others = (array for array in self._others if array is not None)
         rows = (array for part in self._rows for array in part.arrays())
         return fingerprint(itertools.chain(rows, others))
 
     def padding_efficiency(self) -> float:
-        """Share of real tokens among the padded tokens of `evaluation_dataset`."""
+        """Returns the share of real tokens among all tokens in `evaluation_dataset`'s batches."""
         return self.real_tokens / (self._padded_tokens * self.rows_per_example)
 
     def summary(self) -> str:
-        """Describes the data in one line: examples, steps, share of real tokens, shapes."""
+        """Describes the data in one line: examples, steps, share of real tokens and shapes."""
         shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
         return (
-            f"{len(self):,} examples, {self.steps_per_epoch:,} steps an epoch, "
-            f"{self.padding_efficiency():.1%} of the padded tokens real, shapes {shapes}"
+            f"{len(self):,} examples, {self.steps_per_epoch:,} steps per epoch, "
+            f"{self.padding_efficiency():.1%} real tokens after padding, shapes {shapes}"
         )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedExamples:
-    """N tokenized examples of R rows each; R is 1 unless choices or sentences are compared.
+    """N tokenized examples of R rows each.
+
+    R is the number of choices in multiple choice, and the number of sentences in a set of sentences
+    whose embeddings are compared. Otherwise R is 1.
 
     Attributes:
-        rows: ids with special ones, without padding. Example n has the rows n R to n R + R - 1.
-        boundaries: `(N R,)` int64, first position of segment 1, or the row's length if it has one
-            text; None: batches have no segments.
-        labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 positions; `TokenRows` with a
-            label for each id; or None.
-        max_length: greatest length of a row.
-        count: R.
-        cls_last: whether a row's last id is [CLS], of segment 2.
-        language_id: language of all texts; batches have `language_ids` unless it is 0, the model's
-            first language.
-        characters: `(words, C)` int32, the characters of each word if ids are words; "token_ids" of
-            a batch are then `(B, L, C)`. None: ids are tokens.
+        rows: token ids with special ids and without padding. Example n has the R rows from n R on.
+        boundaries: `(N R,)` int64, first position of segment 1 in each row, which equals the length
+            of the row if the row has a single text; `None` means that batches have no segments.
+        labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 first and last position of
+            an answer; `TokenRows` with one label per token; or `None` without labels.
+        max_length: maximum number of ids in a row.
+        count: number of rows per example, R.
+        cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
+        language_id: language id of all texts. Batches have `language_ids` unless the id is 0.
+        characters: `(words, C)` int32, character ids of each word, for models that read words as
+            characters. Batches then have "token_ids" `(B, L, C)`. `None` means that `rows` holds
+            token ids.
         needs_labels: whether training needs labels.
     """
 
@@ -514,31 +555,36 @@ class EncodedExamples:
 
 
 class ExampleBatches(BucketBatches):
-    """Batches of `batch_size` tokenized examples; an epoch has ceil(N / batch_size) steps.
+    """Batches of B tokenized examples in an epoch of ceil(N / B) steps.
 
-    A batch has "token_ids" and, if there are segments, "segment_ids", `(B, L)` or `(B, R, L)`
-    int32; "weight" `(B,)` float32; and "label", `(B,)` int32 or float32, `(B, 2)` int32 or `(B, L)`
-    int32. Label and weight are 0 in rows of padding. If words are read by their characters, ids are
-    `(B, L, C)`, and "padding_mask" `(B, L)` int32 is 1 at words.
+    A batch is a dict of these arrays, with R rows per example:
+
+    - "token_ids" `(B, L)` int32, or `(B, R, L)` if R is above 1.
+    - "segment_ids" of the same shape, if the examples have segments.
+    - "weight" `(B,)` float32, 1 for examples and 0 for padding.
+    - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`; 0 for padding.
+
+    If the model reads words as characters, "token_ids" is `(B, L, C)`, and "padding_mask" `(B, L)`
+    int32 is 1 at words.
 
     Args:
-        encoded: the examples; batches of several sizes may share them.
-        batch_size: B.
-        shapes: most different lengths of batches.
+        encoded: the examples, which several `ExampleBatches` may share.
+        batch_size: number of examples per batch, B.
+        shapes: maximum number of different padded lengths.
     """
 
     def __init__(self, encoded: EncodedExamples, batch_size: int, shapes: int = 4):
         if batch_size < 1:
-            raise UserError(f"batch_size={batch_size} must be a whole number of at least 1")
+            raise UserError(f"batch_size={batch_size} is less than 1: give 1 or more")
         self.encoded = encoded
         labels = encoded.labels
         labels = labels.ids if isinstance(labels, TokenRows) else labels
 
         def make_buckets(row_lengths: np.ndarray) -> Buckets:
-            # A model with 100 learned positions has none for a batch of length 104.
+            # Rounding up must not exceed the positions of the model: 100 would become 104.
             best = choose_lengths(row_lengths, shapes, 8)
             lengths = [min(n, encoded.max_length) for n in best]
-            # A batch far larger than an epoch would be padding, and may not fit into memory.
+            # A batch far larger than an epoch would be mostly padding and may not fit into memory.
             most = 1 << len(row_lengths).bit_length()
             return Buckets.of_rows(lengths, min(batch_size, most))
 
@@ -552,12 +598,17 @@ class ExampleBatches(BucketBatches):
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
         if self.encoded.needs_labels and self.encoded.labels is None:
             raise UserError(
-                "these examples have no labels to learn from: train on a split that has them"
+                "these examples have no labels to learn from: train on a split with labels"
             )
         return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Labels of examples in a batch of length L: `(B,)`, `(B, 2)` or `(B, L)`."""
+        """Gathers the labels of a batch, `(B,)`, `(B, 2)` or `(B, L)`; 0 for padding.
+
+        Args:
+            rows: `(B,)` indices of the examples, -1 for padding.
+            length: padded length L.
+        """
         labels = self.encoded.labels
         if isinstance(labels, TokenRows):
             return labels.padded(rows, length)

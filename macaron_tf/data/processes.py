@@ -1,4 +1,4 @@
-"""Runs functions on chunks of a corpus in several processes, with the results in order."""
+"""Applies functions to items in several worker processes and returns the results in order."""
 
 import collections
 import contextlib
@@ -25,40 +25,41 @@ _ALONE = {  # one thread, no GPU
     "TF_NUM_INTRAOP_THREADS": "1",
     "TF_NUM_INTEROP_THREADS": "1",
 }
-_LIVES = 3  # workers that may die on an item before the work is given up
+_LIVES = 3  # number of workers that may die on the same item before an error is raised
 
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """A call of a function, and later its result or error."""
+    """A function call with its result or error, once the call is done."""
 
     function: Callable
     item: Any
     is_done: bool = False
     result: Any = None
     error: Exception | None = None
-    lost: int = 0  # workers that ended during this task
+    lost: int = 0  # number of workers that died during this task
 
 
 class Processes(contextlib.AbstractContextManager):
-    """Worker processes that apply functions to items; a context manager that ends them on exit.
+    """A pool of worker processes, and a context manager that kills the workers on exit.
 
-    A worker that is killed is replaced, and its item is processed again. Each worker has a pipe of
-    its own, whose reader notices a message that is cut off; with the shared queue of
-    `concurrent.futures` it would wait for the rest forever. Unlike multiprocessing's, workers do
-    not run the caller's script again, so it needs no `if __name__ == "__main__"`. Ctrl-C does not
-    reach the workers; they end when their parent does.
+    If a worker is killed, a new worker replaces it and processes its item again. Each worker has
+    its own pipe, so that this process notices when a killed worker has sent only half of a result.
+    With the shared queue of `concurrent.futures`, this process would wait forever. Unlike the
+    workers of `multiprocessing`, these workers do not import the caller's script, so that the
+    script needs no `if __name__ == "__main__"`. Ctrl-C does not reach the workers. They end when
+    their parent process ends.
 
     Args:
-        count: number of processes; 1: all work is done in this process.
-        context: first argument of every call, pickled once for each worker.
+        count: number of worker processes; 1 means that this process does all the work.
+        context: first argument of every function call, pickled once per worker.
     """
 
     def __init__(self, count: int, context: Any):
         self.count, self._context = count, context
         self._waiting: collections.deque[_Task] = collections.deque()
         self._workers: dict[connection.Connection, subprocess.Popen] = {}
-        self._tasks: dict[connection.Connection, _Task] = {}  # of the busy workers
+        self._tasks: dict[connection.Connection, _Task] = {}  # the task of each busy worker
 
     def __exit__(self, *error) -> None:
         for process in self._workers.values():
@@ -71,15 +72,17 @@ class Processes(contextlib.AbstractContextManager):
     ) -> Iterator[Result]:
         """Yields `function(context, item)` for each item, in the order of the items.
 
-        At most 2 `count` + 1 items are in progress. Several maps may share the workers, and the
-        results of one map may be the items of another.
+        At most 2 `count` + 1 items are in progress at a time. Several calls of `map` may run at the
+        same time, and the results of one call may be the items of another.
 
         Args:
-            function: at the top level of a module. Functions, items and results are pickled.
+            function: function defined at the top level of a module, so that it can be pickled.
+            items: items that can be pickled; the results must be picklable too.
 
         Raises:
-            UserError: three workers in succession died on the same item.
-            Exception: the first exception that the function raised, in the order of the items.
+            UserError: three workers died on the same item.
+            Exception: `function` raised an exception. If it raised several, the exception of the
+                earliest item is raised.
         """
         if self.count == 1:
             for item in items:
@@ -103,7 +106,11 @@ class Processes(contextlib.AbstractContextManager):
         return task.result
 
     def _exchange(self, timeout: float | None) -> None:
-        """Collects available results and hands out tasks; waits up to `timeout` for a result."""
+        """Hands out tasks and collects results.
+
+        Args:
+            timeout: maximum number of seconds to wait for a result; `None` means no limit.
+        """
         self._hand_out()
         for pipe in connection.wait(list(self._tasks), timeout):
             task = self._tasks.pop(pipe)
@@ -127,23 +134,23 @@ class Processes(contextlib.AbstractContextManager):
                 self._lose(pipe, task)
 
     def _lose(self, pipe: connection.Connection, task: _Task) -> None:
-        """Returns the task of a worker that died to the head of the waiting tasks."""
+        """Removes a worker that died, and puts its task back at the head of the waiting tasks."""
         self._remove(pipe)
         task.lost += 1
         if task.lost >= _LIVES:
             raise UserError(
-                f"{_LIVES} worker processes ended on the same part of the text, perhaps for want "
-                "of memory: give fewer --processes"
+                f"{_LIVES} worker processes died on the same part of the text, perhaps because "
+                "the machine ran out of memory: give a smaller number of --processes"
             )
         self._waiting.appendleft(task)
 
     def _add(self, count: int) -> None:
         """Starts workers as new programs, because TensorFlow does not survive a fork.
 
-        All import TensorFlow at the same time.
+        All new workers start before the first is used, so that they import TensorFlow in parallel.
         """
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-        # With our command's name in argv, the package imports neither Keras nor all models.
+        # If argv[0] is the name of our command, the package imports neither Keras nor the models.
         code = f"import sys; sys.argv[0] = {SCRIPT!r}; import macaron_tf.cli.program as program; "
         code += f"program.lean_imports(); from {__name__} import work; work(%d)"
         added = []
@@ -153,12 +160,12 @@ class Processes(contextlib.AbstractContextManager):
                 [sys.executable, "-c", code % theirs.fileno()],
                 env={**os.environ, **_ALONE, "PYTHONPATH": paths},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # out of Ctrl-C's reach
+                start_new_session=True,  # the terminal then does not send Ctrl-C to the worker
             )
-            theirs.close()  # only the worker's end remains, which closes with the worker
+            theirs.close()  # only the worker then holds this end, which closes when the worker ends
             added.append(pipe)
         for pipe in added:
-            with contextlib.suppress(OSError):  # if it has died, `_lose` handles it later
+            with contextlib.suppress(OSError):  # `_lose` handles a dead worker later
                 pipe.send(self._context)
 
     def _remove(self, pipe: connection.Connection) -> None:
@@ -168,7 +175,11 @@ class Processes(contextlib.AbstractContextManager):
 
 
 def work(descriptor: int) -> None:
-    """Main function of a worker: runs calls from a pipe until it is closed."""
+    """Runs the main loop of a worker: receives calls from a pipe until the pipe is closed.
+
+    Args:
+        descriptor: file descriptor of the worker's end of the pipe.
+    """
     pipe = connection.Connection(descriptor)
     with pipe, other_bar(), contextlib.suppress(EOFError, OSError):
         context = pipe.recv()

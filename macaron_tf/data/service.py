@@ -1,4 +1,4 @@
-"""Batches from a tf.data service, in another process or on another machine, in order."""
+"""Reads batches from a tf.data service in another process or on another machine, in order."""
 
 import contextlib
 import queue
@@ -14,37 +14,50 @@ import tensorflow as tf
 from macaron_tf.data.batches import prefetched
 from macaron_tf.errors import UserError
 
-_AWAY_SECONDS = 30.0  # a service restarts faster; TensorFlow itself would wait forever
-_SILENT_SECONDS = 600.0  # the first batch needs 2^16 rows to be read, perhaps over a network
-# The start of an HTTP/2 connection, which gRPC uses: the preface and an empty settings frame (type
-# 4). A live service answers with its settings; a hanging process connects but does not answer.
+_AWAY_SECONDS = 30.0  # a service restarts within this time; TensorFlow itself would wait forever
+_SILENT_SECONDS = 600.0  # the service may read 2^16 rows over a network before the first batch
+# gRPC uses HTTP/2. This is the start of a connection: the preface and an empty settings frame (type
+# 4). A live service answers with its own settings frame. A hanging process does not answer.
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-# TensorFlow's name for the first Python function of a process that becomes an operation.
+# TensorFlow registers the first Python function of a process under this name (`tf.py_function`).
 _FUNCTION = "pyfunc_0"
 
 
 @contextlib.contextmanager
 def offer(make: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
-    """Context in which datasets of other processes can call a Python function in this process.
+    """Registers a Python function that datasets from other processes can call in this process.
+
+    A dataset in another process calls the function by `offered`.
 
     Args:
-        make: function of a request and a number; `offered` calls it. It must be the process's first
-            Python function that becomes an operation.
+        make: function from a request and an integer to the arrays of a batch.
+
+    Raises:
+        RuntimeError: this process has already wrapped a Python function as a TensorFlow operation.
     """
-    with tf.Graph().as_default() as graph:  # it keeps the function alive
+    with tf.Graph().as_default() as graph:  # the graph keeps the function alive
         tf.numpy_function(make, [tf.constant(b""), tf.constant(0, tf.int64)], [tf.int32])
     [made] = [op for op in graph.get_operations() if op.type == "PyFunc"]
     if made.get_attr("token").decode() != _FUNCTION:
-        raise RuntimeError("another Python function became an operation before this one")
+        raise RuntimeError(
+            "this process has already wrapped a Python function as a TensorFlow operation: call "
+            "offer() before any other tf.numpy_function or tf.py_function"
+        )
     yield
 
 
 def offered(
     request: str, number: tf.Tensor, spec: Mapping[str, tf.TensorSpec]
 ) -> dict[str, tf.Tensor]:
-    """Calls `offer`'s function in the process of a service's worker, from a dataset's graph.
+    """Calls the function of `offer` from the graph of a dataset.
 
-    A dataset is sent as a graph; this operation in it finds the function by its name.
+    A tf.data service receives the dataset as a graph. The operation in the graph looks up the
+    function by name in the process of the service's worker.
+
+    Args:
+        request: first argument of the function.
+        number: second argument of the function, a scalar int64.
+        spec: dict from name to the specification of each array that the function returns.
     """
     kinds = [each.dtype for each in spec.values()]
     arrays = tf.raw_ops.PyFuncStateless(input=[request, number], token=_FUNCTION, Tout=kinds)
@@ -55,28 +68,28 @@ def offered(
 
 
 def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) -> tf.data.Dataset:
-    """Lets a tf.data service make a dataset's batches, in the same order.
+    """Computes the batches of a dataset in a tf.data service, and returns them in the same order.
 
-    `python -m experiments.data_service` starts a service. A service with one worker keeps the order
-    of the batches, if each iteration is a job that no other process reads. With several workers,
-    each makes all batches, which arrive in any order. Batches therefore carry their numbers, and a
-    wrong number ends the run: it shows a second worker, or a worker that was restarted and began
-    again. To use more machines, give each training process a service of its own.
+    `python -m experiments.data_service` starts a service with one worker, which keeps the order of
+    the batches. If a service had several workers, each worker would compute all batches, and the
+    batches would arrive in any order. A worker that restarts begins at the first batch again. To
+    detect both cases, each batch carries its index, and a wrong index ends the run. To use more
+    machines, start one service for each training process.
 
     Args:
-        dataset: made of TensorFlow operations and `offered`, because a Python generator cannot be
-            sent. The service must find its files under the same absolute paths.
-        addresses: HOST:PORT of the service; several, separated by commas, are assigned to the
-            training processes in turn.
-        process: number of this training process.
+        dataset: dataset built from TensorFlow operations and `offered`, without Python generators.
+            The service must find the dataset's files at the same absolute paths.
+        addresses: HOST:PORT of the service, or several separated by commas, which the training
+            processes use in turn.
+        process: index of this training process.
 
     Returns:
-        Dataset of equal structure and cardinality, which only this process reads. Iteration raises
-        a tf.errors.OpError if the service fails, is unreachable for half a minute, sends no batch
-        for ten minutes, or sends a wrong one; `service_error` explains it.
+        Dataset of the same structure and cardinality. Iteration raises a tf.errors.OpError if the
+        service fails, does not answer for half a minute, sends no batch for ten minutes, or sends a
+        batch with a wrong index. `service_error` converts this error to a `UserError`.
 
     Raises:
-        UserError: an address is malformed, or no dispatcher answers there.
+        UserError: the address is malformed, or no dispatcher answers at it.
     """
     listed = addresses.split(",")
     address = listed[process % len(listed)].strip()
@@ -88,7 +101,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
         served = dataset.enumerate().apply(distribute)
     except tf.errors.OpError as error:
         raise UserError(
-            f"the data service {address} does not take the batches: {_first_line(error)}"
+            f"the data service {address} does not accept the dataset ({_first_line(error)}): give "
+            "the address that the service printed when it started"
         ) from error
     watched = tf.data.Dataset.from_generator(
         lambda: _watched(served, address), output_signature=dataset.element_spec
@@ -97,15 +111,18 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
 
 
 def check_addresses(given: str | None) -> None:
-    """Calls `check_address` for each of several addresses, separated by commas."""
+    """Calls `check_address` for each address in a comma-separated list; `None` means no address."""
     for address in filter(None, map(str.strip, (given or "").split(","))):
         check_address(address)
 
 
 def check_address(address: str) -> None:
-    """Raises a UserError if an address is not HOST:PORT, or does not answer in five seconds."""
+    """Raises a UserError if an address is not HOST:PORT or no service answers in five seconds."""
     if not re.fullmatch(r"[^:/\s]+:\d{1,5}", address):
-        raise UserError(f"data service {address!r}: give HOST:PORT, such as localhost:5050")
+        raise UserError(
+            f"the address {address!r} of a data service is malformed: give HOST:PORT, such as "
+            "localhost:5050"
+        )
     host, port = address.split(":")
     try:
         with socket.create_connection((host, int(port)), timeout=5) as connection:
@@ -120,15 +137,16 @@ def check_address(address: str) -> None:
 
 
 def service_error(error: tf.errors.OpError) -> UserError | None:
-    """The UserError to raise for a failed service; None if `error` has another cause."""
+    """Returns the UserError to raise for a failed service; `None` if `error` has another cause."""
     found = re.search(r"UserError: (.*the data service .*)", error.message)
     return UserError(found[1]) if found else None
 
 
 def _watched(served: tf.data.Dataset, address: str) -> Iterator:
-    """Yields batches while the service is alive.
+    """Yields the batches of `served`; raises a UserError if the service fails or does not answer.
 
-    TensorFlow's reader would wait forever for a dead service, so it runs in a thread of its own.
+    TensorFlow waits forever for a dead service. A separate thread therefore reads the batches, and
+    this generator checks the service while it waits for that thread.
     """
     ready: queue.Queue = queue.Queue(maxsize=1)
     stopped = threading.Event()
@@ -149,26 +167,31 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
         while (item := _next(ready, address)) is not None:
             if isinstance(item, tf.errors.OpError):
                 raise UserError(
-                    f"the data service {address} failed ({_first_line(item)}): see what it says, "
-                    "start it again, then give the same command again"
+                    f"the data service {address} failed ({_first_line(item)}): read its output, "
+                    "start it again, then run the same command again"
                 ) from item
             number, batch = item
             if number != expected:
                 raise UserError(
-                    f"the data service {address} gave batch {number} instead of {expected}: it "
-                    "has more than one worker, or a worker was restarted; start it again with one "
-                    "worker, then give the same command again"
+                    f"the data service {address} sent batch {number} instead of {expected}, so it "
+                    "has several workers, or its worker was restarted: start the service again "
+                    "with one worker, then run the same command again"
                 )
             expected += 1
             yield batch
     finally:
         stopped.set()
         with contextlib.suppress(queue.Empty):
-            ready.get_nowait()  # lets a reader that waits for room continue and end
+            ready.get_nowait()  # frees a place in the queue, so that the reading thread can end
 
 
 def _next(ready: queue.Queue, address: str):
-    """Returns the reader's next item; raises a UserError if the service is away or silent."""
+    """Returns the next item of the reading thread.
+
+    Raises:
+        UserError: the service does not answer for `_AWAY_SECONDS`, or sends no batch for
+            `_SILENT_SECONDS`.
+    """
     began = answered = time.monotonic()
     while True:
         try:
@@ -180,18 +203,21 @@ def _next(ready: queue.Queue, address: str):
             answered = now
         if now - answered > _AWAY_SECONDS:
             raise UserError(
-                f"the data service {address} is gone: start it again, then give the same command "
-                "again"
+                f"the data service {address} does not answer any more: start it again, then run "
+                "the same command again"
             )
         if now - began > _SILENT_SECONDS:
             raise UserError(
-                f"the data service {address} made no batch in {now - began:.0f} seconds: check "
-                "that it has a worker that this machine can reach, then give the same command again"
+                f"the data service {address} sent no batch in {now - began:.0f} seconds: check "
+                "that it has a worker that this machine can reach, then run the same command again"
             )
 
 
 def _first_line(error: tf.errors.OpError) -> str:
-    """The message of a UserError, or TensorFlow's reason without names of graph nodes."""
+    """Returns the message of a UserError inside `error`, or TensorFlow's own message.
+
+    TensorFlow's message is cut to its first line, at most 200 characters, without node names.
+    """
     if found := re.search(r"UserError: (.*)", error.message):
         return found[1]
     return re.sub(r"\{\{.*?\}\} *|\[Op:.*", "", error.message.strip()).splitlines()[0][:200]

@@ -1,4 +1,4 @@
-"""Stores a tokenized parallel corpus on disk as memory-mapped shards of a fixed number of pairs."""
+"""Stores a tokenized parallel corpus on disk in memory-mapped shards of 32,768 pairs each."""
 
 import concurrent.futures
 import dataclasses
@@ -21,23 +21,25 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
 FORMAT = 3  # increase it if the layout or the meaning of the files changes
-SHARD_PAIRS = 1 << 15  # pairs read per shard; part of the format, because resuming relies on it
-_OTHER_FILES = 256  # files that a process opens besides the shards
-_INDEX = "index.json"  # written last, with the number of shards and the fingerprint of their rows
+# Number of pairs read per shard. This is part of the format, because a resumed run skips shards.
+SHARD_PAIRS = 1 << 15
+_OTHER_FILES = 256  # number of files that a process may open besides the shards
+_INDEX = "index.json"  # written last, with the number of shards and the fingerprint of all rows
 
 Pairs = Sequence[tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenizedPairs:
-    """A tokenized parallel corpus, whose rows are ids and EOS.
+    """A tokenized parallel corpus. Each row has the token ids of one side of a pair, then EOS.
 
     Attributes:
-        source, target: rows of each side; row n of one belongs to row n of the other.
-        index_parts: an int64 array for each shard, the number of each row's pair before cleaning.
-        removed: number of pairs that were left out, by reason.
-        fingerprint: SHA-256 (hex) of the rows; "": not computed.
-        folder: folder of the shards; "": the rows are only in memory.
+        source, target: rows of each side; row n of `target` is the translation of row n of
+            `source`.
+        index_parts: one int64 array per shard, the index of each row's pair before cleaning.
+        removed: dict from each reason for removal to the number of pairs removed for that reason.
+        fingerprint: SHA-256 (hex) of the rows; "" if it was not computed.
+        folder: folder of the shards; "" if the rows are only in memory.
     """
 
     source: TokenRows | JoinedRows
@@ -51,7 +53,7 @@ class TokenizedPairs:
     def joined(
         cls, parts: Sequence["TokenizedPairs"], fingerprint: str = "", folder: str = ""
     ) -> "TokenizedPairs":
-        """Joins parts of a corpus without copying their arrays."""
+        """Joins parts of a corpus without copying the token ids."""
         if len(parts) == 1:
             return dataclasses.replace(parts[0], fingerprint=fingerprint, folder=folder)
         return cls(
@@ -65,7 +67,7 @@ class TokenizedPairs:
 
     @property
     def indices(self) -> np.ndarray:
-        """`(rows,)` int64, the arrays of `index_parts` concatenated."""
+        """Index of each row's pair before cleaning, `(rows,)` int64."""
         return np.concatenate(self.index_parts)
 
 
@@ -74,11 +76,11 @@ class Chunk:
     """The pairs of one shard before they are tokenized.
 
     Attributes:
-        number: number of the shard, from 0.
-        first: number of its first pair in the corpus.
+        number: index of the shard.
+        first: index of the first pair of the shard in the corpus.
         pairs: N pairs.
-        repeated: `(N,)` bool, True if a pair equals an earlier one, so that it is left out; None:
-            repeated pairs are kept.
+        repeated: `(N,)` bool, True for each pair to remove because it equals an earlier pair;
+            `None` means that repeated pairs are kept.
     """
 
     number: int
@@ -94,45 +96,46 @@ def prepare(
     count: Callable[[], int | None],
     processes: int | None = None,
 ) -> TokenizedPairs:
-    """Opens a tokenized corpus; tokenizes the shards that are missing or damaged.
+    """Opens a tokenized corpus, and first tokenizes every shard that is missing or damaged.
 
-    The shards do not depend on the number of processes. If the process is killed, the same call
-    skips the complete shards and continues. If another process prepares the same corpus, the call
-    waits for it.
+    The content of the shards does not depend on the number of processes. If the process is killed,
+    the next call continues with the shards that are missing. If another process is preparing the
+    same corpus, this call waits for that process.
 
     Args:
-        folder: folder of the shards, used for this source, vocabulary and settings only, because
-            shards in it are not compared with them.
+        folder: folder of the shards. Each source, vocabulary and set of settings needs its own
+            folder, because this function does not check what the shards were made from.
         chunks: function that reads the source from its beginning.
-        tokenize: function that tokenizes a chunk; it is pickled if there are several chunks.
-        count: function that returns the number of pairs in the source, or None if it is not known.
-        processes: number of processes that tokenize; None: the number of cores.
+        tokenize: function that tokenizes a chunk. It must be picklable if there are several chunks.
+        count: function that returns the number of pairs in the source, or `None` if the number is
+            unknown.
+        processes: number of processes that tokenize; `None` means the number of CPU cores.
 
     Raises:
-        UserError: the shards cannot be written, or are damaged again after writing.
+        UserError: the shards cannot be written, or are damaged right after they were written.
     """
     if tokens := open_tokens(folder):
         return tokens
     with only_writer(folder, "tokenizing", wait=True):
-        tokens = open_tokens(folder)  # another process may have written it in the meantime
+        tokens = open_tokens(folder)  # another process may have written the shards in the meantime
         if not tokens:
             _write(folder, chunks, tokenize, count(), processes or os.cpu_count() or 1)
-            # Map it again: this frees the pages that were read for the fingerprint.
+            # Mapping the shards again frees the pages that were read for the fingerprint.
             tokens = open_tokens(folder)
             return_freed_memory()
     if not tokens:
         raise UserError(
-            f"{folder} was damaged right after it was written: set MACARON_TF_CACHE to a folder on "
-            "another disk"
+            f"files in {folder} were damaged right after they were written: set MACARON_TF_CACHE "
+            "to a folder on another disk"
         )
     return tokens
 
 
 def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
-    """Writes the shards that are missing or damaged, then the index; see `prepare`."""
+    """Writes the shards that are missing or damaged, then the index (see `prepare`)."""
     for left in folder.glob(".tmp-*"):  # files of a killed process
         left.unlink(missing_ok=True)
-    return_freed_memory()  # of the lines that a vocabulary was trained on just before
+    return_freed_memory()  # a vocabulary may just have been trained on the lines of the corpus
     count = 0
     with Progress("tokenizing", "pairs", total) as progress:
 
@@ -160,7 +163,7 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
 
 
 def _write_shard(context: tuple[pathlib.Path, Callable], chunk: Chunk) -> int:
-    """Tokenizes a chunk, writes its shard, and returns the chunk's number of pairs."""
+    """Tokenizes a chunk and writes its shard; returns the number of pairs in the chunk."""
     folder, tokenize = context
     save_tokens(_shard(folder, chunk.number), tokenize(chunk))
     return len(chunk.pairs)
@@ -171,7 +174,7 @@ def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
-    """Opens a finished corpus; returns None if it is missing, unfinished or damaged."""
+    """Opens a finished corpus; returns `None` if the corpus is missing, unfinished or damaged."""
     try:
         record = storage.read_json(folder / _INDEX, shards=int, fingerprint=str)
         count, digest = record["shards"], record["fingerprint"]
@@ -182,7 +185,7 @@ def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
 
 
 def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
-    """Maps the shards of a corpus into memory; None if one is missing or damaged."""
+    """Maps the shards of a corpus into memory; returns `None` if one is missing or damaged."""
     _allow_open_files(count, folder)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         parts = list(threads.map(load_tokens, (_shard(folder, i) for i in range(count))))
@@ -191,31 +194,31 @@ def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
 
 
 def _allow_open_files(count: int, folder: pathlib.Path) -> None:
-    """Raises the limit of open files of this process, because every mapped file stays open.
+    """Increases this process's limit on open files, because every mapped file stays open.
 
-    30 million pairs exceed the usual limit, 1,024.
+    The usual limit of 1,024 files is too low for 30 million pairs.
 
     Raises:
-        UserError: the hard limit is too low.
+        UserError: the operating system's hard limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _OTHER_FILES
     if 0 <= hard < wanted:
         raise UserError(
-            f"{folder} has {count} files, but this process may open only {hard}: raise "
-            f"`ulimit -Hn` to {wanted}"
+            f"{folder} has {count} files, but this process may open only {hard}: raise the limit "
+            f"with `ulimit -Hn {wanted}`"
         )
     if 0 <= soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
-    """Writes a shard as two files, PATH.tokens and then PATH.json, each atomically."""
+    """Writes a shard as two files, PATH.tokens and then PATH.json. Each write is atomic."""
     source, target = tokens.source, tokens.target
-    # Arrays of 8-byte numbers come first, so that all arrays are aligned.
+    # The int64 arrays come first, so that all arrays are aligned.
     arrays = {"source_offsets": source.offsets, "target_offsets": target.offsets}
     arrays |= {"indices": tokens.indices, "source_ids": source.ids, "target_ids": target.ids}
-    mend = "make room or set MACARON_TF_CACHE to another folder, then give the same command again"
+    mend = "make room or set MACARON_TF_CACHE to another folder, then run the same command again"
     with storage.renamed_aside(f"{path}.tokens", mend) as aside:
         with open(aside, "wb") as file:
             for array in arrays.values():
@@ -228,7 +231,11 @@ def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
 
 
 def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
-    """Maps a shard of `save_tokens` into memory; None if it is missing or its SHA-256 differs."""
+    """Maps a shard into memory that `save_tokens` wrote.
+
+    Returns:
+        The shard; `None` if a file is missing or cannot be read, or if the SHA-256 differs.
+    """
     try:
         record = storage.read_json(f"{path}.json", arrays=dict, removed=dict)
         if storage.file_digest(f"{path}.tokens") != record["sha256"]:

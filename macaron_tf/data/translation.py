@@ -1,4 +1,4 @@
-"""Translation data: cleans, tokenizes, caches and batches sentence pairs in a few static shapes."""
+"""Cleans, tokenizes and caches sentence pairs, and batches them in a few static shapes."""
 
 import dataclasses
 import functools
@@ -39,15 +39,14 @@ from macaron_tf.text.token_rows import TokenRows
 
 @dataclasses.dataclass(frozen=True)
 class CleaningConfig(Settings):
-    """Limits on training pairs. Words are separated by white space.
+    """Length limits that remove training pairs. Words are separated by white space.
 
     Attributes:
-        min_length: least number of words on each side.
-        max_length: greatest number of words on each side; None: no limit.
-        max_ratio: greatest ratio of the longer to the shorter side in words; None: no limit.
-        deduplicate: whether only the first of equal pairs is kept.
-        max_tokens: greatest number of tokens on each side, with EOS; it is also the length of the
-            longest batches.
+        min_length: minimum number of words on each side of a pair.
+        max_length: maximum number of words on each side of a pair; `None` means no limit.
+        max_ratio: maximum ratio of the longer to the shorter side in words; `None` means no limit.
+        deduplicate: whether to keep only the first of several equal pairs.
+        max_tokens: maximum number of tokens on each side of a pair, including EOS.
     """
 
     section: ClassVar[str] = "cleaning"
@@ -61,20 +60,21 @@ class CleaningConfig(Settings):
     def check(self) -> None:
         if self.max_length is not None and self.max_length < self.min_length:
             raise self.error(
-                f"max_length={self.max_length} is less than min_length={self.min_length}: raise it"
+                f"max_length={self.max_length} is less than min_length={self.min_length}: "
+                "raise max_length"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class BpeDropoutConfig(Settings):
-    """BPE-dropout for training: each pair occurs `copies` times, each time tokenized differently.
+    """BPE-dropout for training data.
 
-    An epoch is then `copies` passes over the pairs.
+    Each pair occurs `copies` times in an epoch, each time with another random tokenization.
 
     Attributes:
-        dropout: probability that a merge is skipped; 0: no BPE-dropout.
-        copies: number of samples of each pair.
-        seed: seed of the samples.
+        dropout: probability of skipping a BPE merge; 0 means no BPE-dropout.
+        copies: number of random tokenizations of each pair in an epoch.
+        seed: seed of the random tokenizations.
     """
 
     section: ClassVar[str] = "sampling"
@@ -85,21 +85,23 @@ class BpeDropoutConfig(Settings):
 
     def check(self) -> None:
         if self.copies > 1 and not self.dropout:
-            raise self.error(f"copies={self.copies} needs a dropout above 0: set it, or copies=1")
+            raise self.error(
+                f"copies={self.copies} needs a dropout above 0: set dropout, or give copies=1"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchingConfig(Settings):
-    """Shapes of batches.
+    """Size and shapes of batches.
 
     Attributes:
-        max_tokens: greatest rows times padded length of a batch, on one side.
-        shapes: greatest number of different batch shapes.
-        length_multiple: padded lengths are multiples of this number. On Multi30k with 8 shapes, the
-            share of real tokens is 87.6% with multiples of 2, 85.6% with 4 and 77.0% with 8, which
-            suits TPUs.
-        row_multiple: the rows of a batch are rounded down to a multiple of this number. With 8, up
-            to 8 replicas can share a batch, and rows fit the tiles of accelerators.
+        max_tokens: maximum number of padded tokens per batch (rows times padded length), on the
+            source side and on the target side each.
+        shapes: maximum number of different batch shapes.
+        length_multiple: number that divides every padded length. On Multi30k with 8 shapes, the
+            share of real tokens is 87.6% with 2, 85.6% with 4 and 77.0% with 8. TPUs prefer 8.
+        row_multiple: number that divides the number of rows per batch. With 8, a batch divides
+            evenly among 2, 4 or 8 replicas and fits the tiles of accelerators.
     """
 
     section: ClassVar[str] = "batching"
@@ -111,14 +113,18 @@ class BatchingConfig(Settings):
 
 
 class Repeats:
-    """Finds repeated pairs in a corpus; keeps a hash of 16 bytes for each pair so far."""
+    """Detector of repeated pairs, which keeps a hash of 16 bytes for each distinct pair."""
 
     def __init__(self):
-        # Sorted and distinct. The first one is less than all hashes.
+        # Sorted, distinct hashes. The first entry, zero, is a sentinel below all hashes.
         self._digests = np.zeros(1, "S16")
 
     def among(self, pairs: Pairs) -> np.ndarray:
-        """Adds the next N pairs; returns `(N,)` bool, True if a pair equals an earlier one."""
+        """Adds the next N pairs of the corpus and finds the repeated ones.
+
+        Returns:
+            `(N,)` bool, True for each pair that equals an earlier pair of this or a previous call.
+        """
         texts = ("\t".join(pair).encode("utf-8", "surrogatepass") for pair in pairs)
         digests = [hashlib.blake2b(text, digest_size=16).digest() for text in texts]
         distinct, first = np.unique(np.array(digests, "S16"), return_index=True)
@@ -133,16 +139,18 @@ class Repeats:
 def clean_pairs(
     pairs: Pairs, config: CleaningConfig, repeated: np.ndarray | None = None
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Selects the (source, target) lines that are within the limits on words.
+    """Selects the (source, target) pairs that are within the limits on words.
 
     Args:
         pairs: N pairs.
-        repeated: `(N,)` bool, True for pairs to remove because they equal an earlier one; None:
-            repeated pairs are kept.
+        config: the limits; `max_tokens` and `deduplicate` are not used here.
+        repeated: `(N,)` bool, True for each pair to remove because it equals an earlier pair;
+            `None` means that repeated pairs are kept.
 
     Returns:
-        Indices of the kept pairs, int64, ascending; and the number of removed pairs by the first
-        reason that applies: "empty", "too short", "too long", "ratio" or "duplicate".
+        Ascending int64 indices of the kept pairs, and a dict from each reason ("empty", "too
+        short", "too long", "ratio" and "duplicate") to the number of removed pairs. A pair counts
+        only for the first reason that applies.
     """
     counts = dict.fromkeys(("empty", "too short", "too long", "ratio", "duplicate"), 0)
     kept = []
@@ -166,18 +174,18 @@ def clean_pairs(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairTokenizer:
-    """Cleans pairs in the vocabulary's two languages and tokenizes them to ids and EOS."""
+    """Function that cleans and tokenizes pairs in the first two languages of a vocabulary."""
 
     vocabulary: PieceVocabulary
     cleaning: CleaningConfig
     sampling: BpeDropoutConfig
 
     def __call__(self, chunk: Chunk) -> TokenizedPairs:
-        """Tokenizes a chunk. With several copies, all pairs are followed by all pairs again.
+        """Tokenizes a chunk. With several copies, all rows of copy 1 precede all rows of copy 2.
 
         Returns:
-            The rows. `removed` has the reasons of `clean_pairs`, and "no token" and "too many
-            tokens", which count the rows of all copies.
+            Rows of token ids and EOS. `removed` has the reasons of `clean_pairs`, and also "no
+            token" and "too many tokens". The last two count each copy of a pair separately.
         """
         indices, removed = clean_pairs(chunk.pairs, self.cleaning, chunk.repeated)
         copies, sides = self.sampling.copies, []
@@ -193,7 +201,7 @@ class PairTokenizer:
         indices = np.tile(indices, copies)
         least = np.minimum(sides[0].lengths, sides[1].lengths)
         most = np.maximum(sides[0].lengths, sides[1].lengths)
-        # A row with only EOS is empty.
+        # A row of one id has only EOS.
         empty, long = least < 2, most > self.cleaning.max_tokens
         removed["no token"] = int(empty.sum())
         removed["too many tokens"] = int((long & ~empty).sum())
@@ -206,7 +214,7 @@ class PairTokenizer:
     ) -> TokenRows:
         if not self.sampling.dropout:
             return self.vocabulary.encode_rows(lines, language)
-        # Each side, copy and chunk has its own seed.
+        # Each combination of side, copy and chunk has its own seed.
         numbers = [side, copy, chunk] if chunk else [side, copy]
         [seed] = np.random.SeedSequence([self.sampling.seed, *numbers]).generate_state(1)
         rows = self.vocabulary.sample_lines(lines, self.sampling.dropout, int(seed), language)
@@ -214,16 +222,25 @@ class PairTokenizer:
 
 
 def _counted(removed: dict[str, int]) -> str:
-    """Describes the numbers of removed pairs, as in "removed: 3 empty, 1 ratio"."""
+    """Describes how many pairs were removed and why, as in "removed: 3 empty, 1 ratio"."""
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in removed.items() if count)
     return f"removed: {reasons}" if reasons else "none removed"
 
 
 class TranslationData(BucketBatches):
-    """Batches of a tokenized parallel corpus, with as many rows as the token budget allows.
+    """Batches of a tokenized parallel corpus.
 
-    A batch has "source" `(B, L)` int32 and "target" `(B, L)` int32, rows of ids and EOS. Batches
-    for evaluation also have "index", the number of each pair before cleaning.
+    A batch has "source" `(B, L)` int32 and "target" `(B, L)` int32, padded rows of token ids and
+    EOS. B is as large as `batching.max_tokens` allows. Evaluation batches also have "index"
+    `(B,)` int32, the index of each pair before cleaning.
+
+    Args:
+        tokens: the tokenized corpus.
+        batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
+        draw: function that draws the pairs of an epoch, as in `BucketBatches`.
+
+    Raises:
+        UserError: the corpus has no pair.
     """
 
     def __init__(
@@ -237,7 +254,8 @@ class TranslationData(BucketBatches):
         self.batching = batching
         if not len(tokens.source):
             raise UserError(
-                f"no pair to batch ({_counted(tokens.removed)}): check the pairs or the limits"
+                f"there is no pair left to batch ({_counted(tokens.removed)}): check the pairs or "
+                "relax the limits of cleaning"
             )
         super().__init__(
             [tokens.source, tokens.target],
@@ -265,19 +283,24 @@ class TranslationData(BucketBatches):
         tfds: Tfds | None = None,
         processes: int | None = None,
     ) -> "TranslationData":
-        """Cleans and tokenizes a split, or opens its tokens from the cache.
+        """Cleans and tokenizes a split of a parallel corpus, or opens its tokens from the cache.
 
-        See `macaron_tf.data.token_shards.prepare`.
+        The cache is a folder of shards that `macaron_tf.data.token_shards.prepare` writes.
 
         Args:
-            source, split, tfds: see `stream_pairs`; the languages are those of the vocabulary.
-            target_split: split to read the targets from, up to the length of the shorter one; the
-                two sides are then not translations of each other. None: `split`.
-            sampling: BPE-dropout, for training; None: no BPE-dropout.
-            processes: number of processes that tokenize; None: the number of cores.
+            source, split, tfds: as in `stream_pairs`.
+            vocabulary: vocabulary of both sides, whose first two languages are the source language
+                and the target language.
+            target_split: split that the target sides come from; `None` means `split`. If it
+                differs from `split`, sources and targets are not translations of each other, and
+                the longer split is cut to the number of pairs in the shorter one.
+            cleaning: limits on pairs; `None` means the defaults of `CleaningConfig`.
+            batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
+            sampling: BPE-dropout for training data; `None` means no BPE-dropout.
+            processes: number of processes that tokenize; `None` means the number of CPU cores.
 
         Raises:
-            UserError: see `stream_pairs`; also if no pair is left after cleaning.
+            UserError: `stream_pairs` raised it, or no pair is left after cleaning.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
         places = [
@@ -285,7 +308,7 @@ class TranslationData(BucketBatches):
             for name in dict.fromkeys((split, target_split or split))
         ]
         if tfds and tfds.download:
-            count_pairs(*places[0])  # downloads a missing set
+            count_pairs(*places[0])  # downloads the set if it is missing
 
         def fingerprint() -> str:
             return "".join(source_fingerprint(*place) for place in places)
@@ -297,7 +320,7 @@ class TranslationData(BucketBatches):
             return ((one[0], other[1]) for one, other in sides)
 
         found = fingerprint()
-        # The vocabulary's hash covers the normalization.
+        # The hash of the vocabulary also covers its normalization.
         settings = [dataclasses.asdict(cleaning), dataclasses.asdict(sampling)]
         record = [FORMAT, SHARD_PAIRS, found, vocabulary.hash, settings]
         name = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
@@ -308,7 +331,7 @@ class TranslationData(BucketBatches):
             for number, pairs in enumerate(in_chunks(texts(), SHARD_PAIRS)):
                 if fingerprint() != found:
                     raise UserError(
-                        f"{source} changed while it was read: give the same command again"
+                        f"{source} changed while it was read: run the same command again"
                     )
                 repeated = repeats.among(pairs) if cleaning.deduplicate else None
                 yield Chunk(number, number * SHARD_PAIRS, pairs, repeated)
@@ -338,11 +361,13 @@ class TranslationData(BucketBatches):
         batching: BatchingConfig | None = None,
         draws: Callable[[np.ndarray], Draw] | None = None,
     ) -> "TranslationData":
-        """Cleans and tokenizes pairs in the vocabulary's languages, without a cache.
+        """Cleans and tokenizes pairs in memory, without the cache.
 
         Args:
-            draws: function from the numbers `(N,)` of the pairs that remain after cleaning to
-                `draw` of `BucketBatches`; None: each pair occurs once in an epoch.
+            pairs: (source, target) pairs in the first two languages of `vocabulary`.
+            draws: function from the indices `(N,)` of the pairs that remain after cleaning to the
+                argument `draw` of `BucketBatches`; `None` means that each pair occurs once per
+                epoch.
         """
         cleaning = cleaning or CleaningConfig()
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
@@ -356,14 +381,14 @@ class TranslationData(BucketBatches):
 
     @property
     def target_tokens(self) -> int:
-        """Number of target tokens in an epoch, with EOS; the loss is computed on all of them."""
+        """Number of target tokens in an epoch, including EOS. The loss covers all of them."""
         return self.tokens.target.size
 
     def fingerprint(self) -> str:
         return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
-        """Describes the data in one line: pairs, removed pairs, tokens, steps, padding, shapes."""
+        """Describes the data in one line: pairs, tokens, steps, share of real tokens and shapes."""
         examples, rest = super().summary().split(" examples, ")
         return (
             f"{examples} pairs ({_counted(self.tokens.removed)}), {self.source_tokens:,} source "
@@ -381,11 +406,12 @@ class TranslationData(BucketBatches):
     ) -> tf.data.Dataset:
         """Returns the batches of `dataset(seed, start_step)`, gathered by a tf.data service.
 
-        The service reads the shards that `build` wrote, so that it needs them at the same path.
+        The service reads the shards that `build` wrote, which must have the same path on its
+        machine.
 
         Args:
-            addresses, process: see `through_service`.
-            seed, start_step: see `Batches.dataset`.
+            addresses, process: as in `through_service`.
+            seed, start_step: as in `Batches.batches`.
         """
         batching = dataclasses.asdict(self.batching)
         record = {"folder": self.tokens.folder, "batching": batching, "seed": seed}
@@ -396,11 +422,11 @@ class TranslationData(BucketBatches):
 
 
 def served_batch(request: bytes, step: int) -> list[np.ndarray]:
-    """Returns the source and target of a step; runs in the tf.data service.
+    """Returns the "source" and "target" arrays of one batch; runs in the tf.data service.
 
     Args:
-        request: JSON of `TranslationData.served`.
-        step: number of the batch, counted from the start of epoch 0.
+        request: JSON that `TranslationData.served` sent.
+        step: index of the batch, counted from the start of epoch 0.
     """
     data, _ = _requested(request)
     epoch, offset = divmod(int(step), data.steps_per_epoch)
@@ -409,12 +435,12 @@ def served_batch(request: bytes, step: int) -> list[np.ndarray]:
 
 @functools.lru_cache(maxsize=4)
 def _requested(request: bytes) -> tuple[TranslationData, int]:
-    """Opens the data of a request; also returns its seed."""
+    """Opens the data that a request names; returns the data and the seed of the request."""
     record = json.loads(request)
     tokens = open_tokens(pathlib.Path(record["folder"]))
     if tokens is None or tokens.fingerprint != record["fingerprint"]:
         raise UserError(
-            f"the tokenized text {record['folder']} is not on this machine, or differs: set "
+            f"the tokenized text {record['folder']} is not on this machine or differs: set "
             "MACARON_TF_CACHE to a folder that both machines share"
         )
     return TranslationData(tokens, BatchingConfig(**record["batching"])), record["seed"]
@@ -422,6 +448,6 @@ def _requested(request: bytes) -> tuple[TranslationData, int]:
 
 @functools.lru_cache(maxsize=8)
 def _epoch(request: bytes, epoch: int) -> Sequence[Batch]:
-    """Plans the batches of an epoch of a request."""
+    """Plans the batches of one epoch of the data that a request names."""
     data, seed = _requested(request)
     return data.plan(np.random.default_rng([seed, epoch]))

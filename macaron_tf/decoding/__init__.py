@@ -1,7 +1,8 @@
-"""Decoding: beam search, sampling, generation and scoring.
+"""Decoding: beam search, sampling, text generation and scoring.
 
-`beam_search`, `sample` and `generate` work on a step function; `translate_ids` and `score_ids` on
-an encoder-decoder; `LineTranslator`, `TextGenerator`, `SequenceGenerator` and `TextScorer` on text.
+`beam_search`, `sample` and `generate` take a step function. `translate_ids` and `score_ids` take an
+encoder-decoder and token ids. `LineTranslator`, `TextGenerator`, `SequenceGenerator` and
+`TextScorer` take text.
 """
 
 from macaron_tf.decoding.back_translation import BackTranslationObjective

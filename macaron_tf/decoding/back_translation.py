@@ -1,4 +1,4 @@
-"""Unsupervised translation (XLM): denoising and back-translation."""
+"""Unsupervised machine translation (XLM): denoising and back-translation."""
 
 import dataclasses
 from typing import ClassVar
@@ -19,16 +19,19 @@ _SIDES = ("source", "target")
 
 @dataclasses.dataclass(frozen=True)
 class BackTranslationObjective(DenoisingObjective):
-    """Learns translation from unpaired texts of two languages.
+    """Unsupervised translation objective, which trains on unpaired texts of two languages.
 
-    A training batch has unrelated texts `source (B, S)` and `target (B, T)`. The network learns to
-    restore each text from a noised copy, and from its own greedy translation into the other
-    language, made without dropout before the update. The loss is the mean over the tokens of these
-    four tasks. An evaluation batch holds pairs, and its loss is that of translation.
+    A training batch has unrelated texts `source (B, S)` and `target (B, T)`. For each text, the
+    network learns two tasks, denoising and back-translation. In denoising, the network reconstructs
+    the text from a noised copy. In back-translation, the network first translates the text into the
+    other language by greedy search without dropout. Then it learns to translate the result back to
+    the text. The loss is the mean cross-entropy over the tokens of these four tasks. An evaluation
+    batch has paired texts, and the loss is that of a `TranslationObjective`.
 
     Attributes:
-        label_smoothing: see `TranslationObjective`.
-        length: the greatest S and T. Translations have at most 1.3 times a text's tokens plus 5.
+        label_smoothing: probability that is spread evenly over the whole vocabulary.
+        length: maximum of S and T in tokens. A back-translation also has at most 1.3 times the
+            text's length plus 5 tokens.
 
     References: Conneau and Lample 2019 (XLM), section 4.2; Lample et al. 2018, "Phrase-Based &
     Neural Unsupervised Machine Translation", section 3.
@@ -39,10 +42,7 @@ class BackTranslationObjective(DenoisingObjective):
     learns: ClassVar[str] = "back_translation"
 
     def preparation(self, spec, masking, vocabulary):
-        """Returns the function that adds `noised_source` and `noised_target` to a batch.
-
-        The vocabulary needs a [MASK].
-        """
+        """Returns a function that adds `noised_source` and `noised_target` to a batch."""
         corrupted = self.corruption(vocabulary, self.length)
 
         def noised(batch: Batch, seed: tf.Tensor) -> Batch:
@@ -55,7 +55,7 @@ class BackTranslationObjective(DenoisingObjective):
                 text = tf.ensure_shape(text, (None, self.length))
                 source, _ = corrupted(text, tf.stack([seed[0], 2 * seed[1] + number]))
                 source = source[:, :width]
-                # Inserted masks may make a text longer: it is cut before its EOS.
+                # Inserted mask tokens may make a text longer. Cut the text, but keep an EOS.
                 last = tf.where(source[:, -1:] == PAD, PAD, EOS)
                 found[f"noised_{side}"] = tf.concat([source[:, :-1], last], axis=1)
             return found
@@ -74,8 +74,8 @@ class BackTranslationObjective(DenoisingObjective):
             max_length=self.length,
         )
         found = []
-        # The language ids that the encoder reads and the decoder writes: 0 and 1 to translate from
-        # the source's language to the target's, 1 and 0 in the other direction.
+        # The ids of the encoder's and the decoder's language are 0 and 1 for translation from the
+        # source language to the target language, and 1 and 0 for the opposite direction.
         for number, side in enumerate(_SIDES):
             text = batch[side]
             translator = Backward(network) if number else network

@@ -1,4 +1,7 @@
-"""Batched beam search inside the graph, over any step function with a cache."""
+"""Batched beam search in a TensorFlow graph, for any step function with a cache.
+
+B is the batch size, K the beam size, T the maximum output length, and V the vocabulary size.
+"""
 
 import dataclasses
 import math
@@ -18,16 +21,16 @@ NEVER = float("-inf")
 
 @dataclasses.dataclass(frozen=True)
 class LengthLimits(Settings):
-    """Limits of the length of an output, in tokens with the final EOS.
+    """Limits of the output length, in tokens including the final EOS.
 
-    A sentence's limit is min(max_length, ceil(max_length_ratio * source length) +
-    max_length_offset). The default is that of Vaswani et al. 2017, source length + 50.
+    The maximum output length for a sentence is min(max_length, ceil(max_length_ratio * source
+    length) + max_length_offset). The default is source length + 50, as in Vaswani et al. 2017.
 
     Attributes:
-        max_length_ratio: factor of the source length in a sentence's limit.
-        max_length_offset: tokens added to the scaled source length.
-        max_length: upper bound of every sentence's limit.
-        min_length: fewest tokens of an output before its EOS.
+        max_length_ratio: factor of the source length in the maximum output length.
+        max_length_offset: number of tokens added to the scaled source length.
+        max_length: upper bound of the maximum output length.
+        min_length: minimum number of tokens before EOS.
     """
 
     section: ClassVar[str] = "decoding"
@@ -45,19 +48,21 @@ class LengthLimits(Settings):
 
 
 def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
-    """The limits of the outputs' lengths, at least 1; see `LengthLimits`.
+    """Computes the maximum output lengths, which are at least 1; see `LengthLimits`.
 
     Args:
-        source: `(B, S)` int32, PAD after EOS.
+        source: `(B, S)` int32, source ids of length S, with PAD after EOS.
+        config: the length settings.
 
     Returns:
-        T, the limit of the batch, and `(B,)` int32, the limit of each sentence, which does not
-        depend on padding. If S is static, as XLA requires, T is a Python int computed from S, else
-        a scalar int32 computed from the longest sentence.
+        T, the maximum output length of the batch, and the maximum output length of each sentence,
+        `(B,)` int32. The sentences' values do not depend on padding. T is a Python int computed
+        from S if S is static, as under XLA. Otherwise, T is an int32 scalar computed from the
+        longest sentence.
     """
     lengths = tf.reduce_sum(tf.cast(source != PAD, tf.int32), axis=1)
     limits = tf.math.ceil(config.max_length_ratio * tf.cast(lengths, tf.float32))
-    # In int64, because int32 may overflow; 2^33 plus any offset is beyond every limit.
+    # Computed in int64, because int32 may overflow. 2^33 plus any offset exceeds every max_length.
     limits = tf.cast(tf.minimum(limits, 2.0**33), tf.int64) + config.max_length_offset
     limits = tf.cast(tf.clip_by_value(limits, 1, config.max_length), tf.int32)
     if source.shape[1] is None:
@@ -68,17 +73,20 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearchConfig(LengthLimits):
-    """Settings of beam search; the default length penalty is that of Vaswani et al. 2017.
+    """Settings of beam search. The default length penalty is that of Vaswani et al. 2017.
 
     Attributes:
-        beam_size: live hypotheses per sentence, K.
-        length_penalty: alpha; a hypothesis has the score log P / penalty(length).
-        length_penalty_name: the penalty: "gnmt", ((5 + length) / 6) ** alpha (Wu et al. 2016, eq.
-            14); "fairseq", length ** alpha; or "none", 1.
-        n_best: hypotheses returned per sentence, at most `beam_size`.
-        stopping: when the search of a sentence stops. "exact": when no live hypothesis can still
-            enter the n best. "complete": also when `beam_size` hypotheses have ended (fairseq's
-            rule; with `beam_size` 1 it is greedy search).
+        beam_size: number of live hypotheses per sentence. Beam size 1 with `stopping="complete"` is
+            greedy search.
+        length_penalty: exponent alpha of the length penalty. The score of a hypothesis is
+            log P / penalty(length).
+        length_penalty_name: formula of the length penalty. `"gnmt"` is
+            ((5 + length) / 6) ** alpha (Wu et al. 2016, eq. 14), `"fairseq"` is length ** alpha,
+            and `"none"` is 1.
+        n_best: number of hypotheses returned per sentence, at most `beam_size`.
+        stopping: rule that ends the search for a sentence. `"exact"` ends the search when no live
+            hypothesis can still enter the n best. `"complete"`, fairseq's rule, also ends the
+            search when `beam_size` hypotheses have ended.
     """
 
     beam_size: Count = 4
@@ -94,18 +102,31 @@ class BeamSearchConfig(LengthLimits):
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
-    """The divisor of log P, at least 1, for lengths with EOS; see `BeamSearchConfig`."""
+    """Computes the divisor of log P, see `BeamSearchConfig`.
+
+    Args:
+        length: output lengths with EOS, of any shape.
+        name: name of the formula, `"gnmt"`, `"fairseq"` or `"none"`.
+        alpha: exponent of the length penalty.
+
+    Returns:
+        float32 of the same shape, 1 or more.
+    """
     length = tf.cast(length, tf.float32)
     if name == "none" or alpha == 0:
         return tf.ones_like(length)
     penalty = (length if name == "fairseq" else (5.0 + length) / 6.0) ** alpha
-    return tf.minimum(penalty, 1e30)  # log P / infinity * infinity is NaN
+    return tf.minimum(penalty, 1e30)  # because log P / infinity * infinity is NaN
 
 
 def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
-    """Shape invariants of a `tf.while_loop` for its initial values, a nested structure.
+    """Returns the shape invariants of a `tf.while_loop`.
 
-    Axes of size 0 may grow. Axis 0 may change unless `fixed_rows`.
+    Axes of initial size 0 may grow in the loop.
+
+    Args:
+        values: initial values of the loop variables, a nested structure of tensors.
+        fixed_rows: whether the size of axis 0 stays constant.
     """
 
     def shape(x):
@@ -116,13 +137,13 @@ def loop_shapes(values: Any, fixed_rows: bool = True) -> Any:
 
 
 class _State(NamedTuple):
-    index: tf.Tensor  # scalar int32, the position that is filled next
+    index: tf.Tensor  # scalar int32, the next output position
     tokens: tf.Tensor  # (B, K) int32, the last token of each live hypothesis
     live_ids: tf.Tensor  # (B, K, T) int32
-    live_log_probs: tf.Tensor  # (B, K) float32, best first; -inf: no hypothesis
+    live_log_probs: tf.Tensor  # (B, K) float32, best first; -inf means no hypothesis
     ended_ids: tf.Tensor  # (B, K, T) int32
-    ended_scores: tf.Tensor  # (B, K) float32, best first; -inf: no hypothesis
-    final: tf.Tensor  # (B,) bool, whether the sentence's ended hypotheses are final
+    ended_scores: tf.Tensor  # (B, K) float32, best first; -inf means no hypothesis
+    final: tf.Tensor  # (B,) bool, whether the search for the sentence has ended
     cache: Any
 
 
@@ -138,42 +159,44 @@ def beam_search(
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
-    """Finds the n best outputs of each sentence by beam search.
+    """Finds the n best outputs for each sentence by beam search.
 
-    At each step the continuations of the K live hypotheses are ranked. Those that end with EOS and
-    rank among the first K join the sentence's pool, which keeps the K ended hypotheses with the
-    best log P / penalty(length). The K best of the others stay live. At a sentence's limit only EOS
-    may follow, so every output ends with EOS and its log P is the model's own.
+    At each step, the search ranks all continuations of the K live hypotheses. A hypothesis that
+    ends with EOS and ranks among the best K continuations joins the sentence's pool. The pool keeps
+    the K ended hypotheses with the best log P / penalty(length). The K best continuations without
+    EOS become the live hypotheses. When the maximum length is reached, only EOS is allowed, so
+    every output ends with EOS, and its log P includes the EOS.
 
-    A sentence is final when no live hypothesis can enter its n best. The bound is exact: log P only
-    falls and the penalty only grows with length, so a live hypothesis never exceeds
-    log P / penalty(limit). With `config.stopping == "complete"`, a sentence is also final when K
-    hypotheses have ended. The pool of a final sentence does not change any more, so that results do
-    not depend on the other sentences of the batch.
+    The search for a sentence ends when no live hypothesis can enter the n best. Log P only falls
+    with length, and the penalty only grows. The score of a live hypothesis is therefore at most
+    log P / penalty(maximum length). With `config.stopping == "complete"`, the search also ends when
+    K hypotheses have ended. The result for a sentence does not depend on the other sentences of the
+    batch.
 
-    The search works with static shapes under XLA, and with unknown B and T in a SavedModel. If T is
-    not a Python int, final sentences are removed from the batch.
+    The function works under XLA, with static shapes, and in a SavedModel with unknown B and T. If
+    `max_length` is not a Python int, sentences whose search has ended are removed from the batch.
 
     Args:
-        step_fn: `(tokens (B, K) int32, index scalar int32, context, cache) ->
-            (logits (B, K, V), cache)`. `tokens` are at position `index` of the decoder's input,
-            which begins with BOS.
-        context: dictionary passed to `step_fn`. Tensors `(B, ...)`, nested, are under "rows"; the
-            other entries are shared by all sentences.
-        cache: nested structure of tensors `(B, K, ...)`. Steps keep their shapes, except that axes
-            of initial size 0 may grow.
+        step_fn: function `(tokens (B, K) int32, index scalar int32, context, cache) ->
+            (logits (B, K, V), cache)`, where `tokens` are at position `index` of the decoder's
+            input. The input begins with BOS.
+        context: dict passed to `step_fn`. The entry `"rows"` is a nested structure of tensors
+            `(B, ...)`. All sentences share the other entries.
+        cache: nested structure of tensors `(B, K, ...)`, with constant shapes, except that axes of
+            initial size 0 may grow. Beam search reorders the tensors along axis 1.
         batch_size: B.
-        config: see `BeamSearchConfig`.
-        max_length: T, the positions of the output; a Python int under XLA.
-        limits: `(B,)` int32, each sentence's greatest length with EOS; None: T for all.
-        vocabulary_size: ids from this one on are never produced; None: V.
-        prefix: ids that the decoder reads before BOS, at the first indices. A cache of fixed size
-            needs room for them.
+        config: the search settings.
+        max_length: T, the maximum output length; a Python int under XLA.
+        limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
+        vocabulary_size: number of ids that can be produced; `None` means V.
+        prefix: ids that the decoder reads before BOS, at positions from 0. A cache of fixed size
+            needs room for the prefix.
 
     Returns:
-        With N = `config.n_best`, best first: "ids" `(B, N, T)` int32, ended by EOS, then PAD;
-        "scores" `(B, N)` float32, log P / penalty; "log_probs" `(B, N)` float32; "lengths" `(B, N)`
-        int32, with EOS. Missing outputs are PAD, -inf, -inf and 0.
+        Dict of four tensors for the N = `config.n_best` outputs, best first. `"ids"` `(B, N, T)`
+        int32 has EOS and then PAD at the end. `"scores"` `(B, N)` float32 is log P / penalty,
+        `"log_probs"` `(B, N)` float32 is log P, and `"lengths"` `(B, N)` int32 includes EOS. If
+        fewer than N outputs were found, the missing ones have PAD, -inf, -inf and 0.
     """
     beams = config.beam_size
     limits = tf.fill([batch_size], max_length) if limits is None else limits
@@ -189,8 +212,8 @@ def beam_search(
         scores, parents, tokens, eos_scores = _continuations(
             logits, state.live_log_probs, vocabulary_size
         )
-        # EOS must be among the K best continuations, as in fairseq. This makes beam size 1 greedy
-        # and keeps poor early endings out of the pool.
+        # As in fairseq, a hypothesis may only end if EOS is among the K best continuations. This
+        # makes beam size 1 greedy and keeps improbable early endings out of the pool.
         threshold = tf.math.top_k(tf.concat([scores, eos_scores], 1), beams)[0][:, -1:]
         last = state.index + 1 >= limits
         ends = (eos_scores >= threshold) & (state.index >= config.min_length) | last[:, None]
@@ -216,7 +239,7 @@ def beam_search(
         )
 
     nothing = tf.fill([batch_size, beams, max_length], PAD)
-    # All K start equal. All but the first get -inf, or they would stay copies of each other.
+    # All but the first of the K initial hypotheses get -inf. Otherwise they would remain copies.
     start = tf.tile(tf.constant([[0.0] + [NEVER] * (beams - 1)]), [batch_size, 1])
     state = _State(
         index=tf.constant(0),
@@ -228,7 +251,7 @@ def beam_search(
         final=tf.fill([batch_size], False),
         cache=cache,
     )
-    empty = state  # axes of size 0 here may grow
+    empty = state  # gives the axes of size 0, which may grow
     for position, number in enumerate(prefix):
         read = tf.fill(tf.shape(state.tokens), number)
         _, cache = step_fn(read, tf.constant(position), context, cache)
@@ -249,12 +272,18 @@ def beam_search(
 def _until_few_live(
     step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, few, like: _State
 ) -> _State:
-    """Runs steps until at most `few` sentences are not final.
+    """Runs steps until the search continues for at most `few` sentences.
 
     Args:
+        step: function that runs one step.
+        state: the initial state.
+        context: see `beam_search`.
+        limits: see `beam_search`.
+        max_length: T, the maximum number of steps.
+        few: number of sentences at which the loop ends.
         like: state whose axes of size 0 may grow.
     """
-    # Plain tuples: outside a graph, tf.while_loop returns no other type.
+    # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
     values = tf.while_loop(
         lambda *values: tf.math.count_nonzero(~_State(*values).final, dtype=tf.int32) > few,
         lambda *values: tuple(step(_State(*values), context, limits)),
@@ -268,10 +297,13 @@ def _until_few_live(
 def _dropping_final(
     step: Callable, state: _State, context: dict, limits: tf.Tensor, max_length, empty: _State
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Runs steps until all sentences are final; returns ended ids `(B, K, T)` and scores `(B, K)`.
+    """Runs steps until the search for all sentences has ended.
 
-    Final sentences are removed whenever they are a quarter of the batch. Removing copies all
-    tensors once, and a step with a growing cache copies them twice.
+    As soon as the search has ended for a quarter of the batch, these sentences are removed. The
+    removal copies all tensors once. A step with a growing cache copies all tensors twice.
+
+    Returns:
+        The ended hypotheses, ids `(B, K, T)` int32 and scores `(B, K)` float32.
     """
 
     def part(rows, state, own, limits, ended_ids, ended_scores):
@@ -303,23 +335,24 @@ def _dropping_final(
 def _continuations(
     logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Finds the K best continuations without EOS, and each hypothesis's log-probability with EOS.
+    """Finds the K best continuations without EOS, and the log-probability of EOS after each beam.
 
-    Top-k runs on the raw logits, and only its results become log-probabilities; log_softmax would
-    need a `(B, K, V)` tensor. The result is exact, because at most K continuations of a hypothesis
-    can be among the K best of all.
+    Top-k runs on the logits, and only the selected logits are converted to log-probabilities. This
+    avoids a `(B, K, V)` tensor of log-probabilities. The result is exact, because at most K
+    continuations of one hypothesis can be among the K best of all hypotheses.
 
     Args:
         logits: `(B, K, V)`.
-        log_probs: `(B, K)`, log P of the hypotheses so far.
+        log_probs: `(B, K)`, log P of the live hypotheses.
         vocabulary_size: see `beam_search`.
 
     Returns:
-        Scores, best first, parent hypotheses, tokens, and scores with EOS, all `(B, K)`.
+        Four `(B, K)` tensors: log P of the best continuations in descending order, indices of their
+        parent hypotheses, their last tokens, and log P of each live hypothesis followed by EOS.
     """
     beams, size = logits.shape[1:]
     real_size = size if vocabulary_size is None else vocabulary_size
-    # Enough for K to remain without PAD, BOS, EOS and the vocabulary's padding.
+    # At least K candidates remain after removing PAD, BOS, EOS and ids that cannot be produced.
     count = min(size, beams + 3 + size - real_size)
     logits = tf.cast(logits, tf.float32)
     # (B K, C) -> (B, K, C)
@@ -337,16 +370,25 @@ def _continuations(
     return scores, best // count, tokens, logits[:, :, EOS] + base[:, :, 0]
 
 
-# Candidate widths W of the groups of columns in `top_k`; V is usually a multiple of 8.
+# Group widths W that `top_k` tries. V is usually a multiple of 8.
 _GROUP_WIDTHS = (64, 32, 16, 8)
 
 
 def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns what `tf.math.top_k` returns for `(N, V)`, with V static; of ties the lower index.
+    """Computes `tf.math.top_k` of a matrix faster than TensorFlow.
 
-    The k largest values lie in the k groups of columns with the largest maxima. Maxima are
-    vectorized and selections are not: 128 rows of 10,000 take 1.2 ms instead of 4.2. All tensors
-    have rank 2, because XLA would sort a whole tensor of rank 3 (213 ms).
+    The columns are divided into groups. The k largest values of a row lie in the k groups with the
+    largest maxima. Computing maxima is vectorized on CPUs and selecting the largest values is not,
+    so 128 rows of 10,000 take 1.2 ms instead of 4.2 ms. The inputs of `tf.math.top_k` have rank 2,
+    because XLA fully sorts a tensor of rank 3 (213 ms).
+
+    Args:
+        scores: `(N, V)`, V static.
+        k: number of values per row.
+
+    Returns:
+        The k largest values of each row in descending order and their indices, both `(N, k)`. Of
+        equal values, the one with the lower index comes first.
     """
     size = scores.shape[1]
     width = next((w for w in _GROUP_WIDTHS if size % w == 0 and size // w >= k), None)
@@ -354,7 +396,7 @@ def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.math.top_k(scores, k)
     grouped = tf.reshape(scores, [-1, size // width, width])  # (N, V / W, W)
     _, groups = tf.math.top_k(tf.reduce_max(grouped, axis=-1), k)
-    groups = tf.sort(groups, axis=-1)  # (N, k), so that equal scores stay in order
+    groups = tf.sort(groups, axis=-1)  # (N, k), keeps equal scores in the order of their indices
     candidates = tf.reshape(tf.gather(grouped, groups, batch_dims=1), [-1, k * width])
     values, best = tf.math.top_k(candidates, k)
     return values, tf.gather(groups, best // width, batch_dims=1) * width + best % width

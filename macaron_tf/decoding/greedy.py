@@ -1,4 +1,4 @@
-"""Greedy search on JAX, for validations during a training on the JAX engine."""
+"""Greedy search on Keras's JAX backend, for validation during training."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,30 +13,37 @@ from macaron_tf.decoding.beam_search import LengthLimits, target_limits
 from macaron_tf.distribution.mesh import whole
 from macaron_tf.special_ids import BOS, EOS, PAD
 
-# Sources are padded to multiples of these, because each shape is compiled.
+# The batch size and the source length are padded to multiples of these, because JAX compiles the
+# search once per shape.
 _ROWS, _LENGTH = 16, 16
 
 
 class GreedySearch:
-    """Decodes the likeliest token at each step, until EOS or the limit of the output's length.
+    """Greedy search with an encoder-decoder, compiled by JAX.
+
+    At each step, the search takes the most probable token, until EOS or the length limit.
 
     Args:
-        model: see `macaron_tf.decoding.translator.translate_ids`.
-        pieces: ids from this one on are never produced.
-        limits: limits of the outputs' lengths.
+        model: encoder-decoder, see `macaron_tf.decoding.translator.translate_ids`.
+        pieces: number of ids in the vocabulary. Larger ids are never produced.
+        limits: limits of the output length.
     """
 
     def __init__(self, model: Any, pieces: int, limits: LengthLimits):
         self.model = model
         self.pieces = pieces
         self.limits = limits
-        # Replicated, so that every process of a mesh can read all outputs.
+        # The outputs are replicated, so that every process of a mesh can read them.
         self._search = jax.jit(self._outputs, static_argnames="room", out_shardings=whole())
 
     def __call__(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Decodes batches of `source (B, S)` and an unused seed; yields `beam_search`'s outputs."""
+        """Yields the outputs of each batch, in the form of `beam_search` with `n_best=1`.
+
+        Args:
+            batches: pairs of source ids `(B, S)` and a seed, which greedy search ignores.
+        """
         for source, _ in batches:
             count, length = source.shape
             source = np.pad(source, [(0, -count % _ROWS), (0, -length % _LENGTH)])

@@ -1,4 +1,7 @@
-"""Sampling: stateless random draws, continuing prompts, and sampling from an encoder-decoder."""
+"""Sampling from language models and encoder-decoders, with stateless random draws.
+
+B is the batch size, K the number of samples per input, and V the vocabulary size.
+"""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -15,14 +18,16 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 
 @dataclasses.dataclass(frozen=True)
 class DrawSettings(Settings):
-    """Settings of sampling a token: temperature, then top-k, then top-p.
+    """Settings for sampling a token. Temperature, top-k and top-p are applied in this order.
 
     Attributes:
-        temperature: divisor of the logits; 0: greedy search.
-        top_k: number of most probable tokens that are kept; 0: all.
-        top_p: probability p of nucleus sampling (Holtzman et al. 2020): only the smallest set of
-            most probable tokens that reaches p is kept; 1: all.
-        num_samples: K, the independent samples of each input.
+        temperature: divisor of the logits; 0 means greedy search.
+        top_k: number of most probable tokens that can be drawn; 0 means no limit.
+        top_p: probability p of nucleus sampling. Only the smallest set of most probable tokens with
+            a total probability of at least p can be drawn; 1 means no limit.
+        num_samples: number of independent samples per input.
+
+    References: Holtzman et al. 2020 (nucleus sampling).
     """
 
     section: ClassVar[str] = "decoding"
@@ -35,19 +40,20 @@ class DrawSettings(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class SamplingConfig(LengthLimits, DrawSettings):
-    """Settings of sampling from an encoder-decoder."""
+    """Settings for sampling from an encoder-decoder."""
 
 
 @dataclasses.dataclass(frozen=True)
 class GenerationConfig(DrawSettings):
-    """Settings of continuing a text with a language model; sample k uses the seed + k.
+    """Settings for continuing a text with a language model.
 
     Attributes:
-        max_tokens: most new tokens, with the token that ends the text.
-        min_tokens: new tokens before the text may end.
+        max_tokens: maximum number of new tokens, including the token that ends the text.
+        min_tokens: minimum number of new tokens before the token that ends the text.
     """
 
-    max_tokens: Annotated[int, Ge(1), Le(2**30)] = 128  # int32 holds the sum with a prompt's
+    # The limit of 2^30 keeps the sum of prompt and new tokens within int32.
+    max_tokens: Annotated[int, Ge(1), Le(2**30)] = 128
     min_tokens: Natural = 0
 
     def check(self) -> None:
@@ -64,16 +70,18 @@ _PARITY = 0x1BD11BDA
 def threefry(
     key: tuple[tf.Tensor, tf.Tensor], counter: tuple[tf.Tensor, tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Threefry-2x32 with 20 rounds: 64 random bits for each key and counter.
+    """Computes 64 random bits for each key and counter with Threefry-2x32-20.
 
-    TensorFlow's stateless draws take one seed for a whole tensor, and XLA draws other bits. Here
-    each element has its own seed, so that a text's draws do not depend on its batch.
+    TensorFlow's stateless random ops take one seed for a whole tensor, and their bits differ under
+    XLA. Here, each element has its own key, so a text's draws do not depend on the other texts of
+    the batch.
 
     Args:
-        key, counter: two uint32 words each, of shapes that broadcast.
+        key: pair of uint32 tensors.
+        counter: pair of uint32 tensors, whose shapes broadcast with the shapes of `key`.
 
     Returns:
-        Two uint32 words of the common shape.
+        Pair of uint32 tensors of the broadcast shape.
 
     References: Salmon et al. 2011, section 3.2.
     """
@@ -91,43 +99,52 @@ def threefry(
 
 
 def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-    """Uniform draws: equal seed, stream and position give equal draws.
+    """Draws uniform random numbers that depend only on the seed, stream and position.
 
     Args:
-        seeds: (..., 2) int, the two words of a seed.
-        streams, positions: int32, of shapes that broadcast with `seeds[..., 0]`.
+        seeds: `(..., 2)` int, the two 32-bit words of each seed.
+        streams: int32, indices of random streams. The shape broadcasts with `seeds[..., 0]`.
+        positions: int32, positions in the streams. The shape broadcasts with `seeds[..., 0]`.
 
     Returns:
-        float32 in [0, 1), multiples of 2^-23, of the common shape.
+        float32 in [0, 1), multiples of 2^-23, of the broadcast shape.
     """
     words = [tf.bitcast(tf.cast(x, tf.int32), tf.uint32) for x in (seeds, streams, positions)]
     bits, _ = threefry((words[0][..., 0], words[0][..., 1]), (words[2], words[1]))
-    # 23 bits: with u < 1 - 2^-23 a product u * total is below total in float32 too.
+    # Keep 23 bits. The product u * total is then below `total` in float32 too.
     kept = tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32))
     return tf.cast(tf.bitcast(kept, tf.int32), tf.float32) * 2.0**-23
 
 
 class Controls(NamedTuple):
-    """`temperature`, `top_k` and `top_p` of `DrawSettings`: numbers, or a tensor `(B,)` by row."""
+    """Values of `temperature`, `top_k` and `top_p`, see `DrawSettings`.
+
+    The values are either three Python numbers for all rows or three tensors `(B,)`, one number per
+    row.
+    """
 
     temperature: float | tf.Tensor = 1.0
     top_k: int | tf.Tensor = 0
     top_p: float | tf.Tensor = 1.0
 
 
-# The least temperature and top-p. Smaller ones have the same effect, only the likeliest token is
-# kept, but division by them may overflow.
+# Lower bound of temperature and top-p. Smaller values would also keep only the most probable token,
+# but the division by a smaller temperature may overflow.
 _LEAST = 1e-10
 
 
 def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
-    """Applies temperature (above 0), top-k and top-p; excluded tokens become -inf.
+    """Applies temperature, top-k and top-p to logits, and sets excluded tokens to -inf.
 
-    Tokens that tie with the last one kept are kept as well.
+    Tokens with the same logit as the last kept token are also kept.
 
     Args:
-        logits: (B, K, V) float32, or (..., V) with numbers in `controls`; -inf where a token is
-            excluded already.
+        logits: `(B, K, V)` float32, -inf at tokens that are already excluded. If the values of
+            `controls` are Python numbers, the shape may be `(..., V)`.
+        controls: the settings, with a temperature above 0.
+
+    Returns:
+        Logits of the same shape, divided by the temperature.
     """
     if tf.is_tensor(controls.temperature):
         return _filtered_by_row(logits, controls)
@@ -137,17 +154,21 @@ def filter_logits(logits: tf.Tensor, controls: Controls | DrawSettings) -> tf.Te
         least = tf.math.top_k(logits, controls.top_k)[0][..., -1:]
         logits = tf.where(logits < least, NEVER, logits)
     if controls.top_p < 1:
-        # After top-k no more than k can be kept, so only they need sorting.
+        # After top-k, at most k tokens remain, so only k tokens are sorted.
         ordered, _ = tf.math.top_k(logits, min(controls.top_k or size, size))
         before = tf.cumsum(tf.nn.softmax(ordered), axis=-1, exclusive=True)
-        # The first token whose predecessors reach p is out; the most probable one never is.
+        # Exclude the tokens after the first ones whose total probability reaches p. The most
+        # probable token is always kept.
         kept = tf.where(before < max(controls.top_p, _LEAST), ordered, float("inf"))
         logits = tf.where(logits < tf.reduce_min(kept, -1, keepdims=True), NEVER, logits)
     return logits
 
 
 def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
-    """`filter_logits` with controls by row. One sort of all tokens serves both filters."""
+    """Applies `filter_logits` with one temperature, top-k and top-p per row.
+
+    Both filters use the same sort of all tokens.
+    """
     temperature, top_k, top_p = (x[:, None, None] for x in controls)  # (B, 1, 1)
     logits = logits / tf.clip_by_value(temperature, _LEAST, 1.0 / _LEAST)
     ordered = tf.sort(logits, axis=-1, direction="DESCENDING")  # (B, K, V)
@@ -160,13 +181,17 @@ def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
 
 
 def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
-    """Draws a token from each row of logits, `(B, K)` int32.
+    """Draws a token for each sample by inverse transform sampling.
 
-    It inverts the cumulative distribution, which needs one uniform number per token instead of V.
+    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick needs V.
 
     Args:
-        logits: (B, K, V) float32; -inf where a token is excluded.
-        uniform: (B, K) float32 in [0, 1); the same number draws the same token.
+        logits: `(B, K, V)` float32, -inf at excluded tokens.
+        uniform: `(B, K)` float32 in [0, 1).
+        controls: the settings. At temperature 0, the most probable token is taken.
+
+    Returns:
+        `(B, K)` int32, token ids.
     """
     best = tf.argmax(logits, axis=-1, output_type=tf.int32)
     by_row = tf.is_tensor(controls.temperature)
@@ -178,27 +203,30 @@ def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSetting
         controls = controls._replace(temperature=heat)
     weights = tf.nn.softmax(filter_logits(logits, controls))
     total = tf.cumsum(weights, axis=-1)
-    # The first token whose cumulative share exceeds u, which never has weight 0.
+    # Index of the first token whose cumulative probability exceeds u. Its weight is above 0.
     drawn = tf.reduce_sum(tf.cast(total <= uniform[..., None] * total[..., -1:], tf.int32), -1)
-    drawn = tf.where(total[..., -1] > 0, drawn, best)  # a total of NaN draws token 0
+    # If `total` is NaN, take the argmax, because the comparison above would give token 0.
+    drawn = tf.where(total[..., -1] > 0, drawn, best)
     return tf.where(greedy, best, drawn) if by_row else drawn
 
 
 PrefillFunction = Callable[[tf.Tensor, tf.Tensor, Any, Any], Any]
 
-# Tokens of a row that one pass prefills. In chunks, memory does not grow with the square of a
-# prompt's length: attention scores of 32 rows, 12 heads and 1,024 tokens take 0.4 GB, not 1.6.
+# Number of prompt tokens that are prefilled at once. Chunks keep the memory for attention scores
+# linear in the prompt length: 32 rows, 12 heads and 1,024 tokens take 0.4 GB instead of 1.6 GB.
 _CHUNK = 256
 
 
 class Prompts(NamedTuple):
-    """B prompts, each to be continued K times.
+    """Batch of B prompts, each with K samples to draw.
 
     Attributes:
-        ids: `(B, P)` int32, the decoder's first input (such as [CLS]) and the prompt, then PAD.
-        lengths: `(B,)` int32, 1 or more, the ids of each row without PAD.
-        limits: `(B,)` int32, most new tokens of each row; 0: none.
-        seeds: `(B, K)` int; a sample's draws depend on its seed only, not on its batch.
+        ids: `(B, P)` int32, P = maximum prompt length. A row is the decoder's first input (such as
+            [CLS]), the prompt and PAD.
+        lengths: `(B,)` int32, number of ids in each row that are not PAD, 1 or more.
+        limits: `(B,)` int32, maximum number of new tokens for each row.
+        seeds: `(B, K)` int, random seed of each sample. A sample's draws do not depend on the other
+            rows of the batch.
     """
 
     ids: tf.Tensor
@@ -208,16 +236,17 @@ class Prompts(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Rules for choosing new tokens.
+    """Rules for drawing new tokens.
 
     Attributes:
-        controls: see `DrawSettings`.
+        controls: temperature, top-k and top-p.
         end_id: id of the token that ends a text.
-        barred: function of ids `(V,)` that returns True for ids never to draw, besides PAD.
-        min_tokens: new tokens before `end_id` is allowed.
-        closes: whether the token at a text's limit is `end_id`, however improbable.
-        uniform: function of a position that returns uniform draws `(B, K)`; None: draws from each
-            text's seed.
+        barred: function from ids `(V,)` to bool, True at ids that must not be drawn. PAD is never
+            drawn.
+        min_tokens: minimum number of new tokens before `end_id`.
+        closes: whether the last token that the limit allows is always `end_id`.
+        uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
+            seeds in `Prompts`.
     """
 
     controls: Controls | DrawSettings
@@ -229,29 +258,40 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of the loop that continues prompts."""
+    """Loop state of `generate`.
 
-    index: tf.Tensor  # scalar int32, the position of `tokens` in the decoder's input
-    tokens: tf.Tensor  # (B, K) int32
-    ended: tf.Tensor  # (B, K) bool
-    log_probs: tf.Tensor  # (B, K) float32, of the new tokens, before temperature and filters
+    Attributes:
+        index: scalar int32, position of `tokens` in the decoder's input.
+        tokens: `(B, K)` int32, next input token of each sample.
+        ended: `(B, K)` bool, whether the sample has ended.
+        log_probs: `(B, K)` float32, total log-probability of the new tokens, before temperature,
+            top-k and top-p.
+        cache: the decoder's cache.
+    """
+
+    index: tf.Tensor
+    tokens: tf.Tensor
+    ended: tf.Tensor
+    log_probs: tf.Tensor
     cache: Any
 
 
 def first_state(
     prompts: Prompts, context: Any, cache: Any, prefill_fn: PrefillFunction | None = None
 ) -> State:
-    """Returns the state before the first step, after prefilling the prompts.
+    """Prefills the prompts and returns the state before the first step.
 
-    The first min(lengths) - 1 tokens of all rows are prefilled in chunks, once for the K samples of
-    a row. Nothing is prefilled under XLA, which cannot slice chunks of unknown length.
+    The first min(lengths) - 1 tokens of every row are prefilled in chunks. The K samples of a row
+    share one prefill. Under XLA, there is no prefill, because XLA cannot slice chunks of unknown
+    length.
 
     Args:
-        prompts: see `Prompts`.
-        context, cache: as in `beam_search`.
-        prefill_fn: `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`. `tokens`
-            begin at position `index` of the decoder's input, and `cache` has one sample per row.
-            None: no prefill.
+        prompts: the prompts.
+        context: see `beam_search`.
+        cache: see `beam_search`.
+        prefill_fn: function `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`,
+            where `tokens` begin at position `index` of the decoder's input, and `cache` has the
+            shape for K = 1. `None` means no prefill.
     """
     index = tf.constant(0)
     if prefill_fn is not None and not compiled_by_xla():
@@ -263,7 +303,7 @@ def first_state(
 
         def for_all_samples(one, empty):
             every = tf.repeat(one, tf.shape(empty)[1], axis=1)  # (B, 1, ...) -> (B, K, ...)
-            # Restore the static shape; tf.while_loop requires it.
+            # tf.while_loop requires the static shape, which tf.repeat loses.
             return tf.ensure_shape(every, loop_shapes(empty))
 
         values = (index, tf.nest.map_structure(lambda x: x[:, :1], cache))
@@ -285,15 +325,24 @@ def first_state(
 def advance(
     step_fn: StepFunction, state: State, context: Any, prompts: Prompts, rules: Rules
 ) -> tuple[State, tf.Tensor]:
-    """Makes one step: a row reads the next token of its prompt, or draws a new one after it.
+    """Runs one decoding step, in which each row reads a prompt token or draws a new token.
+
+    A row draws new tokens as soon as its whole prompt is read.
+
+    Args:
+        step_fn: see `beam_search`.
+        state: the state before the step.
+        context: see `beam_search`.
+        prompts: the prompts.
+        rules: rules for drawing new tokens.
 
     Returns:
-        The new state, and `(B, K)` int32, each text's new token, PAD within the prompt and after
-        the end.
+        The new state, and the drawn tokens `(B, K)` int32. A sample that is still in its prompt or
+        has ended has PAD.
     """
     logits, cache = step_fn(state.tokens, state.index, context, state.cache)
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
-    number = (state.index + 1 - prompts.lengths)[:, None]  # (B, 1): of the new token, from 0
+    number = (state.index + 1 - prompts.lengths)[:, None]  # (B, 1), index of the new token
     is_last = number + 1 >= prompts.limits[:, None]  # (B, 1)
     all_ids = tf.range(logits.shape[-1])
     early = (number < rules.min_tokens)[..., None]  # (B, 1, 1)
@@ -331,24 +380,26 @@ def generate(
     max_tokens: int | tf.Tensor,
     prefill_fn: PrefillFunction | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Continues prompts until each text has ended or reached its limit.
+    """Continues prompts by sampling until each text has ended or reached its limit.
 
-    Prompts of a batch may differ in length: after the common prefill, some rows draw tokens while
-    others still read their prompts. It works with static shapes under XLA (`max_tokens` a Python
-    int), where prompts are read token by token, and with unknown shapes in a SavedModel.
+    Prompts of a batch may have different lengths. After the common prefill, some rows draw tokens
+    while other rows still read their prompts. The function works under XLA, with static shapes and
+    without prefill, and in a SavedModel with unknown shapes.
 
     Args:
-        step_fn, context: as in `beam_search`.
-        cache: as in `beam_search`, growing or with room for P + N - 1 tokens; it is not reordered.
-        prompts: see `Prompts`.
-        rules: see `Rules`.
-        max_tokens: N, the greatest limit.
+        step_fn: see `beam_search`.
+        context: see `beam_search`.
+        cache: see `beam_search`. A cache of fixed size needs room for P + `max_tokens` - 1 tokens.
+        prompts: the prompts, of maximum length P.
+        rules: rules for drawing new tokens.
+        max_tokens: N, the maximum of the prompts' limits, a Python int under XLA.
         prefill_fn: see `first_state`.
 
     Returns:
-        "ids" `(B, K, N)` int32, the new tokens, with `end_id` if a text ended before its limit,
-        then PAD; "log_probs" `(B, K)` float32, the sum of their log-probabilities before
-        temperature and filters; "lengths" `(B, K)` int32, their number.
+        Dict of `"ids"` `(B, K, N)` int32, `"log_probs"` `(B, K)` float32 and `"lengths"` `(B, K)`
+        int32. The ids are the new tokens and PAD. The last token is `end_id` if the text ended
+        before its limit. The log-probabilities are sums over the new tokens, before temperature,
+        top-k and top-p. The lengths count the new tokens, including `end_id`.
     """
     state = first_state(prompts, context, cache, prefill_fn)
     ids, state = go_on(step_fn, context, state, prompts, rules, max_tokens)
@@ -364,10 +415,19 @@ def go_on(
     rules: Rules,
     max_tokens: int | tf.Tensor,
 ) -> tuple[tf.Tensor, State]:
-    """Runs `advance` until each text has ended; the loop of `generate`.
+    """Calls `advance` in a loop until each text has ended or reached its limit.
+
+    Args:
+        step_fn: see `beam_search`.
+        context: see `beam_search`.
+        state: the state to start from, such as the result of `first_state`.
+        prompts: the prompts.
+        rules: rules for drawing new tokens.
+        max_tokens: N, the maximum of the prompts' limits.
 
     Returns:
-        The new tokens `(B, K, N)` int32, PAD where this call drew none, and the last state.
+        The new tokens `(B, K, N)` int32, and the last state. Tokens that were drawn before this
+        call are PAD.
     """
     positions = tf.range(max_tokens)
     ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], PAD)  # (B, K, N)
@@ -403,18 +463,27 @@ def sample(
     vocabulary_size: int | None = None,
     prefix: Sequence[int] = (),
 ) -> dict[str, tf.Tensor]:
-    """Samples K = `config.num_samples` outputs per sentence; at temperature 0, greedy search.
+    """Samples K = `config.num_samples` outputs for each sentence.
 
-    At a sentence's limit EOS follows, however improbable. Like `beam_search`, it works under XLA
-    and in a SavedModel.
+    At temperature 0, the function runs greedy search. The last token that a sentence's limit allows
+    is always EOS. Like `beam_search`, the function works under XLA and in a SavedModel.
 
-    Args: as in `beam_search`, with a cache that is not reordered, and
-        seed: scalar or `(2,)` int. Equal seeds and batches give equal draws. A draw depends on the
-            sentence's position in the batch.
+    Args:
+        step_fn: see `beam_search`.
+        context: see `beam_search`.
+        cache: see `beam_search`.
+        batch_size: B.
+        config: the sampling settings.
+        max_length: T, the maximum output length; a Python int under XLA.
+        seed: random seed, scalar or `(2,)` int. Equal seeds and batches give equal draws. The draws
+            for a sentence depend on its position in the batch.
+        limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
+        vocabulary_size: number of ids that can be produced; `None` means V.
+        prefix: ids that the decoder reads before BOS.
 
     Returns:
-        "ids" `(B, K, T)` int32, ended by EOS, then PAD; "log_probs" `(B, K)` float32, before
-        temperature and filters; "lengths" `(B, K)` int32, with EOS.
+        Dict of `"ids"` `(B, K, T)` int32, ending in EOS and then PAD, `"log_probs"` `(B, K)`
+        float32, before temperature, top-k and top-p, and `"lengths"` `(B, K)` int32, with EOS.
     """
     limits = tf.fill([batch_size], max_length) if limits is None else limits
     seed = tf.cast(tf.convert_to_tensor(seed), tf.int32)

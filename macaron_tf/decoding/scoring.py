@@ -1,4 +1,4 @@
-"""Scoring: log-probabilities of given texts and of given translations."""
+"""Scoring: computes log-probabilities of given texts and of given translations."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,15 +14,16 @@ from macaron_tf.text.words import cut_lines
 
 
 def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Computes log-probabilities of given outputs of an encoder-decoder.
+    """Computes the log-probabilities of given targets under an encoder-decoder.
 
     Args:
-        model: called as `model({"source": (B, S), "target": (B, T)}, training=False)`.
-        source, target: int32 ids, each row ended by EOS, then PAD.
+        model: encoder-decoder that maps a dict of `source` and `target` to logits `(B, T, V)`.
+        source: `(B, S)` int32, source ids with EOS and then PAD at the end.
+        target: `(B, T)` int32, target ids with EOS and then PAD at the end.
 
     Returns:
-        "token_log_probs" `(B, T)` float32, 0 at PAD; "log_probs" `(B,)` float32, their sums;
-        "lengths" `(B,)` int32, tokens with EOS.
+        Dict of `"token_log_probs"` `(B, T)` float32, 0 at PAD, `"log_probs"` `(B,)` float32, the
+        sum over tokens, and `"lengths"` `(B,)` int32, the number of target tokens with EOS.
     """
     decoder_input = tf.pad(target[:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
     logits = model({"source": source, "target": decoder_input}, training=False)
@@ -38,7 +39,10 @@ def score_ids(model: Any, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.
 
 
 def padded(rows: Sequence[Sequence[int]], width: int = 0) -> np.ndarray:
-    """Pads rows of ids to `(N, L)` int32; L is the greatest length, at least `width`."""
+    """Pads rows of ids with PAD to an `(N, L)` int32 array.
+
+    L is the maximum row length, or `width` if `width` is larger.
+    """
     ids = np.full((len(rows), max(width, *map(len, rows))), PAD, np.int32)
     for place, row in zip(ids, rows, strict=True):
         place[: len(row)] = row
@@ -50,8 +54,8 @@ class Scores(NamedTuple):
 
     Attributes:
         log_probs: `(N,)` float64, log-probability (natural logarithm) of each continuation.
-        lengths: `(N,)` int64, tokens of each continuation.
-        greedy: `(N,)` bool, whether all its tokens are the most probable at their positions.
+        lengths: `(N,)` int64, number of tokens in each continuation.
+        greedy: `(N,)` bool, whether greedy search would produce the continuation.
     """
 
     log_probs: np.ndarray
@@ -61,15 +65,14 @@ class Scores(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class TextScorer:
-    """Scores texts with a language model, in rows `[CLS] context continuation`.
+    """Scorer of texts with a language model, in rows `[CLS] context continuation`.
 
     Attributes:
-        network: has `hidden_states({"token_ids": (B, L)}, training=False) -> (B, L, D)` and
-            `logits (N, D) -> (N, V)`, as `LanguageModel`.
-        vocabulary: of the network.
-        window: greatest length of a row with [CLS], 2 or more.
-        batch_tokens: tokens per batch, with padding.
-        starts: whether rows begin with [CLS]. Without it a row's first token is not scored.
+        network: a `LanguageModel`, or another network with `hidden_states` and `logits`.
+        vocabulary: the network's vocabulary.
+        window: maximum row length in tokens, including [CLS], 2 or more.
+        batch_tokens: maximum number of tokens in a batch, including padding.
+        starts: whether rows begin with [CLS]. Without [CLS], the first token of a row has no score.
     """
 
     network: Any
@@ -80,30 +83,36 @@ class TextScorer:
 
     def __post_init__(self):
         if self.window < 2:
-            raise UserError(f"a window of {self.window} tokens holds [CLS] alone: give 2 or more")
+            raise UserError(
+                f"window={self.window} leaves no room for a token after [CLS]: give 2 or more"
+            )
         self.prefix = [self.vocabulary.cls_id] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
         self._batch = tf.function(self._score, input_signature=signature, autograph=False)
 
     def score(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Scores:
-        """Scores continuations of contexts.
+        """Computes the log-probability of each continuation given its context.
 
         Args:
-            pairs: ids of a context, which may be empty, and of its continuation. The beginning of a
-                context that is too long for the window is cut off.
+            pairs: pairs of the context's ids and the continuation's ids. If a context is too long
+                for the window, its beginning is cut off. The context may be empty if `starts` is
+                True.
 
         Raises:
-            UserError: a continuation is empty, or too long for the window.
+            UserError: a continuation is empty or too long for the window, or a context is empty and
+                `starts` is False.
         """
         rows, starts = [], []
         for context, continuation in pairs:
             # Without [CLS] a row's first token has no probability.
             if not self.prefix and not context:
-                raise UserError("the model cannot begin a text: give some text before the answer")
+                raise UserError(
+                    "the model has no token that begins a text: give some text before the answer"
+                )
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
-                    f"an answer has {len(continuation)} tokens: give 1 to {self.window - 1}, as "
-                    "many as a row of the model holds"
+                    f"an answer has {len(continuation)} tokens, but the model's rows have room for "
+                    f"at most {self.window - 1}: give an answer of 1 to {self.window - 1} tokens"
                 )
             room = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - room, 0) :]]
@@ -112,37 +121,47 @@ class TextScorer:
         return self._scored(rows, starts)
 
     def text_ids(self, text: str) -> list[int]:
-        """Encodes a long text. Line ends become spaces, as in the rows of a corpus."""
+        """Encodes a text. Line breaks become spaces, as in the training corpora.
+
+        Raises:
+            UserError: the text is empty.
+        """
         lines = cut_lines(text)
         if not lines:
-            raise UserError("there is no text to score: give a file with some")
-        # A line's first word is encoded like any other, with a space before it.
+            raise UserError("the text to score is empty: give a file that contains text")
+        # The space makes the first word of a line encode like a word within a line.
         spaced = [lines[0], *(f" {line}" for line in lines[1:])]
         return [i for row in self.vocabulary.encode_lines(spaced) for i in row]
 
     def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
-        """Scores each token of a long text once, in overlapping windows.
+        """Computes the log-probability of a long text in overlapping windows.
 
-        Every window except the first has at least `window - 1 - stride` tokens of context that were
-        scored before.
+        Every token is scored once. In every window except the first, the first
+        `window - 1 - stride` tokens or more were scored before and serve as context.
 
         Args:
             ids: ids of the text, see `text_ids`.
-            stride: tokens from one window to the next; None: half a window.
+            stride: number of tokens between the starts of two windows; `None` means half a window.
 
         Returns:
             The scores of the windows, in order.
 
         Raises:
-            UserError: there is no text, or the stride is beyond the window.
+            UserError: the text is too short, or `stride` is not in the range from 1 to
+                `window` - 1.
         """
         most, room = self.window - 1, self.window - len(self.prefix)
         stride = max(most // 2, 1) if stride is None else stride
         if not 1 <= stride <= most:
-            raise UserError(f"a stride of {stride}: give 1 to {most}, or tokens are skipped")
+            raise UserError(
+                f"stride={stride} is out of range: give 1 to {most}, so that no token is skipped"
+            )
         rows, starts, done, begin = [], [], 1 - len(self.prefix), 0
         if done >= len(ids):
-            raise UserError("the model cannot score a text's first token: give two or more tokens")
+            raise UserError(
+                "the text is too short, because the model cannot score the first token: give a "
+                "text of two or more tokens"
+            )
         while done < len(ids):
             rows.append([*self.prefix, *ids[begin : begin + room]])
             starts.append(len(self.prefix) + done - begin)
@@ -163,11 +182,11 @@ class TextScorer:
         return found
 
     def _score(self, token_ids: tf.Tensor, starts: tf.Tensor) -> Scores:
-        """Scores tokens of rows `(B, L)`, from the positions `starts (B,)`, 1 or more, on."""
+        """Scores the tokens of rows `(B, L)` from the positions `starts (B,)`, 1 or more."""
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)
         counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])
-        positions = tf.where(counted)  # (N, 2): only these need logits
+        positions = tf.where(counted)  # (N, 2), the positions that need logits
         logits = self.network.logits(tf.gather_nd(hidden, positions))
         logits = tf.cast(logits, tf.float32)  # (N, V)
         wanted, rows = tf.gather_nd(labels, positions), positions[:, 0]  # (N,)

@@ -1,25 +1,33 @@
-"""Extractive question answering: finds the best span of each question over its windows."""
+"""Extractive question answering: finds the best answer span of each question.
+
+A long context is split into overlapping windows, which the network reads separately.
+"""
 
 import tensorflow as tf
 
 from macaron_tf.data.tasks.questions import WindowPositions
 
-_HIDDEN = -1e9  # logit of a position that no answer may contain
-IMPOSSIBLE = -1e8  # below any score of a possible span
+_HIDDEN = -1e9  # logit of a position where no answer can start or end
+IMPOSSIBLE = -1e8  # a span with a lower score is not a possible answer
 
 
 def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
-    """Finds the best span of each window; a span's score is its start's logit plus its end's.
+    """Finds the best span in each of M windows.
+
+    The score of a span is the sum of its start logit and its end logit. Position 0, [CLS],
+    represents "no answer". If several spans have the best score, the shortest is taken, and of
+    several shortest spans the first.
 
     Args:
-        logits: `(M, 2, L)` float, of starts and ends, -1e9 where an answer is not allowed. Position
-            0, [CLS], stands for "no answer".
-        max_answer: longest span, in positions.
+        logits: `(M, 2, L)` float, start and end logits. The logit is -1e9 at positions where no
+            answer is allowed.
+        max_answer: maximum span length, in positions.
 
     Returns:
-        All `(M,)`: int64 "start" and "end" (inclusive; of equal spans the first and shortest);
-        float32 "score" (below `IMPOSSIBLE` if no span is possible), "null" (the score of no answer)
-        and "log_total" (log sum exp of the scores of all spans).
+        Dict of five `(M,)` tensors. `"start"` and `"end"` int64 are the first and the last position
+        of the best span. `"score"` float32 is its score, below `IMPOSSIBLE` if no span is possible.
+        `"null"` float32 is the score of "no answer". `"log_total"` float32 is the log-sum-exp of
+        the scores of all spans.
     """
     logits = tf.cast(logits, tf.float32)
     starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
@@ -28,7 +36,7 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     starts = tf.concat([hidden, starts[:, 1:]], axis=1)
     further = tf.pad(ends, [[0, 0], [0, max_answer]], constant_values=_HIDDEN)
     length = tf.shape(starts)[1]
-    # A = max_answer: scores[:, d, i] is the score of the span from i to i + d.
+    # scores[:, d, i] is the score of the span from i to i + d; A = max_answer.
     scores = tf.stack(
         [starts + further[:, d : d + length] for d in range(max_answer)], axis=1
     )  # (M, A, L)
@@ -45,26 +53,31 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
 
 def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dict[str, tf.Tensor]:
-    """Finds the best answer of each question over its windows, see `best_spans`.
+    """Finds the best answer to each of N questions over all windows of its context.
+
+    Args:
+        spans: result of `best_spans` for the windows of all questions.
+        positions: the question of each window, and the character positions of its pieces.
 
     Returns:
-        All `(N,)` for N questions: int64 "start" and "end", in characters of the context as in
-        `context[start:end]`, both 0 if no span is possible; float32 "score", "null" (the least of
-        the windows, as in BERT's released code) and "log_total".
+        Dict of five `(N,)` tensors. `"start"` and `"end"` int64 are character positions such that
+        the answer is `context[start:end]`, or both 0 if no span is possible. `"score"` float32 is
+        the best score. `"null"` float32 is the minimum "no answer" score over the windows, as in
+        BERT's released code. `"log_total"` float32 is the log-sum-exp of the scores of all spans.
     """
     question = positions.question
     score = tf.math.segment_max(spans["score"], question)  # (N,)
     windows = tf.range(tf.size(question, tf.int64), dtype=tf.int64)
     is_best = spans["score"] >= tf.gather(score, question)
     best = tf.math.segment_min(tf.where(is_best, windows, tf.int64.max), question)  # (N,)
-    # A NaN score is never the best: keep the index in range.
+    # If the best score is NaN, no window equals it. Keep the index in range.
     best = tf.minimum(best, tf.size(question, tf.int64) - 1)
     possible = score > IMPOSSIBLE
     shift = tf.gather(positions.first_piece - positions.boundary, best)  # (N,)
 
     def character(positions: tf.Tensor, pieces: tf.RaggedTensor) -> tf.Tensor:
         index = pieces.row_starts() + tf.gather(positions, best) + shift
-        # One more value, so that an empty context has one to gather.
+        # Append a value, so that the index 0 is valid for an empty context.
         values = tf.concat([pieces.values, [0]], axis=0)
         found = tf.gather(values, tf.where(possible, index, 0))
         return tf.cast(found, tf.int64) * tf.cast(possible, tf.int64)
@@ -81,16 +94,17 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 
 
 def decided(answers: dict[str, tf.Tensor], threshold: float | None) -> dict[str, tf.Tensor]:
-    """Decides whether each question has an answer.
+    """Decides whether each of N questions has an answer.
 
     Args:
-        answers: see `best_answers`.
-        threshold: there is no answer if "null" exceeds "score" by more than this; None: there is
-            always an answer if any span is possible.
+        answers: result of `best_answers`.
+        threshold: maximum of `null - score` at which a question has an answer. `None` means that
+            every question with a possible span has an answer.
 
     Returns:
-        "answered" `(N,)` bool and "probability" `(N,)` float32 of the decision, from a softmax over
-        the spans of all windows and, with a threshold, "no answer".
+        Dict of `"answered"` `(N,)` bool and `"probability"` `(N,)` float32. The probability of the
+        decision comes from a softmax over the spans of all windows. If `threshold` is set, the
+        softmax includes "no answer".
     """
     score, null, total = answers["score"], answers["null"], answers["log_total"]
     possible = score > IMPOSSIBLE

@@ -1,4 +1,4 @@
-"""Text generation: continuing texts with a language model, answering with an encoder-decoder."""
+"""Text generation with a language model or an encoder-decoder."""
 
 import copy
 import dataclasses
@@ -28,12 +28,12 @@ from macaron_tf.text.normalization import as_prompt, as_prompts
 
 
 class FilledContext(NamedTuple):
-    """A few-shot prompt, the input before an answer.
+    """Few-shot prompt.
 
     Attributes:
-        ids: the examples that fit, in order, and the query; without [CLS].
-        shown: number of examples.
-        cut: whether the query alone was too long, so that its beginning was cut off.
+        ids: token ids of the examples and the query, without [CLS].
+        shown: number of examples in the prompt.
+        cut: whether the beginning of the query was cut off, because the query alone was too long.
     """
 
     ids: list[int]
@@ -44,12 +44,14 @@ class FilledContext(NamedTuple):
 def fill_context(
     examples: Sequence[Sequence[int]], query: Sequence[int], room: int
 ) -> FilledContext:
-    """Puts examples before a query. Examples that do not fit are skipped; later ones may fit.
+    """Builds a few-shot prompt from as many examples as fit, followed by the query.
+
+    An example that does not fit is skipped, and a later, shorter example may still fit.
 
     Args:
-        examples: ids of each example with its answer, in order of preference.
-        query: ids of the query.
-        room: most ids before the answer.
+        examples: token ids of each example with its answer, in order of preference.
+        query: token ids of the query.
+        room: maximum number of ids in the prompt.
 
     References: Brown et al. 2020 (GPT-3), section 2.4.
     """
@@ -63,20 +65,21 @@ def fill_context(
     return FilledContext([i for ids in (*kept, query) for i in ids], len(kept), False)
 
 
-_BATCH = 32  # texts per batch
-_ROOM = 64  # a stream's cache holds a multiple of 64 tokens, so that few shapes are traced
+_BATCH = 32  # number of texts in a batch
+_ROOM = 64  # `stream` rounds the cache size up to a multiple of this, so that few shapes are traced
 
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """The continuation of a prompt.
+    """Continuation of a prompt.
 
     Attributes:
-        text: text without the prompt; it begins with a space if it begins a word.
-        log_prob: log-probability (natural logarithm) of its tokens.
-        length: number of its tokens, with the token that ends it.
-        ended: whether the text ended before its limit.
-        ids: ids of its tokens.
+        text: the new text, without the prompt. The text begins with a space if its first token
+            begins a word.
+        log_prob: log-probability (natural logarithm) of the new tokens.
+        length: number of new tokens, including the token that ends the text.
+        ended: whether the model ended the text before the limit.
+        ids: ids of the new tokens.
     """
 
     text: str
@@ -87,13 +90,16 @@ class Completion:
 
 
 class TextGenerator:
-    """Continues texts with a language model, in the form of training rows: [CLS], text, [SEP].
+    """Text generator that continues prompts with a language model.
+
+    The model reads and writes rows `[CLS] text [SEP]`, as in training.
 
     Args:
-        model: has `init_decode`, `decode_step`, `can_prefill` and `prefill`, see `LanguageModel`.
-        vocabulary: of the model.
-        longest: greatest length of a row with [CLS] and [SEP]; None: no limit.
-        starts: whether a row begins with [CLS]. Without it a prompt must not be empty.
+        model: a `LanguageModel`, or another model with `init_decode`, `decode_step`, `can_prefill`
+            and `prefill`.
+        vocabulary: the model's vocabulary.
+        longest: maximum row length in tokens, including [CLS] and [SEP]; `None` means no limit.
+        starts: whether rows begin with [CLS]. Without [CLS], a prompt must not be empty.
     """
 
     def __init__(
@@ -121,95 +127,116 @@ class TextGenerator:
         )
 
     def options(self) -> dict[str, Any]:
-        """The constructor's arguments besides model and vocabulary, as JSON values."""
+        """Returns the constructor's arguments as JSON values, except `model` and `vocabulary`."""
         return {"longest": self.longest, "starts": bool(self.prefix)}
 
     def asking(self, model: Any) -> Self:
-        """Returns a copy that uses another model of the same kind, such as a `LiteDecoder`."""
+        """Returns a copy with another model that has the same methods, such as a `LiteDecoder`."""
         made = copy.copy(self)
         made.model = model
         made._forget()
         return made
 
     def row(self, text: str) -> list[int]:
-        """Encodes a text as the model's input: [CLS] and the ids of `as_prompt(text)`.
+        """Encodes a prompt as the model's input, [CLS] and the ids of `as_prompt(text)`.
 
         Raises:
-            UserError: the text leaves the model no room to continue it.
+            UserError: the text leaves no room for new tokens, or the text is empty and the model
+                cannot begin a text.
         """
         check_whole([text])
         row = self._encode(text)
         if not row:
-            raise UserError("the model cannot begin a text, only continue one: give some text")
+            raise UserError(
+                "the text is empty, but the model can only continue a text: give some text"
+            )
         if self.fits(len(row)):
             return row
         raise UserError(
-            f"the text {text[:40]!r}... has {len(row)} tokens, too many for the model's "
-            f"{self.longest} positions: shorten it, so that there is room to continue"
+            f"the text {text[:40]!r}... has {len(row)} tokens, too many for a model of "
+            f"{self.longest} positions: shorten the text, so that new tokens fit"
         )
 
     def _encode(self, text: str) -> list[int]:
         return [*self.prefix, *self.vocabulary.encode_lines([as_prompt(text)])[0]]
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """`row` in a graph, without its checks: `(B,)` strings to `(B, None)` int32."""
+        """Encodes prompts as the model's input, in a graph and without the checks of `row`.
+
+        Args:
+            texts: `(B,)` strings.
+
+        Returns:
+            `(B, None)` ragged int32.
+        """
         ids = tf.cast(self.vocabulary.encode(as_prompts(texts)), tf.int32)  # (B, None)
         prefix = tf.constant([self.prefix], tf.int32)  # (1, 1) or (1, 0)
         return tf.concat([tf.repeat(prefix, tf.shape(texts)[0], axis=0), ids], axis=1)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Whether the model can continue a row of `length` ids."""
+        """Returns whether the model can continue a row of `length` ids."""
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
     def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
-        """Number of new tokens that fit after a row of `length` ids; None: no limit."""
+        """Returns the maximum number of new tokens after `length` ids; `None` means no limit."""
         return None if self.longest is None else self.longest - length
 
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Whether the continuation of a row of `length` ids begins a text, without a space."""
+        """Returns whether new text after `length` ids starts a text, without a leading space."""
         return length == len(self.prefix)
 
     def begin(self, rows: Prompts, room: int | None = None) -> tuple[Prompts, Any, Any]:
-        """Returns the decoder's prompts for rows, and the context and cache of their samples."""
+        """Returns the decoder's prompts, context and cache for a batch of rows.
+
+        Args:
+            rows: encoded rows, see `row`.
+            room: maximum number of tokens in the cache; `None` means a growing cache.
+        """
         count, samples = tf.shape(rows.ids)[0], rows.seeds.shape[1]
         return rows, *self.model.init_decode(count, samples, room)
 
     @property
     def prefill_fn(self) -> PrefillFunction | None:
-        """See `first_state`; None for models that read prompts token by token."""
+        """Prefill function for `first_state`; `None` if the model reads prompts token by token."""
         return self.model.prefill if self.model.can_prefill else None
 
     def generate(self, rows: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
-        """Continues rows in a graph, see `sampling.generate`."""
+        """Continues encoded rows in a graph, see `sampling.generate`."""
         prompts, context, cache = self.begin(rows)
         step, most = self.model.decode_step, tf.maximum(tf.reduce_max(rows.limits), 1)
         return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
 
     def rules(self, controls: Controls | DrawSettings, min_tokens: int = 0) -> Rules:
-        """Returns the rules for choosing tokens of this vocabulary."""
+        """Returns rules that allow the vocabulary's ordinary tokens, and [SEP] as the end.
+
+        Args:
+            controls: temperature, top-k and top-p.
+            min_tokens: minimum number of new tokens before [SEP].
+        """
         end = self.vocabulary.sep_id
         return Rules(controls, end, lambda ids: tf.constant(self.barred), min_tokens)
 
     def complete(
         self, texts: Sequence[str], config: GenerationConfig | None = None, seed: int = 1
     ) -> list[list[Completion]]:
-        """Continues texts, in batches.
+        """Continues texts by sampling.
+
+        The samples for a text depend only on the text, the settings and the seed.
 
         Args:
-            texts: prompts; "" begins a text.
-            config: settings of sampling; None: the defaults.
-            seed: sample k of every text uses `seed + k`, so that a text's samples depend on the
-                text, the settings and the seed only.
+            texts: prompts. The empty string begins a new text.
+            config: sampling settings; `None` means the defaults.
+            seed: random seed. Sample k of every text uses `seed + k`.
 
         Returns:
-            `config.num_samples` completions of each text.
+            List of `config.num_samples` completions for each text.
         """
         return self.continue_rows([self.row(text) for text in texts], config, seed)
 
     def continue_rows(
         self, rows: Sequence[list[int]], config: GenerationConfig | None = None, seed: int = 1
     ) -> list[list[Completion]]:
-        """As `complete`, for rows of ids that `row` returned."""
+        """Continues rows of ids that `row` returned, see `complete`."""
         config = config or GenerationConfig()
         found: list[list[Completion]] = [[]] * len(rows)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
@@ -228,13 +255,13 @@ class TextGenerator:
     def stream(
         self, text: str, config: GenerationConfig | None = None, seed: int = 1
     ) -> Iterator[str]:
-        """Yields the first sample of `complete` in non-empty parts, as soon as they are drawn.
+        """Yields the first sample of `complete` in non-empty parts, as soon as tokens are drawn.
 
-        If the model's token mixers are recurrent, a token's time does not grow with the text.
+        With recurrent token mixers, the time per token does not grow with the length of the text.
         """
         config = dataclasses.replace(config or GenerationConfig(), num_samples=1)
         row = self.row(text)
-        # Room for the prompt and the new tokens, rounded up, because each width is traced.
+        # Round the number of tokens up, because every cache size is traced separately.
         width = -(-(len(row) + config.max_tokens - 1) // _ROOM) * _ROOM
         width = width if self.longest is None else min(width, self.longest)
         prompts, context, cache = self.begin(self._asked([row], config, seed, width), width)
@@ -266,7 +293,8 @@ class TextGenerator:
 
     def _make_whole(self, config: GenerationConfig) -> Callable[[Prompts], dict[str, tf.Tensor]]:
         rules = self.rules(config, config.min_tokens)
-        # One trace for all shapes; autograph off: all control flow is tf.while_loop.
+        # The signature gives one trace for all shapes. AutoGraph is off, because all control flow
+        # is tf.while_loop.
         shapes = ((None, None), (None,), (None,), (None, config.num_samples))
         signature = Prompts(*(tf.TensorSpec(shape, tf.int32) for shape in shapes))
         return tf.function(
@@ -296,18 +324,19 @@ HOLE = "[MASK]"
 
 
 class SequenceGenerator(TextGenerator):
-    """Answers texts with an encoder-decoder; a `[MASK]` in a text is a gap to fill.
+    """Text generator that answers texts with an encoder-decoder, such as T5 or BART.
 
-    The source is the text and EOS, and the decoder begins with BOS. If gaps are sentinels, as in
-    T5, the answer has `[MASK]` before the text of each gap.
+    Each `[MASK]` in a text is a gap to fill. If gaps are encoded as sentinels, as in T5, the answer
+    has `[MASK]` before the text of each gap.
 
     Args:
-        model: has `init_decode` and `decode_step`, see `EncoderDecoder`.
-        vocabulary: of the model.
-        longest: most tokens of a source with EOS, and of an answer; None: no limit.
-        sentinels: number of sentinels, ids above the vocabulary's, one for each gap in turn; 0:
-            every gap is the vocabulary's [MASK].
-        source_start: ids before a text.
+        model: an `EncoderDecoder`, or another model with `init_decode` and `decode_step`.
+        vocabulary: the model's vocabulary.
+        longest: maximum number of tokens in a source, including EOS, and in an answer; `None` means
+            no limit.
+        sentinels: number of sentinels. Gap i of a text is encoded as sentinel i, whose id is the
+            vocabulary size plus i. With 0 sentinels, every gap is encoded as [MASK].
+        source_start: ids at the beginning of every source.
         answer_start: ids that the decoder reads before an answer.
     """
 
@@ -343,12 +372,12 @@ class SequenceGenerator(TextGenerator):
 
     def rows(self, texts: tf.Tensor) -> tf.RaggedTensor:
         parts = tf.strings.split(as_prompts(texts), HOLE)  # (B, None)
-        # Keep the space after a gap: in some vocabularies it is part of the next word.
+        # Keep the space after a gap, because some vocabularies encode it with the next word.
         texts = tf.strings.regex_replace(parts.values, r"[ \t\r\n]+\z", "")
         ids = tf.cast(self.vocabulary.encode(texts), tf.int32)
         numbers = tf.cast(tf.ragged.range(parts.row_lengths()).values, tf.int32)
         last = tf.cast(tf.gather(parts.row_lengths(), parts.value_rowids()), tf.int32) - 1
-        # Gaps beyond the last sentinel repeat it.
+        # If a text has more gaps than sentinels, the remaining gaps are the last sentinel.
         gap = self.vocabulary.mask_id
         if self.sentinels:
             gap = self.vocabulary.size + tf.minimum(numbers, self.sentinels - 1)

@@ -1,4 +1,4 @@
-"""Translation of id batches and of lines of text with an encoder-decoder."""
+"""Translation of token ids and of lines of text with an encoder-decoder."""
 
 import dataclasses
 import itertools
@@ -25,22 +25,20 @@ def translate_ids(
     prefix: Sequence[int] = (),
     seed: tf.Tensor | int | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Translates a batch of source ids by beam search or, with a `SamplingConfig`, by sampling.
+    """Translates a batch of source ids by beam search or sampling.
 
     Args:
-        model: has `init_decode(source, beams, max_length) -> (context, cache)`, where `max_length`
-            None gives a growing cache, and `decode_step(tokens, index, context, cache) -> (logits,
-            cache)`, see `beam_search`.
-        source: `(B, S)` int32, each row ended by EOS, then PAD.
-        config: settings of the search.
-        vocabulary_size: size of the vocabulary without padding; ids from this one on are never
-            produced.
-        prefix: ids that the decoder reads before BOS; they do not count in the limits.
-        seed: seed of sampling, scalar or `(2,)` int.
+        model: encoder-decoder with the method `init_decode(source, beams, max_length) -> (context,
+            cache)`, where `max_length=None` means a growing cache, and the method
+            `decode_step(tokens, index, context, cache) -> (logits, cache)`, see `beam_search`.
+        source: `(B, S)` int32, source ids with EOS and then PAD at the end.
+        config: settings of beam search or of sampling.
+        vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
+        prefix: ids that the decoder reads before BOS. The length limits do not count the prefix.
+        seed: random seed of sampling, scalar or `(2,)` int.
 
     Returns:
-        The dictionary of `beam_search`: "ids" `(B, N, T)`, "scores", "log_probs" and "lengths"
-        `(B, N)`; or that of `sample`, without "scores".
+        The dict that `beam_search` or `sample` returns.
     """
     max_length, limits = target_limits(source, config)
     sampling = isinstance(config, SamplingConfig)
@@ -57,13 +55,14 @@ def translate_ids(
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One translation of a line. For an empty line, all numbers are 0.
+    """Translation of a line. For an empty line, the text is empty and all numbers are 0.
 
     Attributes:
         text: the translation.
-        score: log P / penalty(length), by which the n best are ordered; for a sample log P.
-        log_prob: log P (natural logarithm) of the output's ids with EOS.
-        length: number of tokens with EOS.
+        score: log P / penalty(length), by which the n best are sorted. The score of a sample is
+            log P.
+        log_prob: log P (natural logarithm) of the output, including EOS.
+        length: number of output tokens, including EOS.
     """
 
     text: str
@@ -77,8 +76,8 @@ class Translations:
     """Translations of lines.
 
     Attributes:
-        hypotheses: 1 to `n_best` hypotheses of each line, best first.
-        warnings: a sentence about each line that was cut, with its number, counted from 1.
+        hypotheses: 1 to `n_best` hypotheses for each line, best first.
+        warnings: a sentence for each line that was cut, with the line number, starting at 1.
     """
 
     hypotheses: list[list[Hypothesis]]
@@ -92,22 +91,24 @@ class Translations:
 
 @dataclasses.dataclass(eq=False, repr=False)
 class LineTranslator:
-    """Translates lines of text with a model and its vocabulary.
+    """Translator of lines of text.
 
-    Lines are sorted by length and batched by their padded tokens. One `tf.function` with a relaxed
-    signature, traced once, serves all shapes. The replicas of the current strategy share the
-    batches; all worker processes translate the same lines. On Keras's JAX backend, which is used
-    during training only, the search is greedy.
+    The translator sorts lines by length and groups lines of similar length in batches. The replicas
+    of the current `tf.distribute` strategy share the batches. All worker processes must translate
+    the same lines. On Keras's JAX backend, which is used only during training, the search is
+    greedy.
 
     Attributes:
-        model: see `translate_ids`.
-        vocabulary: has `encode_lines(lines)`, which returns a list of ids without special ones for
-            each line, `decode_lines(rows of ids) -> lines`, and `pieces`, the number of real ids.
-        config: settings of the search.
-        batch_tokens: source tokens per batch, with padding and EOS; a longer line is a batch of its
-            own.
-        max_source_length: most tokens of a line without EOS; longer lines are cut, with a warning.
-        seed: seed of sampling; equal seeds and lines give equal samples.
+        model: an encoder-decoder, see `translate_ids`.
+        vocabulary: vocabulary with the methods `encode_lines` (from lines to lists of ids without
+            special ids) and `decode_lines` (from rows of ids to lines), and the attribute `pieces`
+            (the number of ids).
+        config: settings of beam search or of sampling.
+        batch_tokens: maximum number of source tokens in a batch, including padding and EOS. A line
+            with more tokens is a batch by itself.
+        max_source_length: maximum number of tokens in a line, without EOS. Longer lines are cut,
+            with a warning.
+        seed: random seed of sampling. Equal seeds and lines give equal samples.
         prefix: ids that the decoder reads before BOS.
     """
 
@@ -122,13 +123,13 @@ class LineTranslator:
     def __post_init__(self):
         for name in ("batch_tokens", "max_source_length"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)} must be 1 or more.")
+                raise UserError(f"{name}={getattr(self, name)} is too small: give 1 or more")
         if keras.backend.backend() == "jax":
             from macaron_tf.decoding.greedy import GreedySearch  # it needs JAX
 
             self._search = GreedySearch(self.model, self.vocabulary.pieces, self.config)
             return
-        # autograph off: all control flow is tf.while_loop, and tracing is faster.
+        # AutoGraph is off, because all control flow is tf.while_loop and tracing is faster.
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((2,), tf.int32)]
         search = tf.function(self._outputs, input_signature=signature, autograph=False)
         self._search = ReplicaMap(tf.distribute.get_strategy(), search)
@@ -139,10 +140,11 @@ class LineTranslator:
         return {"scores": found["log_probs"], **found}
 
     def translate(self, lines: Sequence[str], first_line: int = 1) -> Translations:
-        """Translates lines; a line without tokens stays empty.
+        """Translates lines. The translation of a line without tokens is empty.
 
         Args:
-            first_line: number of the first line in warnings and errors.
+            lines: the lines, without line breaks.
+            first_line: number of the first line, for warnings and errors.
         """
         check_whole(lines, first_line)
         rows, warnings = [], []
@@ -150,7 +152,7 @@ class LineTranslator:
             if len(ids) > self.max_source_length:
                 warnings.append(
                     f"line {number} has {len(ids)} tokens: cut to the first "
-                    f"{self.max_source_length}."
+                    f"{self.max_source_length} tokens."
                 )
             rows.append(list(ids[: self.max_source_length]))
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]
@@ -168,11 +170,12 @@ class LineTranslator:
         return Translations(found, warnings)
 
     def stream(self, lines: Iterable[str], chunk_size: int = 256) -> Iterator[Translations]:
-        """Translates lines as they arrive, in chunks.
+        """Translates lines in chunks, and yields the translations of each chunk.
 
         Args:
-            lines: any iterable, such as an open file; line ends are removed.
-            chunk_size: lines translated together. More lines are faster, fewer answer sooner.
+            lines: iterable of lines, such as an open file. Line breaks are removed.
+            chunk_size: number of lines translated together. A larger chunk takes less time per
+                line, and a smaller chunk yields its first translation sooner.
         """
         lines = (line.rstrip("\r\n") for line in lines)
         first = 1
@@ -181,7 +184,7 @@ class LineTranslator:
             first += len(chunk)
 
     def _batches(self, rows: list[list[int]]) -> Iterator[list[int]]:
-        """Indices of the non-empty rows, by length, in batches whose last row is the longest."""
+        """Yields batches of indices of non-empty rows, sorted by row length in ascending order."""
         batch: list[int] = []
         for index in sorted(range(len(rows)), key=lambda i: len(rows[i])):
             if not rows[index]:

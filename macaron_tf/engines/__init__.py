@@ -1,1 +1,1 @@
-"""Runs a task's graph in this process, or writes it for another runtime and opens it again."""
+"""Engines that run a task's network: TensorFlow, SavedModel, LiteRT, ONNX and OpenVINO."""

@@ -1,4 +1,4 @@
-"""Scores a network, and its exported files, on labelled examples."""
+"""Scores of a network and its exported files on labelled examples."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,41 +22,41 @@ class Accuracy:
     """Labelled examples on which a task's network is scored in several engines.
 
     Args:
-        task: the task, which defines the score.
-        source: where the examples are, in the form of `finetune evaluate --source`. From a data
-            set of TensorFlow Datasets, the task's development set is taken. A file without {split}
-            is read whole.
+        task: task that defines the score.
+        source: source of the examples, in the form of `finetune evaluate --source`. If the source
+            has splits, such as a data set of TensorFlow Datasets, the examples are the task's first
+            validation split. Otherwise they are the whole file.
 
     Raises:
-        UserError: the task has no score, or the examples do not fit it.
+        UserError: the task has no score, or the examples do not fit the task.
     """
 
     def __init__(self, task: TaskKind, source: str):
         if not isinstance(task, LabelledTask):
             raise UserError(
-                f"--check {source}: a {task.name} has no score on labelled examples: leave it out"
+                f"--check {source}: a {task.name} has no score on labelled examples: omit --check"
             )
         splits = task.task.validation_splits if Source.of(source).has_splits else ("train",)
         self._task, self._source = task, source
         self._examples = task.read(splits[0], Tfds(), source)
         encoded = task.encoded(task.vocabulary, self._examples, task.limits)
         self._encoded, self._data = encoded, ExampleBatches(encoded, _TOGETHER)
-        self._exact: np.ndarray | None = None  # the network's own outputs
+        self._exact: np.ndarray | None = None  # outputs of the network itself
 
     def facts(self) -> dict[str, Any]:
-        """The source and its number of examples, for the record of an export."""
+        """Returns the source and the number of examples, for an export's record."""
         return {"source": self._source, "examples": len(self._examples)}
 
     def of_network(self) -> dict[str, float]:
-        """The metrics of the network with its current weights and dtype policy."""
+        """Computes the metrics of the network with its current weights and dtype policy."""
         outputs = SetOutputs(self._task, _TOGETHER)
         self._exact = outputs.logits(self._data)
         return self._measured(self._exact)
 
     def of_engine(self, opened: OpenedNetwork) -> dict[str, float]:
-        """The metrics of an opened network, after `of_network` was called.
+        """Computes the metrics of an opened network. The caller must call `of_network` first.
 
-        For rows that are too long for LiteRT, the outputs are those of `of_network`.
+        For rows that are too long for LiteRT, this method uses the outputs from `of_network`.
         """
         logits = self._exact.copy()
         for numbers, rows in self._rows(opened):
@@ -65,7 +65,7 @@ class Accuracy:
         return self._measured(logits)
 
     def _rows(self, opened: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yields batches of the rows that the engine accepts, with the examples' numbers `(B,)`."""
+        """Yields example indices `(B,)` and rows, in batches that the engine accepts."""
         for numbers, batch in SetOutputs(self._task, _TOGETHER).batches(self._data):
             taken = numbers >= 0
             if isinstance(opened, LiteNetwork):

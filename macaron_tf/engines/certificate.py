@@ -1,4 +1,4 @@
-"""The certificate of an export: each file is opened, compared with the network, and timed."""
+"""Certificate of an export: the difference, the speed and the score of each exported file."""
 
 import contextlib
 import pathlib
@@ -26,12 +26,12 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.serving import EXTRA, failed_check
 from macaron_tf.tasks.base import OnePass, TaskKind
 
-# Largest allowed differences, relative to the largest output. bfloat16 rounds by up to 4e-3 and
-# int8 has 127 steps; both errors add up over the layers. "default" stands for OpenVINO's default
-# settings, whose precision depends on the CPU.
+# Largest allowed differences, relative to the largest output. bfloat16 has rounding errors of up to
+# 4e-3, int8 has 127 steps, and both errors accumulate over the layers. "default" stands for the
+# default settings of OpenVINO, whose precision depends on the CPU.
 BOUNDS = {"fp32": 1e-4, "bfloat16": 0.1, "int8": 0.25, "default": np.inf}
-# Difficult texts: other scripts, emoji, control and zero-width characters, no words, long words;
-# some have a gap to fill. A text that the task does not accept is skipped.
+# Difficult texts: other scripts, emoji, control and zero-width characters, no words, long words.
+# Some texts have a [MASK] to fill. Texts that the task rejects are skipped.
 TEXTS = (
     "",
     " \t [MASK] ",
@@ -46,24 +46,26 @@ TEXTS = (
     "a" * 2_000,
 )
 LINE = "A man in a blue shirt is riding a bike down the street, and a dog runs [MASK] him."
-ROWS = (1, 2, 4, 8, 16, 32, 64)  # sizes of the requests that time LiteRT and the graph
-_PATIENCE = 0.25  # seconds of timing for each size; at least one run
-_REFUSED = "the model refuses every test text"
-_PROMPT, _TOKENS = 64, 12  # to compare decoders: most tokens read one by one; tokens generated
-_ABSENT = -1e8  # outputs below this are of padding
+ROWS = (1, 2, 4, 8, 16, 32, 64)  # rows per request for timing LiteRT and the graph
+_PATIENCE = 0.25  # seconds of timing per request size, after which no further run begins
+_REFUSED = "the model rejects every test text"
+# For comparing decoders: maximum number of prompt tokens to read one by one, and number of tokens
+# to generate.
+_PROMPT, _TOKENS = 64, 12
+_ABSENT = -1e8  # outputs below this value belong to padding
 _SERVED = "serving_default"
 
 
 class Certificate:
-    """Compares the files of an export with the network's own answers to `TEXTS`.
+    """Comparison of exported files with the network's answers to `TEXTS`.
 
-    Make the certificate before the export changes the network's dtype policy. It computes the
-    reference answers eagerly, without the exported graphs, and in float32 unless the network is
-    quantized.
+    Create the certificate before the export changes the network's dtype policy, because the
+    constructor computes the reference answers. It runs the network eagerly, and in float32 unless
+    the network is quantized.
 
     Args:
-        task: the task to export.
-        accuracy: scores each file on labelled examples; None: files are not scored.
+        task: task to export.
+        accuracy: labelled examples on which each file is scored. `None` means no scores.
 
     Raises:
         UserError: computing the network fails.
@@ -103,26 +105,27 @@ class Certificate:
     ) -> dict[str, Any]:
         """Opens, compares, times and scores each file in a version's folder.
 
-        LiteRT's times are also compared with the SavedModel's, to set `lite.most_rows` to the
-        largest request that LiteRT answers faster.
+        For a LiteRT file, this method also sets `lite.most_rows` to the largest request that LiteRT
+        answers faster than the SavedModel.
 
         Args:
-            graph: the graphs that were written.
-            folder: the version's folder.
-            lite: the opened file for LiteRT, or None.
-            formats: names of the further formats, see `write_version`.
+            graph: graphs that the SavedModel contains.
+            folder: folder of the version.
+            lite: opened LiteRT file, or `None`.
+            formats: names of additional formats; see `write_version`.
 
         Returns:
-            Facts for the record of an export.
-            `certificate`: a dictionary for each file, with `target`, `bytes`, `difference`, `ms_1`
-            and `ms_32` (milliseconds per line in a batch of 1 and of 32), and, if files are scored,
-            `metrics`. A file that was not compared has `target`, `bytes`, and `not_checked`, the
-            reason.
-            `lite`, if there is a file for LiteRT: `measured`, see `break_even`.
-            `check`, if files are scored: `source`, `examples` and the network's own `metrics`.
+            A dictionary for the record of an export, with these keys:
+            - `certificate`, a list of a dictionary per file. It has `target` (a description of the
+              file), `bytes`, `difference`, `ms_1` and `ms_32` (milliseconds per line for a batch of
+              1 or 32 lines), and `metrics` if files are scored. For a file that was not compared,
+              it has `target`, `bytes` and `not_checked` (the reason).
+            - `lite`, if there is a LiteRT file, with the result of `break_even` as `measured`.
+            - `check`, if files are scored, with `source`, `examples`, and the `metrics` of the
+              network.
 
         Raises:
-            UserError: a file does not open, or differs by more than its bound in `BOUNDS`.
+            UserError: a file cannot be opened, or differs by more than its bound in `BOUNDS`.
         """
         facts: dict[str, Any] = {}
         with contextlib.closing(SessionModel(folder)) as model:
@@ -152,7 +155,7 @@ class Certificate:
         return {"certificate": found, **facts}
 
     def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
-        """Makes the inputs of `serving_default` for `count` equal rows."""
+        """Returns inputs of `serving_default` with `count` equal rows."""
         strings = dict(zip(self.task.texts, texts, strict=True))
         specs = {
             key: tf.TensorSpec([count], dtype)
@@ -163,7 +166,7 @@ class Certificate:
     def _saved_model(
         self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
     ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-        """Checks the SavedModel. Returns its facts, and the texts that it accepts."""
+        """Checks the SavedModel, and returns its facts and the texts that it accepts."""
         kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
         pairs, taken, metrics = [], [], {}
         if isinstance(self.task, OnePass):
@@ -172,7 +175,7 @@ class Certificate:
                 pairs += _numbers(model.run(_SERVED, self._request(texts, 1)), answers)
                 taken.append(texts)
             if self._accuracy:
-                # Only bfloat16 can change the scores that the network had at the beginning.
+                # Only bfloat16 can change the scores that the constructor computed.
                 again = kind == "bfloat16"
                 metrics = {"metrics": self._accuracy.of_network() if again else self._expected}
         else:  # for a model that writes text, the reference is the graph before it was saved
@@ -194,18 +197,19 @@ class Certificate:
     def _decoder(
         self, lite: LiteDecoder, small: LiteTexts, taken: Sequence, file: pathlib.Path
     ) -> dict[str, Any]:
-        """Compares LiteRT's scores of next tokens with the network's, while it generates greedily.
+        """Compares next-token logits of LiteRT and the network during greedy generation.
 
         Args:
-            lite: the opened file for LiteRT.
-            small: answers requests by `lite`.
-            taken: texts that the task accepts; the first one is timed.
-            file: the file, for its size.
+            lite: opened LiteRT file.
+            small: engine that answers requests with `lite`.
+            taken: texts that the task accepts. The first text is timed.
+            file: LiteRT file, for its size.
 
         Returns:
-            Facts as in `check`, and `texts`, the number of compared texts; `parted`, the number of
-            texts in which LiteRT prefers another token at some step; and `log_prob`, the largest
-            difference between log-probabilities of the network's preferred token.
+            Facts as in `check`, with three additional keys. `texts` is the number of compared
+            texts. `parted` is the number of texts in which LiteRT prefers another token at some
+            step. `log_prob` is the largest difference in the log-probability of the network's
+            preferred token.
         """
         target, task = f"LiteRT {lite.kind}, from text to answer", self.task.asking(lite)
         # `reduce_retracing` generalizes shapes after a few traces.
@@ -264,7 +268,7 @@ class Certificate:
 
 @contextlib.contextmanager
 def _unless_refused() -> Iterator[None]:
-    """Skips the rest of the `with` if a graph does not accept a text.
+    """Skips the rest of the `with` block if a graph rejects a text.
 
     Raises:
         UserError: the network fails for another reason.
@@ -286,18 +290,18 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
 def _steps(
     begun: Sequence[tuple[Prompts, Any, State]], functions: Sequence[Callable], longest: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields LiteRT's and the network's scores `(V,)` of each next token of a text.
+    """Yields the next-token logits `(V,)` of LiteRT and the network at each step of generation.
 
-    Both continue with the token that the network prefers. Nothing is yielded if more than `_PROMPT`
-    tokens of a prompt would have to be read one by one.
+    Both decoders continue with the token that the network prefers. This function yields nothing if
+    a decoder would have to read more than `_PROMPT` tokens of the prompt one by one.
 
     Args:
-        begun: results of `Decoding.begin` for the text, by LiteRT and by the network.
+        begun: results of `Decoding.begin` for LiteRT and for the network.
         functions: `decode_step` of LiteRT and of the network.
-        longest: most tokens of a row; None: no limit.
+        longest: maximum number of tokens in a row; `None` means no limit.
     """
     ids = begun[1][0].ids[0].numpy().tolist()
-    # `begin` may have read the first tokens of the prompt already, for one or for both.
+    # `begin` may have read the first tokens of the prompt already, in one or both decoders.
     caches, read = [state.cache for *_, state in begun], [int(state.index) for *_, state in begun]
     last = min(len(ids) + _TOKENS, longest or np.inf)
     if len(ids) - min(read) > _PROMPT:
@@ -319,7 +323,7 @@ def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
 
 
 def _numbers(found: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Pairs the found and expected values of the floating-point outputs."""
+    """Returns pairs of found and expected values for the floating-point outputs."""
     return [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
@@ -330,10 +334,10 @@ def _bytes(files: Iterable[pathlib.Path]) -> int:
 def _judged(
     target: str, kind: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, float]:
-    """Returns the largest difference, relative to the largest output.
+    """Returns the largest difference in `pairs`, relative to the largest output.
 
     Raises:
-        UserError: the difference exceeds the bound of `kind`.
+        UserError: the difference exceeds `BOUNDS[kind]`.
     """
     worst = scale = 0.0
     for found, expected in pairs:
@@ -349,14 +353,18 @@ def _judged(
     difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
     if not np.isfinite(difference) or difference > BOUNDS[kind]:
         raise UserError(
-            f"{target}: its outputs differ from the network's by {difference:.2g} of the largest "
-            f"output, and {BOUNDS[kind]:g} is allowed: leave this format out (nothing was written)"
+            f"the outputs of {target} differ from the network by {difference:.2g} of the largest "
+            f"output, but only {BOUNDS[kind]:g} is allowed: leave this format out (nothing was "
+            "written)"
         )
     return {"difference": _rounded(difference)}
 
 
 def _timed(run: Callable[[int], Any]) -> dict[str, float]:
-    """Milliseconds per line at 1 and 32 lines: medians of up to five runs after a first one."""
+    """Returns milliseconds per line for batches of 1 and 32 lines.
+
+    Each time is the median of up to five runs, after a warm-up run.
+    """
     found = {}
     for count in (1, 32):
         run(count)
@@ -375,20 +383,21 @@ def break_even(
     small: SmallEngine,
     ask: Callable[[int], dict[str, np.ndarray]],
 ) -> list[dict[str, float]]:
-    """Times requests of more and more rows in LiteRT and in the graph, until the graph is faster.
+    """Times requests of increasing size in LiteRT and in the graph, until the graph is faster.
 
-    Sets `lite.most_rows` to the largest request for which LiteRT was faster. The times are minima
-    over a few interleaved runs, because other programs can only lengthen them.
+    This function sets `lite.most_rows` to the size of the largest request for which LiteRT was
+    faster. Each time is the minimum of a few interleaved runs, because other programs can only slow
+    a run down.
 
     Args:
-        model: the graph.
-        lite: the network in LiteRT.
-        small: answers requests by `lite`.
-        ask: makes the inputs of a request from its number of rows.
+        model: SavedModel with the graph.
+        lite: network in LiteRT.
+        small: engine that answers requests with `lite`.
+        ask: function from a number of rows to the inputs of a request.
 
     Returns:
-        A dictionary for each timed size in `ROWS`, with `rows`, and `lite` and `graph` in
-        milliseconds per request; an empty list if LiteRT does not accept a request.
+        A dictionary for each timed size in `ROWS`, with `rows`, and with `lite` and `graph` in
+        milliseconds per request. The list is empty if LiteRT does not accept a request.
     """
     found = []
     default, lite.most_rows = lite.most_rows, ROWS[-1]
@@ -418,21 +427,21 @@ def _rounded(value: float) -> float:
 
 
 def certificate_text(record: Mapping[str, Any]) -> str:
-    """Formats the facts of `Certificate.check` as Markdown, for files and for the terminal."""
+    """Formats the result of `Certificate.check` as Markdown, for files and for the terminal."""
     found = [certificate_table(record["certificate"])]
     lite, check = record.get("lite", {}), record.get("check")
     if lite.get("measured"):
         found.append(_switch(lite["measured"]))
     if check:
         found.append(
-            f"Scores are of {check['examples']:,} examples of {check['source']}. The network "
-            f"before the export: {_metrics(check['metrics'])}.\n"
+            f"The scores are for {check['examples']:,} examples of {check['source']}. Before the "
+            f"export, the network scored {_metrics(check['metrics'])}.\n"
         )
     return "\n".join(found)
 
 
 def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Formats the files of a certificate as a Markdown table."""
+    """Formats the files of a certificate as a Markdown table, with one row per file."""
     scored = any("metrics" in row for row in rows)
     names = ("target", "largest difference", "ms per line, 1 line", "ms per line, 32 lines", "MB")
     names += ("score",) * scored
@@ -446,7 +455,7 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
             target = row["target"]
             if "parted" in row:
                 target += (
-                    f" (log-probabilities differ by {row['log_prob']:g}, another token in "
+                    f" (log-probabilities differ by up to {row['log_prob']:g}, and tokens differ in "
                     f"{row['parted']} of {row['texts']} texts)"
                 )
             cells = (target, *numbers, size)
@@ -455,12 +464,12 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _metrics(metrics: Mapping[str, float]) -> str:
-    """Formats metrics in one line, without "score", which is their mean."""
+    """Formats metrics in one line, without "score", which is the mean of the other metrics."""
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name != "score")
 
 
 def _switch(measured: Sequence[Mapping[str, float]]) -> str:
-    """Describes which requests LiteRT answers, from the numbers of `break_even`."""
+    """Describes in a sentence which requests LiteRT answers, from the result of `break_even`."""
     last, shown = measured[-1], {}
     for row in measured:
         shown[row["rows"]] = f"{row['lite']:g} ms in LiteRT and {row['graph']:g} ms in the graph"

@@ -1,4 +1,4 @@
-"""Opens a version of an exported model: its SavedModel, and its file for LiteRT."""
+"""Execution of an exported model by its SavedModel and, for small requests, in LiteRT."""
 
 import os
 import pathlib
@@ -22,22 +22,22 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class ExportedModel:
-    """An exported model in memory. It answers small requests in LiteRT if it has a file for it.
+    """Exported model in memory, which answers small requests in LiteRT if it has a LiteRT file.
 
-    Opening a damaged SavedModel raises an error of TensorFlow, of any class.
+    For a damaged SavedModel, the constructor raises an exception of TensorFlow, of any class.
 
     Example:
         model = ExportedModel(find_version("served/m30k"))
         model.run("serving_default", {"text": np.array([b"A dog is running."], object)})
 
     Args:
-        path: the folder of a version.
+        path: folder of a version.
 
     Attributes:
-        signature_defs: the signatures' definitions by name.
-        small: LiteRT, for small requests to `serving_default`; None: the version has no file for
-            it, the file cannot be opened, or LiteRT was not faster.
-        warning: why the file for LiteRT cannot be opened here, or None.
+        signature_defs: dict from signature name to signature definition.
+        small: LiteRT engine for small requests to `serving_default`. `None` means that the version
+            has no LiteRT file, that the file cannot be opened, or that LiteRT was not faster.
+        warning: error from opening the LiteRT file, or `None`.
     """
 
     def __init__(self, path: str | os.PathLike):
@@ -57,21 +57,24 @@ class ExportedModel:
             self.warning = error
 
     def run(self, signature: str, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Runs a signature and returns its outputs by name. Thread-safe."""
+        """Runs a signature, and returns a dict from output name to array.
+
+        This method is thread-safe.
+        """
         small = self.small if signature == _DEFAULT else None
         found = small.answer(inputs) if small else None
         return self._model.run(signature, inputs) if found is None else found
 
     def close(self) -> None:
-        """Frees the model. No thread may be in `run`."""
+        """Frees the model. No thread may be running `run` at that time."""
         self._model.close()
 
 
 class LiteTexts:
-    """A task that generates its answers token by token in LiteRT.
+    """Task that generates its answers token by token in LiteRT.
 
     Args:
-        task: a task whose decoder is a `LiteDecoder`.
+        task: task whose decoder is a `LiteDecoder`.
     """
 
     def __init__(self, task: "Decoding"):
@@ -83,21 +86,21 @@ class LiteTexts:
 
     @property
     def most_rows(self) -> int:
-        """Most texts of a request that `answer` accepts."""
+        """Maximum number of texts in a request that `answer` accepts."""
         return self._decoder.most_rows
 
     @classmethod
     def opened(cls, folder: pathlib.Path) -> Self:
-        """Opens the task of an exported model.
+        """Opens the LiteRT decoder of an exported model, with its task.
 
         Args:
-            folder: a version's `assets.extra`, with the files of `write_decoder`, the vocabulary
-                and the record.
+            folder: folder `assets.extra` of a version, with the files of `write_decoder`, the
+                vocabulary and the record.
 
         Raises:
             UserError: a file is missing or damaged.
         """
-        # Imported here because a server of other models does not need these modules.
+        # Imported here, because a server of other models does not need these modules.
         from macaron_tf.engines.lite_decoding import LiteDecoder
         from macaron_tf.tasks import DECODING
         from macaron_tf.text.base import Vocabulary
@@ -109,26 +112,26 @@ class LiteTexts:
             return cls(kind.reopened(decoder, Vocabulary.load(folder), record))
 
     def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs of `TaskKind.serve`."""
+        """Returns the outputs of `TaskKind.serve` for a request."""
         with self._decoder.alone():
             found = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
         return {name: value.numpy() for name, value in found.items()}
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Returns the outputs of `serve`, or None if there are more texts than `most_rows`."""
+        """Returns the outputs of `serve`, or `None` for no texts or more than `most_rows`."""
         count = len(inputs[self._inputs[0]])
         return self.serve(inputs) if 0 < count <= self.most_rows else None
 
 
 def find_version(folder: str | os.PathLike, version: int | None = None) -> pathlib.Path:
-    """Finds the folder of a version.
+    """Returns the folder of a version.
 
     Args:
-        folder: a model's folder, which has a folder for each version, or a version's folder.
-        version: number of the version; None: the newest.
+        folder: folder of a model, with a subfolder for each version, or folder of a version.
+        version: version number. `None` means the newest version.
 
     Raises:
-        UserError: there is no such version.
+        UserError: the version does not exist.
     """
     folder = pathlib.Path(folder)
     if version is None and (folder / MODEL_FILE).is_file():

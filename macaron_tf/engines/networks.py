@@ -1,4 +1,4 @@
-"""Interfaces for a task's network in other runtimes: the model to export, and the opened file."""
+"""A task's network as a Keras model for export, and the interface of an exported network."""
 
 import functools
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ OUTPUT = "computed"
 
 
 class OpenedNetwork(Protocol):
-    """A task's network that a runtime has opened from a file."""
+    """Interface of a task's network that a runtime has loaded from a file."""
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns the outputs of `OnePass.compute` in float32."""
 
 
 class TaskNetwork(keras.Model):
-    """`OnePass.compute` as a Keras model, from any number of rows of ids to `{"computed": ...}`.
+    """Keras model of `OnePass.compute`, from rows of ids to `{"computed": outputs}`.
 
     An export uses one instance for all formats, because tracing `rows` takes a second.
     """
@@ -38,13 +38,13 @@ class TaskNetwork(keras.Model):
 
     @functools.cached_property
     def rows(self) -> dict[str, tf.Tensor]:
-        """Symbolic inputs of `task.compute`; batch and length are open dimensions."""
+        """Symbolic inputs of `task.compute`, with unknown batch size and length."""
         specs = [tf.TensorSpec([None], dtype) for dtype in self.task.inputs.values()]
         prepare = tf.function(lambda *texts: self.task.prepare(*texts)[0], autograph=False)
         return prepare.get_concrete_function(*specs).structured_outputs
 
     def row_signature(self) -> list[dict[str, keras.InputSpec]]:
-        """The `input_signature` of Keras's `export`."""
+        """Returns the `input_signature` for Keras's `export`."""
         return [
             {
                 name: keras.InputSpec(ids.dtype.name, ids.shape.as_list(), name=name)
@@ -57,12 +57,12 @@ def one_pass(task: TaskKind, where: str, mend: str) -> None:
     """Raises a UserError for a task that decodes token by token.
 
     Args:
-        task: the task.
-        where: beginning of the message.
-        mend: end of the message, what to do.
+        task: task to check.
+        where: format that does not support such a task, for the message.
+        mend: correction, for the end of the message.
     """
     if not isinstance(task, OnePass):
         raise UserError(
-            f"{where}: a {task.name} runs its network once for each token instead of once for a "
-            f"text: {mend}"
+            f"{where} does not support a {task.name}, which runs its network once for each token "
+            f"instead of once for each text: {mend}"
         )

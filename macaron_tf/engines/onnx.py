@@ -1,4 +1,4 @@
-"""Writes a task's network as an ONNX file, and opens it by ONNX Runtime."""
+"""ONNX export of a task's network, and execution in ONNX Runtime."""
 
 import os
 import pathlib
@@ -11,24 +11,28 @@ from macaron_tf.engines.networks import OUTPUT, TaskNetwork, one_pass
 from macaron_tf.errors import UserError, needed
 from macaron_tf.models.onnx_file import onnx_file
 
-FILE = os.path.join("onnx", "model.onnx")  # in a version's folder
+FILE = os.path.join("onnx", "model.onnx")  # path within a version's folder
 
 
 def write_onnx(network: TaskNetwork, folder: pathlib.Path) -> None:
-    """Writes the network, in float32, as `FILE` into a version's folder. Its output is `computed`.
+    """Exports a network in float32 as `FILE` into a version's folder, with the output `computed`.
 
     Raises:
-        UserError: the network is quantized or does not convert, or tf2onnx is not installed.
+        UserError: the network is quantized, decodes token by token or cannot be converted, or
+            tf2onnx is not installed.
     """
     one_pass(network.task, "--onnx", "leave the flag out")
     path = folder / FILE
     path.parent.mkdir(parents=True)
-    with onnx_file(path), under_policy(network.network, "float32", "--onnx: the network"):
+    with onnx_file(path), under_policy(network.network, "float32", "the network for --onnx"):
         network.export(str(path), "onnx", verbose=False, input_signature=network.row_signature())
 
 
 class OnnxNetwork:
-    """The network that `write_onnx` wrote, opened by ONNX Runtime on this machine's CPUs.
+    """Network that `write_onnx` wrote, opened in ONNX Runtime on the CPUs of this machine.
+
+    Args:
+        folder: folder of a version.
 
     Raises:
         UserError: onnxruntime is not installed, or cannot open the file.

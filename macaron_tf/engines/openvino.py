@@ -1,4 +1,4 @@
-"""Writes a task's network for OpenVINO, which runs on Intel's CPUs and GPUs, and opens it again."""
+"""OpenVINO export of a task's network, and execution in OpenVINO."""
 
 import os
 import pathlib
@@ -10,17 +10,19 @@ from macaron_tf.engines.graph import under_policy
 from macaron_tf.engines.networks import OUTPUT, TaskNetwork, one_pass
 from macaron_tf.errors import UserError, needed
 
-FILE = os.path.join("openvino", "openvino_model.xml")  # in a version's folder; weights in .bin
-# Settings to compute in float32. By default OpenVINO uses bfloat16 if the CPU supports it, and
-# outputs differ by 3e-3.
+# Path within a version's folder; a .bin file beside it has the weights.
+FILE = os.path.join("openvino", "openvino_model.xml")
+# Settings for float32. By default OpenVINO uses bfloat16 if the CPU supports it, which changes
+# outputs by 3e-3.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
 
 
 def write_openvino(network: TaskNetwork, folder: pathlib.Path) -> None:
-    """Writes the network, in float32, as `FILE` into a version's folder. Its output is `computed`.
+    """Exports a network in float32 as `FILE` into a version's folder, with the output `computed`.
 
     Raises:
-        UserError: the network is quantized or does not convert, or openvino is not installed.
+        UserError: the network is quantized, decodes token by token or cannot be converted, or
+            openvino is not installed.
     """
     with needed("--openvino"):
         import openvino  # noqa: F401
@@ -28,17 +30,18 @@ def write_openvino(network: TaskNetwork, folder: pathlib.Path) -> None:
     one_pass(network.task, "--openvino", "leave the flag out")
     path = folder / FILE
     path.parent.mkdir(parents=True)
-    with under_policy(network.network, "float32", "--openvino: the network"):
+    with under_policy(network.network, "float32", "the network for --openvino"):
         network.export(
             str(path), "openvino", verbose=False, input_signature=network.row_signature()
         )
 
 
 class OpenVinoNetwork:
-    """The network that `write_openvino` wrote, opened by OpenVINO on this machine's CPUs.
+    """Network that `write_openvino` wrote, opened in OpenVINO on the CPUs of this machine.
 
     Args:
-        settings: OpenVINO's settings; by default it computes in float32.
+        folder: folder of a version.
+        settings: settings of OpenVINO, by default for float32.
 
     Raises:
         UserError: openvino is not installed, or cannot open the file.

@@ -1,4 +1,4 @@
-"""Makes typical requests to a model, for a server's example and for a version's warm-up."""
+"""Typical requests to a model, for a server's example and for warm-up."""
 
 import itertools
 import logging
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from macaron_tf.io.serving import CONTROLS, EXAMPLE, EXAMPLE_QUESTION, failed_check
 
-# The file in a version's folder from which TensorFlow Serving replays requests.
+# File in a version's folder from which TensorFlow Serving replays requests.
 WARMUP_REQUESTS = os.path.join("assets.extra", "tf_serving_warmup_requests")
 _LOG = logging.getLogger(__name__)
 
@@ -21,17 +21,19 @@ def write_warm_up(
     functions: Mapping[str, tf.types.experimental.ConcreteFunction],
     texts: Sequence[str] = (EXAMPLE,),
 ) -> None:
-    """Writes warm-up requests of each signature, as a TFRecord file of `PredictionLog`.
+    """Writes a TFRecord file of `PredictionLog` with warm-up requests for each signature.
 
-    TensorFlow Serving does not load a version if a warm-up request fails, so each is tried here
-    first. A request that the model does not accept is left out with a warning. Without the package
-    tensorflow-serving-api, which defines `PredictionLog`, nothing is written and a warning is
-    logged; this project's server then warms up with typical rows of its own.
+    TensorFlow Serving does not load a version if a warm-up request fails. So this function tries
+    each request, and leaves out a request that the model rejects, with a warning.
+
+    `PredictionLog` is defined in the package tensorflow-serving-api. Without this package, the
+    function writes nothing and logs a warning. The server of this project does not need the file.
 
     Args:
         folder: folder of the version.
-        functions: concrete functions by signature name; the `TensorSpec` of each input has a name.
-        texts: texts to request; each signature gets a request for each.
+        functions: dict from signature name to concrete function. The `TensorSpec` of each input
+            must have a name.
+        texts: texts to request. Each signature gets one request per text.
     """
     try:
         from tensorflow_serving.apis import prediction_log_pb2
@@ -50,7 +52,7 @@ def write_warm_up(
         except tf.errors.InvalidArgumentError as error:
             if (sentence := failed_check(error.message)) is None:
                 raise
-            _LOG.warning("no warm-up request has the text %r: %s", text, sentence)
+            _LOG.warning("the warm-up requests leave out the text %r: %s", text, sentence)
             continue
         logs.append(log := prediction_log_pb2.PredictionLog())
         log.predict_log.request.model_spec.signature_name = name
@@ -65,13 +67,16 @@ def write_warm_up(
 
 
 def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
-    """Makes a row of typical values, by input name; `text` is used for all texts but a question."""
+    """Returns a dict from input name to a typical value, for a batch of one row.
+
+    The value of a text input is `text`, except for the input `question`.
+    """
     texts = {"question": EXAMPLE_QUESTION}
     return {name: typical(name, spec, texts.get(name, text)) for name, spec in specs.items()}
 
 
 def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:
-    """Makes a typical value of an input: the text, one of `CONTROLS`, or zeros.
+    """Returns a typical value of an input: the text, a default from `CONTROLS`, or zeros.
 
     Dimensions of unknown size become 1.
     """

@@ -1,13 +1,12 @@
-"""Reads models and vocabularies of other libraries, and writes ours in Hugging Face's format.
+"""Reads models of other libraries, and exports macaron_tf models to Hugging Face's format.
 
-`arrays` reads settings and arrays, and assigns the arrays to our variables by a table of names. The
-tables of each family are in `encoders` (Hugging Face's BERT and its relatives,
-sentence-transformers), `language_models` (GPT, GPT-2, Llama, XLNet), `encoder_decoders` (T5, BART,
-MarianMT, Pegasus) and `keras_models` (KerasHub, Model Garden). `task_heads` reads and writes the
-heads of fine-tuned models.
+`arrays` reads settings and weights, and assigns the weights to macaron_tf variables by a table of
+names. Each model family has its own table: see `encoder_families` (BERT and related encoders),
+`language_models` (GPT, GPT-2, Llama, XLNet), `encoder_decoders` (T5, BART, MarianMT, Pegasus) and
+`keras_models` (KerasHub, Model Garden). `task_heads` converts the heads of fine-tuned models.
 
-All readers raise a UserError that names the file, setting or weight if a file is missing or
-damaged, or if a part of the other model has no counterpart in this library's.
+Every reader raises a UserError if a file is missing or damaged, or if macaron_tf has no counterpart
+for a part of the model. The message names the file, setting or weight.
 """
 
 from macaron_tf.interop.encoder_decoders import import_encoder_decoder, read_encoder_decoder

@@ -1,15 +1,15 @@
-"""Reads another library's settings and arrays, and assigns the arrays to our variables.
+"""Reads settings and weights of another library, and assigns the weights to macaron_tf variables.
 
-"Foreign" means of the other library, "our" means of this one. A table of names maps the ends of our
-variables' paths to foreign names; `{}` is a block's number:
+"Foreign" refers to the other library, "our" refers to macaron_tf. A name table maps the end of a
+variable's path in macaron_tf to a foreign name; `{}` stands for the index of a block:
 
     "block_{}/attention_0/attention/query_key_value": ("h.{}.query", "h.{}.key", "h.{}.value")
     "block_{}/attention_0/norm": "h.{}.ln_1"
     "embeddings/segments": Raw("segments.weight")
 
-If the key is the end of a layer's path, the value is the name of a foreign layer, or of several
-whose kernels our layer concatenates; `Arrays.part` converts each array to our layout. If the key is
-the end of a variable's path, the value is a `Raw`: the name of an array, perhaps with a
+If the key is the end of a layer's path, the value is the name of a foreign layer, or a tuple of
+names whose kernels are concatenated; `Arrays.part` converts each array to our layout. If the key is
+the end of a variable's path, the value is a `Raw`: the name of an array and an optional
 transformation.
 """
 
@@ -30,7 +30,7 @@ from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
 
-# Our names of activations, by those of PyTorch models.
+# Dict from a PyTorch model's name of an activation to our name.
 ACTIVATIONS = {
     "relu": "relu",
     "swish": "silu",
@@ -41,7 +41,7 @@ ACTIVATIONS = {
 }
 
 
-# Kinds of scaling of rotary positions, with the names of their values in `rotary_scaling`.
+# Types of RoPE scaling, with the names of the values in our setting `rotary_scaling`.
 ROPES = {
     "default": (),
     "linear": ("factor",),
@@ -53,25 +53,26 @@ ROPES = {
 
 
 def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
-    """Raises a UserError if a directory of some `kind` lacks one of its files."""
+    """Raises a UserError if a directory lacks one of the files `names`; `kind` describes it."""
     for name in names:
         if not (directory / name).is_file():
             raise UserError(
-                f"{directory} is not a {kind}: it has no {name}; give the model's whole folder"
+                f"{directory} is not a {kind}, because it has no {name}: give the model's whole "
+                "folder"
             )
 
 
 def json_bytes(value: Any) -> bytes:
-    """Converts a value to the contents of a JSON file."""
+    """Encodes a value as the contents of a JSON file."""
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 class ForeignConfig:
-    """The settings of another library's model.
+    """Settings of another library's model.
 
     Args:
-        fields: the fields of its `config.json` or a similar file.
-        where: name of that file in error messages.
+        fields: fields of `config.json` or a similar file.
+        where: name of this file in error messages.
     """
 
     def __init__(self, fields: Mapping[str, Any], where: str):
@@ -80,7 +81,11 @@ class ForeignConfig:
 
     @classmethod
     def of_directory(cls, directory: pathlib.Path, model_types: Collection[str]) -> "ForeignConfig":
-        """Reads a Hugging Face `config.json`, whose `model_type` must be one of `model_types`."""
+        """Reads a Hugging Face `config.json`.
+
+        Raises:
+            UserError: the file is missing or damaged, or `model_types` lacks its `model_type`.
+        """
         file = directory / "config.json"
         check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
@@ -92,22 +97,22 @@ class ForeignConfig:
         return config
 
     def get(self, field: str, default=None) -> Any:
-        """Returns the value of a field, whatever its type."""
+        """Returns the value of a field, without a check of its type."""
         return self.fields.get(field, default)
 
     def number(
         self, field: str, default: int | float | None = None, kind: type[int] | type[float] = int
     ) -> int | float:
-        """Returns a field that is a number.
+        """Returns a field that must be a number.
 
         Args:
             field: name of the field.
-            default: value of a missing field, whose type the number must have; None: the field is
-                required.
-            kind: type of the number, if there is no default.
+            default: value of a missing field; the number must have its type. `None` means that the
+                field is required.
+            kind: type of the number if `default` is `None`.
 
         Raises:
-            UserError: the field is missing, or has another type.
+            UserError: the field is missing or has another type.
         """
         kind = kind if default is None else type(default)
         value = self._required(field, default)
@@ -117,7 +122,7 @@ class ForeignConfig:
         return kind(value)
 
     def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
-        """Reads several settings; see `Family.settings` for the form of `names`."""
+        """Reads several settings; `names` has the format of `Family.settings`."""
         return {
             ours: self.choice(theirs[0], theirs[2], theirs[1])
             if theirs[2:]
@@ -126,15 +131,15 @@ class ForeignConfig:
         }
 
     def choice(self, field: str, choices: Mapping[str, str], default: str | None = None) -> str:
-        """Returns our name of a field's choice, such as an activation.
+        """Translates the value of a field, such as the name of an activation.
 
         Args:
             field: name of the field.
-            choices: our names, by foreign name.
-            default: foreign value of a missing field; None: the field is required.
+            choices: dict from each supported foreign value to our value.
+            default: foreign value of a missing field; `None` means that the field is required.
 
         Raises:
-            UserError: the field is missing, or not one of the choices.
+            UserError: the field is missing or has an unsupported value.
         """
         name = self._required(field, default)
         if not isinstance(name, str) or name not in choices:
@@ -144,10 +149,10 @@ class ForeignConfig:
         return choices[name]
 
     def require(self, needed: Mapping[str, Any]) -> None:
-        """Raises a UserError if a field has another value than the one that our models need.
+        """Raises a UserError if a field has an unsupported value.
 
         Args:
-            needed: the supported values, by field; a missing field passes.
+            needed: dict from a field to its only supported value. A missing field is accepted.
         """
         for field, value in needed.items():
             if self.fields.get(field, value) != value:
@@ -162,15 +167,15 @@ class ForeignConfig:
 
 
 class Arrays:
-    """Another library's arrays, by name; it records which ones were read.
+    """Named weight arrays of another library's model, with a record of the arrays read so far.
 
-    A subclass defines `part(layer, variable)`, which returns the array of a foreign layer for our
-    `variable` (kernel, gamma, ...) in our layout, and `kernel`, the suffix of the name of a linear
-    layer's kernel.
+    A subclass defines two things. The method `part(layer, variable)` returns the array of a foreign
+    layer for one of our variables (kernel, gamma, ...), in our layout. The class attribute `kernel`
+    is the suffix in the name of a linear layer's kernel.
 
     Attributes:
-        arrays: the arrays.
-        read: names of those that were read.
+        arrays: dict from name to array.
+        read: names of the arrays that were read.
     """
 
     kernel: typing.ClassVar[str]
@@ -180,42 +185,42 @@ class Arrays:
         self.read: set[str] = set()
 
     def find(self, name: str) -> list[str]:
-        """Returns the full names of the arrays that `name` matches."""
+        """Returns the full names of all arrays that match `name`."""
         return [name] if name in self.arrays else []
 
     def has(self, name: str | None) -> bool:
-        """Whether an array has this name; False for None."""
+        """Returns whether an array matches `name`; the result for `None` is False."""
         return name is not None and bool(self.find(name))
 
     def has_layer(self, layer: str | None) -> bool:
-        """Whether a linear layer has this name; False for None."""
+        """Returns whether a linear layer is called `layer`; the result for `None` is False."""
         return layer is not None and self.has(f"{layer}{self.kernel}")
 
     def array(self, *names: str) -> np.ndarray:
-        """Returns the array of the first name that exists, and records that it was read.
+        """Returns the array of the first name that exists, and records that the array was read.
 
         Raises:
-            UserError: none exists, or several arrays match the name.
+            UserError: no name exists, or several arrays match the name.
         """
         found = next(filter(None, map(self.find, names)), [])
         if len(found) != 1:
-            several = f"{len(found)} weights called" if found else "no"
+            several = f"{len(found)} arrays called" if found else "no"
             raise UserError(
-                f"the weights to be read have {several} {names[0]}: give the settings and weights "
-                "of one model"
+                f"the weights to be read have {several} {names[0]}: give settings and weights of "
+                "the same model"
             )
         self.read.add(found[0])
         return self.arrays[found[0]]
 
 
 class TorchArrays(Arrays):
-    """The `state_dict` of a PyTorch model.
+    """Weights of a PyTorch model.
 
     Args:
-        state: the arrays, by name.
-        prefix: prefix that is removed from names.
-        linear: whether kernels have the layout (outputs, inputs) of `Linear`, not (inputs, outputs)
-            of `Conv1D`.
+        state: dict from name to array, as in a `state_dict`.
+        prefix: prefix to remove from the names.
+        linear: whether kernels have the shape (outputs, inputs), as in PyTorch's `Linear`, instead
+            of (inputs, outputs), as in transformers' `Conv1D`.
     """
 
     kernel = ".weight"
@@ -226,15 +231,16 @@ class TorchArrays(Arrays):
 
     def part(self, layer: str, variable: str) -> np.ndarray:
         name = "bias" if variable in ("bias", "beta") else "weight"
-        # Early conversions of BERT have TensorFlow's names of a LayerNorm's arrays.
+        # Early conversions of BERT kept TensorFlow's names of LayerNorm weights (gamma, beta).
         array = self.array(f"{layer}.{name}", f"{layer}.{variable}")
         return array.T if self.linear and variable == "kernel" else array
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the weights of a Hugging Face directory as float32, by their PyTorch names.
+    """Reads the weights in a Hugging Face directory as a dict from PyTorch name to float32 array.
 
-    They are in one file, or in several that an index lists, such as `model.safetensors.index.json`.
+    The weights may be in one file, or in several files that an index such as
+    `model.safetensors.index.json` lists.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -247,7 +253,7 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         if index.is_file():
             shards = ForeignConfig(read_json(index), str(index)).get("weight_map")
             if not isinstance(shards, dict) or not shards:
-                raise UserError(f"{index} lists no weights: it has no weight_map; restore it")
+                raise UserError(f"{index} has no weight_map, which lists the weights: restore it")
             state: dict[str, np.ndarray] = {}
             for shard in sorted(set(map(str, shards.values()))):
                 if not (directory / shard).is_file():
@@ -256,13 +262,15 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
                     )
                 state |= _read_arrays(directory / shard)
             if absent := sorted(shards.keys() - state.keys()):
-                raise UserError(f"{index} names {absent[0]}, which no file has: restore it")
+                raise UserError(
+                    f"{index} names the weight {absent[0]}, which no file has: restore the files"
+                )
             return state
-    raise UserError(f"{directory} has no weights: it has neither {' nor '.join(names)}; restore it")
+    raise UserError(f"{directory} has no weights, neither {' nor '.join(names)}: restore them")
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the arrays of a safetensors or PyTorch file as float32."""
+    """Reads the arrays in a safetensors or PyTorch file as float32."""
     tensors = file.suffix == ".safetensors"
     with needed(str(file), "torch"):
         if tensors:
@@ -280,8 +288,8 @@ def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
         raise UserError(f"{file} cannot be read ({reason}): restore it") from None
 
 
-# Score bias of the rows without a token that pad a table to a multiple of 8: their probability is
-# 0, and those of the tokens do not change. float16 cannot represent -1e5.
+# Output bias of the unused rows that pad an embedding table to a multiple of 8. It makes their
+# probability 0 and leaves the probabilities of the tokens unchanged. float16 cannot represent -1e5.
 UNUSED_TOKEN_BIAS = -1e4
 
 
@@ -289,12 +297,14 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Raw:
-    """Table entry of one of our variables: foreign arrays, transformed and concatenated.
+    """Name-table entry of one of our variables: foreign arrays that are concatenated.
 
     Args:
         names: full names of the arrays.
-        transform: function of each array, to read it; None: it is copied.
-        inverse: inverse of `transform`, to write it; None: it is copied if there is no `transform`.
+        transform: function that converts each array before the concatenation; `None` means no
+            conversion.
+        inverse: inverse of `transform`, for writing arrays; `None` means no conversion if
+            `transform` is `None`, and otherwise that the arrays cannot be written.
     """
 
     def __init__(
@@ -305,7 +315,7 @@ class Raw:
         self.inverse = inverse if transform or inverse else np.asarray
 
 
-# An entry that is an array is assigned to the variable unchanged.
+# An array as an entry is assigned to the variable unchanged.
 Table = Mapping[str, str | tuple[str, ...] | Raw | np.ndarray]
 
 
@@ -319,21 +329,23 @@ def transformer_layer(
     cross_norm: str = "",
     ours: str = "block_{}",
 ) -> Table:
-    """Makes the table of a Transformer layer from the foreign names of its parts.
+    """Builds the name table of a Transformer layer from the foreign names of its parts.
 
     Args:
         theirs: prefix of the foreign names.
-        attention: layers of query, key and value, or one layer of all three; then the output.
-        norm: the attention's norm.
-        feed_forward: the inner layer, or both layers of a gated one; then the outer layer.
-        feed_forward_norm: the feed-forward layer's norm.
-        cross: the layers of the attention to the encoder, in the form of `attention`.
-        cross_norm: its norm.
+        attention: names of the query, key and value layers, or of one layer for all three; then the
+            name of the output layer.
+        norm: name of the attention's norm.
+        feed_forward: name of the inner layer, or names of both inner layers of a gated
+            feed-forward; then the name of the outer layer.
+        feed_forward_norm: name of the feed-forward's norm.
+        cross: names of the cross-attention's layers, in the order of `attention`.
+        cross_norm: name of the cross-attention's norm.
         ours: prefix of our paths.
     """
     parts = {
         "attention_0/attention/query_key_value": attention[:-1],
-        # With fewer heads of keys than of queries, these two replace query_key_value.
+        # In grouped-query attention, the next two layers replace query_key_value.
         "attention_0/attention/query": attention[:1],
         "attention_0/attention/key_value": attention[1:-1],
         "attention_0/attention/output": attention[-1:],
@@ -350,7 +362,7 @@ def transformer_layer(
 
 
 def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shortest tuple that, repeated, gives `values`."""
+    """Returns the shortest tuple that gives `values` if it is repeated and truncated."""
     sizes = range(1, len(values) + 1)
     turns = (tuple(values[:size]) for size in sizes)
     fitting = (t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
@@ -360,13 +372,13 @@ def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
 def rotary_settings(
     config: ForeignConfig, rope: Mapping[str, Any], field: str, usual: float
 ) -> dict[str, Any]:
-    """Reads the base and the scaling of rotary positions.
+    """Reads the base and the scaling of rotary position embeddings (RoPE).
 
     Args:
-        config: the foreign settings.
-        rope: the foreign `rope_parameters` or `rope_scaling`.
-        field: name of the field in `config` with the base, if `rope` has none.
-        usual: base if that field is missing too.
+        config: foreign settings.
+        rope: field `rope_parameters` or `rope_scaling` of the foreign settings.
+        field: name of the field in `config` that has the base if `rope` has none.
+        usual: base if neither has one.
     """
     kind = rope.get("type", "default")  # the field's name in early versions
     found = {field: config.get(field, usual), "rope_type": kind, **rope}
@@ -379,26 +391,26 @@ def rotary_settings(
 
 
 def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
-    """Makes the foreign `rope_parameters`; the inverse of `rotary_settings`."""
+    """Builds the foreign field `rope_parameters`; the inverse of `rotary_settings`."""
     kind = next(kind for kind, names in ROPES.items() if len(names) == len(scaling))
     return {"rope_theta": base, "rope_type": kind, **dict(zip(ROPES[kind], scaling, strict=True))}
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes a transform that takes rows of a foreign table in the order of our ids.
+    """Returns a function that reorders the rows of a foreign embedding table by our ids.
 
     Args:
-        ids: `(V',)` int, the foreign id for each of our ids; -1: none.
-        size: number of rows of our table, at least V'.
-        missing: value of the rows without a foreign one.
+        ids: int array whose element n is the foreign id of our token n, or -1 if there is none.
+        size: number of rows in the reordered table, at least `len(ids)`.
+        missing: value of the rows that have no foreign row.
     """
     known = np.flatnonzero(ids >= 0)
 
     def chosen(array: np.ndarray) -> np.ndarray:
         if ids.max() >= len(array):
             raise UserError(
-                f"the vocabulary has ids up to {ids.max()} and the model embeds only {len(array)} "
-                "pieces: it is another model's vocabulary; restore the model's own"
+                f"the vocabulary has ids up to {ids.max()}, but the model has only {len(array)} "
+                "embeddings: restore the model's own vocabulary"
             )
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[known] = array[ids[known]]
@@ -408,22 +420,22 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
 
 
 def say_spare_rows(tokens: np.ndarray, pieces: int) -> None:
-    """Prints a note on stderr if a table of tokens has more rows than its vocabulary has pieces."""
+    """Prints a note on stderr if an embedding table has more rows than there are tokens."""
     if len(tokens) > pieces:
         print(
-            f"note: the model embeds {len(tokens):,} tokens and its vocabulary has {pieces:,}: the "
-            "other rows are left out",
+            f"note: the model has {len(tokens):,} embeddings and its vocabulary has {pieces:,} "
+            "tokens: the other embeddings are left out",
             file=sys.stderr,
         )
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
-    """Assigns an array to a variable; raises a UserError if its shape differs."""
+    """Assigns an array to a variable; raises a UserError if their shapes differ."""
     if tuple(variable.shape) != value.shape:
         raise UserError(
-            f"the weights do not fit the model: {variable.path} has shape "
-            f"{tuple(variable.shape)}, the weights to be read have {value.shape}; give the "
-            "settings and weights of one model"
+            f"the weights do not fit the model, whose {variable.path} has shape "
+            f"{tuple(variable.shape)} instead of {value.shape}: give settings and weights of the "
+            "same model"
         )
     variable.assign(value)
 
@@ -431,13 +443,13 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
 def assign_weights(
     layer: keras.layers.Layer, arrays: Arrays, table: Table, drawn: Collection[str] = ()
 ) -> None:
-    """Assigns arrays to the variables of a built layer or model by a table of names.
+    """Assigns arrays to the variables of a built layer or model by a name table.
 
     Args:
-        layer: the layer or model.
-        arrays: the arrays.
-        table: the table of names.
-        drawn: names of parts of the model that keep their random initial values.
+        layer: built layer or model.
+        arrays: weights to read.
+        table: name table.
+        drawn: names of sublayers that keep their random initial values.
 
     Raises:
         UserError: an array is missing or has another shape.
@@ -448,11 +460,16 @@ def assign_weights(
 
 
 def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
-    """Looks up the table's entry for one of our variables.
+    """Looks up the name-table entry for one of our variables.
+
+    Args:
+        path: path of the variable.
+        table: name table.
 
     Returns:
-        The entry of the variable itself, or None if the entry is of its layer; the foreign names of
-        its arrays or layers, empty if there is no entry; and the variable's name within its layer.
+        The entry if the key matches the variable, or `None` if the key matches its layer; the
+        foreign names of the arrays or layers, which are empty if there is no entry; and the name of
+        the variable within its layer.
     """
     block = re.search(r"block_(\d+)", path)
     number = int(block[1]) if block else 0
@@ -474,8 +491,8 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
         return entry
     if not names:
         raise UserError(
-            f"the weights to be read have no counterpart of the model's {path}: give the settings "
-            "and weights of one model"
+            f"the weights to be read have no counterpart of the model's {path}: give settings and "
+            "weights of the same model"
         )
     if entry is None:
         parts = [arrays.part(name, part) for name in names]
@@ -486,17 +503,17 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead:
-    """A family's model for a task: the body with a head of one or two layers.
+    """Foreign model class for a task, whose head has one or two layers.
 
     Attributes:
-        ending: suffix of the class's name, such as "ForTokenClassification".
-        pipeline: the hub's name of the task.
-        table: table of the head's layers.
-        pooled: whether the body includes its pooler.
-        activation: activation of the head's first layer, if it has two.
-        activation_field: foreign setting that names the activation; `activation` is its default.
-            "": the activation is fixed.
-        settings: further foreign settings with which the head computes the same as ours.
+        ending: suffix of the class name, such as "ForTokenClassification".
+        pipeline: name of the task on the Hugging Face Hub.
+        table: name table of the head's layers.
+        pooled: whether the model also contains the family's pooler.
+        activation: activation after the first layer of a two-layer head.
+        activation_field: name of the foreign setting for the activation, whose default is
+            `activation`. An empty string means that the activation is fixed.
+        settings: further foreign settings that an exported model needs for the same outputs.
     """
 
     ending: str
@@ -510,28 +527,29 @@ class TaskHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """Describes how to convert one kind of models: a `model_type` of Hugging Face, or another's.
+    """Conversion rules for one type of foreign model, such as a Hugging Face `model_type`.
 
     Attributes:
-        name: name of such models in error messages.
-        tokens: possible names of the array of token embeddings.
-        table: table of names of the other parts.
-        settings: our names of settings, each with (foreign name, default), or for a choice with
-            (foreign name, default, our names by foreign ones). A default None means that the field
-            is required; the others are needed because early `save_pretrained` left out defaults.
-        fixed: our settings that are the same in all such models.
+        name: name of the model type in error messages.
+        tokens: possible names of the token embeddings.
+        table: name table of all other weights.
+        settings: dict from our setting to (foreign field, default), or to (foreign field, default,
+            dict from foreign value to our value). A default of `None` means that the field is
+            required. Defaults exist because early versions of `save_pretrained` left them out.
+        fixed: our settings that are the same for all models of this type.
         derived: function of the foreign settings that returns further settings of ours.
-        underived: its inverse, a function of our configuration that returns foreign settings.
-        required: foreign settings without a counterpart in ours, with the only supported values.
-        prefix: prefix of the body's names in a model with a head.
-        linear: see `TorchArrays`.
-        output: name of the output layer's array, which must equal the token embeddings.
+        underived: inverse of `derived`: function of our configuration that returns foreign
+            settings.
+        required: dict from a foreign field to its only supported value.
+        prefix: prefix of the weights of the model without its head, if there is a head.
+        linear: whether kernels have the shape (outputs, inputs); see `TorchArrays`.
+        output: name of the output layer's kernel, which must equal the token embeddings.
         body: prefixes of the names of weights that must all be read.
-        repeated: suffixes of names of arrays that need not be read.
-        starts: for language models: whether texts begin with a special token.
-        classes: prefix of the names of its classes.
-        tasks: its models for tasks, by our class for the same task.
-        head_dropout: name of the foreign setting of the dropout in a task's head.
+        repeated: suffixes of the names of arrays that may remain unread.
+        starts: whether texts of a language model begin with a special token.
+        classes: prefix of the class names.
+        tasks: dict from our class for a task to the foreign model class for the same task.
+        head_dropout: foreign field with the dropout rate in a task head.
     """
 
     name: str
@@ -553,46 +571,50 @@ class Family:
     head_dropout: str = "classifier_dropout"
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
-        """Converts foreign settings to ours; a value without a counterpart is a UserError."""
+        """Converts foreign settings to ours.
+
+        Raises:
+            UserError: a value has no counterpart in macaron_tf.
+        """
         config.require(self.required)
         with refuse_damage(config.where, "restore it"):
             derived = self.derived(config)
         return {**self.fixed, **config.settings(self.settings), **derived}
 
     def arrays(self, directory: pathlib.Path) -> TorchArrays:
-        """Reads the weights of a directory; see `read_state`."""
+        """Reads the weights in a directory; see `read_state`."""
         return TorchArrays(read_state(directory), self.prefix, self.linear)
 
     def check_rest(self, arrays: Arrays) -> tuple[str, ...]:
-        """Checks that the body was read completely, and returns the names of unread arrays.
+        """Checks that all required arrays were read, and returns the names of unread arrays.
 
         Raises:
-            UserError: the output layer differs from the table of tokens, or a weight of the body
-                was not read.
+            UserError: the output layer differs from the token embeddings, or a weight with a prefix
+                in `body` was not read.
         """
         tokens = arrays.array(*self.tokens)
         if arrays.has(self.output) and not np.array_equal(arrays.array(self.output), tokens):
             raise UserError(
                 f"the {self.name} model's {self.output} differs from its token embeddings: only "
-                "models with one table for both can be read"
+                "models that tie the two can be read"
             )
         unread = sorted(set(arrays.arrays) - arrays.read)
         unread = [name for name in unread if not name.endswith(self.repeated)]
         for left in unread:
             if left.startswith(self.body):
                 raise UserError(
-                    f"the {self.name} model has {left}, which ours does not have: only models "
-                    "without it can be read"
+                    f"the {self.name} model has the weight {left}, which macaron_tf's model lacks: "
+                    "only models without it can be read"
                 )
         return tuple(unread)
 
 
 def built(model: type[keras.Model], settings: Mapping, *arguments, **options) -> keras.Model:
-    """Builds our model with `settings`; raises a UserError if a setting is out of range."""
+    """Builds a macaron_tf model with `settings`; raises a UserError for an invalid setting."""
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:
-        raise UserError(f"the model's settings do not fit ours: {error}") from None
+        raise UserError(f"macaron_tf does not support the model's settings: {error}") from None
     network = model(config, *arguments, **options)
     network.build()
     return network

@@ -1,4 +1,4 @@
-"""Writes a folder that transformers opens: `save_pretrained(DIR, format="hugging-face")`."""
+"""Exports models in Hugging Face's format, for `save_pretrained(DIR, format="hugging-face")`."""
 
 import sys
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.training import checkpoints
 from macaron_tf.training.state import require_room
 
-# Classes of networks, the class of their configuration, and the function that makes their folder.
+# Network classes, their configuration class, and the function that builds their folder.
 _FOLDERS = (
     (ENCODERS, EncoderConfig, encoder_folder),
     (LANGUAGE_MODELS, EncoderConfig, language_folder),
@@ -38,7 +38,7 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts a model to the files of a Hugging Face model.
 
     Raises:
-        UserError: no Hugging Face model has a counterpart of one of its parts or settings.
+        UserError: Hugging Face's library has no counterpart for a part or setting of the model.
     """
     model.require_floats()
     if type(model.network) in XLNET.tasks and model.config.positions == XLNET.fixed["positions"]:
@@ -48,22 +48,23 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
             return make(model)
     kinds = f"{type(model.network).__name__} with {type(model.config).__name__}"
     raise UserError(
-        f"{kinds} has no counterpart in Hugging Face's library: save the model in this library's "
+        f"{kinds} has no counterpart in Hugging Face's library: save the model in macaron_tf's "
         "own format, or export a SavedModel by `python -m export.saved_model`"
     )
 
 
 def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
-    """Makes the function that writes a model's files into an empty folder, for `save_whole`.
+    """Returns a function that writes a model in Hugging Face's format into an empty folder.
 
-    The function prints on stderr which parts it leaves out or adds.
+    The function also prints on stderr which parts of the model it leaves out or adds.
 
     Args:
-        model: the model.
-        place: the folder or the repository, which the code in the model card opens.
+        model: model to write.
+        place: folder or Hub repository from which the example code in the model card loads.
 
     Raises:
-        UserError: see `hugging_face_folder`; or safetensors is not installed.
+        UserError: safetensors is not installed, or a part of the model has no counterpart; see
+            `hugging_face_folder`.
     """
     with needed("writing model.safetensors"):
         import safetensors.numpy

@@ -1,6 +1,6 @@
 """Reads Hugging Face's GPT, GPT-2, Llama and XLNet.
 
-It does not read Transformer-XL, which transformers has removed (5.23 has only XLNet).
+Transformer-XL is not supported, because transformers has removed it.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ def _inner(config: ForeignConfig) -> dict:
 _LAYERS = transformer_layer(
     "h.{}.", ["attn.c_attn", "attn.c_proj"], "ln_1", ["mlp.c_fc", "mlp.c_proj"], "ln_2"
 )
-# GPT's "gelu" is the tanh form.
+# In GPT, "gelu" means the tanh approximation.
 _GPT_ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 _CAUSAL = {"causal": True, "num_segments": 0, "embedding_norm": False, "output_bias": True}
 _SCORE = Raw("score.weight", transform=np.transpose, inverse=np.transpose)
@@ -93,7 +93,7 @@ _GPT2 = Family(
     body=("h.",),
     # Some versions save these buffers too: the causal mask and the score of masked positions.
     repeated=(".attn.bias", ".attn.masked_bias"),
-    # The layer has no bias.
+    # The head has no bias.
     tasks={
         CausalClassifier: TaskHead(
             "ForSequenceClassification", "text-classification", {"head/dense/kernel": _SCORE}
@@ -103,7 +103,7 @@ _GPT2 = Family(
 
 
 def _rotary(config: ForeignConfig) -> dict[str, Any]:
-    """Reads the settings of Llama's attention and output; releases differ in the fields."""
+    """Reads Llama's settings of attention and output layer, from older or newer field names."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {
         **rotary_settings(config, rope, "rope_theta", 10_000.0),
@@ -114,7 +114,7 @@ def _rotary(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Converts our settings to Llama's; the inverse of `_rotary`."""
+    """Converts an `EncoderConfig` to Llama's settings; the inverse of `_rotary`."""
     return {
         "rope_theta": config.rotary_base,
         "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
@@ -160,10 +160,10 @@ _LLAMA = Family(
     prefix="model.",
     output="lm_head.weight",
     body=("layers.",),
-    repeated=(".rotary_emb.inv_freq",),  # of early versions
+    repeated=(".rotary_emb.inv_freq",),  # a buffer that early versions saved
     tasks=_GPT2.tasks,
 )
-# By model_type.
+# Dict from Hugging Face's `model_type` to the family.
 LANGUAGE_FAMILIES: Mapping[str, Family] = {
     "openai-gpt": dataclasses.replace(
         _GPT2,
@@ -173,7 +173,7 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
         table={"embeddings/positions": "positions_embed", **_LAYERS},
         settings={**_GPT2.settings, "activation": ("afn", "gelu", _GPT_ACTIVATIONS)},
         fixed={**_CAUSAL, "norm": "post"},
-        underived=lambda config: {},  # always four times as wide
+        underived=lambda config: {},  # the feed-forward layer is always four times as wide
         starts=False,
     ),
     "gpt2": _GPT2,
@@ -182,19 +182,22 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
 
 
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a GPT, GPT-2 or Llama as `save_pretrained` writes it, or a classifier based on one.
+    """Reads a Hugging Face GPT, GPT-2 or Llama, or a classifier based on such a model.
 
-    Our ids begin with the five special ones. GPT-2's token for the end of a text is our [SEP], and
-    our [CLS], which begins a text, has the same embedding; GPT has neither. Ids without a token
-    there are never predicted. If the tokenizer of a Llama is of an unsupported kind, the model is
-    read without it, with a note on stderr.
+    The ids of the result begin with PAD, UNK, [CLS], [SEP] and [MASK]. For GPT-2, the end-of-text
+    token becomes [SEP], and [CLS], which begins a text, gets the same embedding. GPT has no such
+    token. The model never predicts special tokens that the Hugging Face model lacks. If the
+    tokenizer of a Llama is not supported, the model is read without it and a note is printed on
+    stderr.
 
     Args:
-        directory: see `read_encoder`. The tokenizer's files are `tokenizer.json`, or `vocab.json`
-            and `merges.txt`, or for Llama 2 `tokenizer.model`. A GPT or Llama may lack them.
+        directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
+            with a tokenizer: `tokenizer.json`, or `vocab.json` and `merges.txt`, or
+            `tokenizer.model` for Llama 2. A GPT or Llama may lack the tokenizer.
 
     Raises:
-        UserError: a file is missing or damaged, or a part or setting has no counterpart here.
+        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
+            setting of the model.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, LANGUAGE_FAMILIES)
@@ -211,11 +214,13 @@ def read_language_model(directory: str | pathlib.Path) -> Pretrained:
         except UserError as error:
             if family is not _LLAMA:
                 raise
-            print(f"note: the model is read without its tokenizer: {error}", file=sys.stderr)
+            print(
+                f"note: the model is read without its tokenizer, because {error}", file=sys.stderr
+            )
         family = dataclasses.replace(family, starts=starts)
     elif family is _LLAMA:
         family = dataclasses.replace(family, starts=False)
-    # A model that this library wrote has its own special pieces around a text.
+    # A model that macaron_tf exported has special tokens around a text.
     found = find_head(family, config, arrays, settings, special=bool(ids[PAD] >= 0))
     return import_language_model(arrays, family, settings, vocabulary, ids, found)
 
@@ -228,20 +233,21 @@ def import_language_model(
     ids: np.ndarray,
     found: ReadHead | None = None,
 ) -> Pretrained:
-    """Converts another library's language model to this library's; see `read_language_model`.
+    """Converts another library's language model to a macaron_tf model.
 
     Args:
-        arrays: its weights.
-        family: its family.
-        settings: fields of our `EncoderConfig` except `vocab_size`.
-        vocabulary: its vocabulary; None: it has none.
-        ids: the foreign id for each of our ids; -1: none.
-        found: the head of the task that it was trained for; None: no task.
+        arrays: weights of the model.
+        family: conversion rules for the model.
+        settings: fields of an `EncoderConfig` except `vocab_size`.
+        vocabulary: vocabulary of the model, or `None` if the model has none.
+        ids: int array whose element n is the model's own id of our token n, or -1 if the model
+            lacks the token.
+        found: head of the task that the model was trained for, or `None` if there is no such task.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
     say_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
     size = -(-len(ids) // 8) * 8
-    # GPT-2's scores of words are far below 0, which would be the score of an empty row.
+    # GPT-2's logits of tokens are far below 0, which would be the logit of an unused row.
     bias = np.full(size, UNUSED_TOKEN_BIAS, "float32")
     bias[np.flatnonzero(ids >= 0)] = 0.0
     if ids[CLS] == ids[SEP]:
@@ -269,7 +275,7 @@ def import_language_model(
     )
 
 
-# XLNet's ids of padding, unknown, [CLS], [SEP] and [MASK], in our order.
+# XLNet's ids of PAD, UNK, [CLS], [SEP] and [MASK], in this order.
 XLNET_SPECIAL = (5, 0, 3, 4, 6)
 _XLNET_SUMMARY = "sequence_summary.summary"  # the counterpart of BERT's pooler
 
@@ -283,7 +289,10 @@ def _per_head(name: str) -> Raw:
 
 
 def _flat(*names: str, heads: int, turned: bool = False) -> Raw:
-    """Table entry of kernels `(D, H, d)` that become `(D, H d)`, or `turned` `(H d, D)`."""
+    """Builds a name-table entry that reshapes kernels `(D, H, d)` to `(D, H d)`.
+
+    If `turned` is True, it also transposes the result to `(H d, D)`.
+    """
 
     def flat(kernel: np.ndarray) -> np.ndarray:
         kernel = kernel.reshape(len(kernel), -1)  # (D, H, d) -> (D, H d)
@@ -302,7 +311,7 @@ def _swapped(vectors: np.ndarray) -> np.ndarray:
 
 
 def xlnet_attention(heads: int) -> Table:
-    """Makes the table of names of XLNet's attention; `heads` matters only for writing arrays."""
+    """Builds the name table of XLNet's attention; only writing uses `heads`, the head count."""
     return {
         "attention/query/kernel": _flat("q", heads=heads),
         "attention/key_value/kernel": _flat("k", "v", heads=heads),
@@ -380,16 +389,17 @@ XLNET = Family(
 
 
 def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
-    """Reads an XLNet as `save_pretrained` writes it, with its language head or that of a task.
+    """Reads a Hugging Face XLNet with its language-model head or its task head.
 
-    Rows end with [CLS], which the pooler of a classifier reads.
+    [CLS] is the last token of a sequence; the pooler of a classifier reads its output.
 
     Args:
-        directory: see `read_encoder`. To read text, the model needs `spiece.model` or
-            `tokenizer.json`.
+        directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
+            optionally with a tokenizer: `spiece.model` or `tokenizer.json`.
 
     Raises:
-        UserError: a file is missing or damaged, or a part or setting has no counterpart here.
+        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
+            setting of the model.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, ("xlnet",))
@@ -397,10 +407,10 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     tokens = arrays.array(*XLNET.tokens)  # (V', D)
     if len(tokens) <= max(XLNET_SPECIAL):
         raise UserError(
-            f"{config.where} is of a model with {len(tokens)} tokens, fewer than XLNet's special "
-            "ones: give an XLNet"
+            f"{config.where} belongs to a model with only {len(tokens)} tokens, too few for "
+            "XLNet's special tokens: give an XLNet"
         )
-    ids = np.arange(len(tokens))  # of a model that this library wrote, whose padding is 0
+    ids = np.arange(len(tokens))  # for a model that macaron_tf exported, whose padding id is 0
     if config.get("pad_token_id") != 0:
         config.require({"pad_token_id": XLNET_SPECIAL[0]})
         ids = np.array([*XLNET_SPECIAL, *np.setdiff1d(ids, XLNET_SPECIAL)])
@@ -410,9 +420,8 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         found = np.arange(vocabulary.pieces) if found is None else found
         if not np.array_equal(found, ids):
             raise UserError(
-                f"the tokenizer of {directory} has other pieces than the model's {len(ids)}, or "
-                "its special ones at other ids: it is another model's vocabulary; restore the "
-                "model's own"
+                f"the tokenizer in {directory} does not fit the model's {len(ids)} embeddings, or "
+                "has other ids of special tokens than the model: restore the model's own tokenizer"
             )
     size = -(-len(tokens) // 8) * 8
     table = {
@@ -428,7 +437,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         assign_weights(network, arrays, {**table, **found.head.table})
         unread = XLNET.check_rest(arrays)
         return Pretrained(network, "xlnet_base", None, vocabulary, ids, unread, **found.fields)
-    memory_length = config.get("mem_len") or 384  # in positions; some files lack it
+    memory_length = config.get("mem_len") or 384  # number of positions; some files lack the field
     network = built(TwoStreamModel, settings, memory_length)
     has_head = arrays.has("lm_loss.bias")
     assign_weights(network, arrays, table, drawn=() if has_head else ("language_head",))

@@ -1,4 +1,4 @@
-"""Writes our vocabularies as Hugging Face tokenizers; the inverse of `vocabularies`."""
+"""Converts macaron_tf vocabularies to Hugging Face tokenizers; the inverse of `vocabularies`."""
 
 import base64
 import re
@@ -27,16 +27,20 @@ def tokenizer_files(
     max_length: int | None = None,
     segments: bool = True,
 ) -> dict[str, bytes]:
-    """Makes the files, by name, of a Hugging Face tokenizer equivalent to an encoder's vocabulary.
+    """Builds the files of a Hugging Face tokenizer that is equivalent to an encoder's vocabulary.
 
     Args:
-        vocabulary: our vocabulary.
-        ids: `(V',)` int, the foreign id for each of our ids; -1: none; None: the ids are equal.
-        max_length: greatest length of a row; None: no limit.
-        segments: whether the second text of a pair has segment 1.
+        vocabulary: vocabulary of the encoder.
+        ids: int array whose element n is the Hugging Face id of the vocabulary's token n, or -1 if
+            there is none. `None` means that the ids are equal.
+        max_length: maximum number of tokens in a sequence; `None` means no limit.
+        segments: whether the second text of a pair has segment id 1 instead of 0.
+
+    Returns:
+        A dict from file name to contents.
 
     Raises:
-        UserError: Hugging Face tokenizers cannot normalize or split text as the vocabulary does.
+        UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
     """
     for kind, write in _WRITERS.items():
         if isinstance(vocabulary, kind):
@@ -83,16 +87,19 @@ def _wordpiece(
 
 
 def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
-    """Makes a normalizer that replaces each match of a string; kind "Regex": of a pattern."""
+    """Builds a normalizer that replaces each match of `pattern` by `content`.
+
+    `kind` is "String" for a literal pattern or "Regex" for a regular expression.
+    """
     return {"type": "Replace", "pattern": {kind: pattern}, "content": content}
 
 
-# Lower-casing. `Lowercase` has no final form of sigma, so that it is replaced before.
+# Lower-casing. `Lowercase` does not produce the final form of sigma, so a replacement precedes it.
 _LOWER = [
     replaced(r"(?<=[\p{L}\p{M}])Σ(?![\p{M}]*\p{L})", "ς", "Regex"),
     {"type": "Lowercase"},
 ]
-# RoBERTa's and XLM-R's names of the special pieces.
+# Names of the special tokens in RoBERTa and XLM-R.
 _ROBERTA = dict(zip(FIELDS, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
 
 
@@ -100,7 +107,7 @@ def _byte_pairs(
     vocabulary: BytePairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
 ) -> dict[str, bytes]:
     special = dict(_ROBERTA)
-    if ids[BOS] == ids[PAD]:  # MarianMT's padding begins an answer
+    if ids[BOS] == ids[PAD]:  # MarianMT's decoder starts with padding
         special["cls_token"] = special["pad_token"]
     names = [*special.values(), *vocabulary.units]
     return merged_files(vocabulary, names, special, ids, max_length, segments)
@@ -114,12 +121,12 @@ def merged_files(
     max_length: int | None,
     segments: bool = False,
 ) -> dict[str, bytes]:
-    """Makes the files of a byte-level BPE, with `vocab.json` and `merges.txt`.
+    """Builds the files of a byte-level BPE tokenizer, including `vocab.json` and `merges.txt`.
 
     Args:
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
-        names: name of the piece for each of our ids.
-        special: names of the special pieces, by field, such as "cls_token".
+        names: names of the vocabulary's tokens, in the order of their ids.
+        special: dict from a field, such as "cls_token", to the name of the special token.
     """
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
     # The steps of `BytePairVocabulary.normalized`.
@@ -175,25 +182,26 @@ def unigram_files(
     max_length: int | None,
     segments: bool = False,
 ) -> dict[str, bytes]:
-    """Makes the files of a SentencePiece model, unigram or BPE.
+    """Builds the files of a SentencePiece tokenizer, unigram or BPE.
 
     Args:
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
-        special: names of the special pieces, by field, in the order of our ids.
+        special: dict from a field, such as "cls_token", to the name of the special token, in the
+            order of the vocabulary's ids.
 
     Raises:
-        UserError: the vocabulary normalizes punctuation, or some foreign ids have no piece.
+        UserError: the vocabulary normalizes punctuation, or some Hugging Face ids have no token.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     pieces[: len(special)] = [(name, 0.0) for name in special.values()]
     order = np.full(ids.max() + 1, -1)
     known = np.flatnonzero(ids >= 0)
-    order[ids[known]] = known  # if several of our ids share a foreign one, the last
+    order[ids[known]] = known  # the last id, if several of our ids share a Hugging Face id
     if (order < 0).any():
         raise UserError(
-            "some ids of the other library have no piece, which a SentencePiece file cannot "
-            "express: export a SavedModel, which includes the tokenizer"
+            "some Hugging Face ids have no piece, which a SentencePiece file cannot express: "
+            "export a SavedModel, which includes the tokenizer"
         )
     pieces = [pieces[number] for number in order]
     numbers = {name: number for number, (name, _) in enumerate(pieces)}
@@ -247,12 +255,13 @@ def unigram_files(
 
 
 def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
-    """Serializes a model with the foreign names of special pieces and the foreign order.
+    """Serializes a SentencePiece model after renaming special pieces and reordering all pieces.
 
     Args:
-        model: our model.
-        special: foreign names of the special pieces, by field, in the order of our ids.
-        order: our id for each foreign id.
+        model: SentencePiece model.
+        special: dict from a field, such as "cls_token", to the new name of the special piece, in
+            the order of the model's ids.
+        order: the model's id for each Hugging Face id.
     """
     made = sentencepiece_model_pb2.ModelProto()
     made.CopyFrom(model)
@@ -273,7 +282,7 @@ def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> by
 
 
 def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
-    """Derives the merges of a SentencePiece BPE model from the scores of its pieces, in order."""
+    """Derives the ordered merges of a SentencePiece BPE model from the scores of its pieces."""
     numbers = {name: number for number, (name, _) in enumerate(pieces) if name not in special}
     scores, found = dict(pieces), []
     for name in numbers:
@@ -284,7 +293,7 @@ def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list
 
 
 def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, Any]]:
-    """Makes normalizers equivalent to `SentencePieceVocabulary.normalized` and the model's own."""
+    """Builds normalizers equivalent to those of a vocabulary and its SentencePiece model."""
     config, spec = vocabulary.normalization, model.normalizer_spec
     if config.punctuation:
         raise UserError(
@@ -303,7 +312,7 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     steps += _LOWER if config.lower_case else []
     steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     if spec.precompiled_charsmap:
-        if vocabulary.fold_accents:  # NFKD splits Hangul, and `Precompiled` does not compose it
+        if vocabulary.fold_accents:  # NFKD decomposes Hangul, which `Precompiled` does not compose
             steps.append({"type": "NFC"})
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": table})
@@ -318,9 +327,10 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
 def _moses(
     vocabulary: MosesPairVocabulary, ids: np.ndarray, max_length: int | None, segments: bool
 ) -> dict[str, bytes]:
-    """Makes XLM's files.
+    """Builds the files of an XLM tokenizer.
 
-    There is no `tokenizer.json`, because the class XLMTokenizer splits words by Moses' rules.
+    There is no `tokenizer.json`, because transformers' XLMTokenizer splits words by Moses' rules in
+    Python.
     """
     special = ("<pad>", "<unk>", "<s>", "</s>", "<special1>")
     names = [*special, *vocabulary.units]
@@ -355,14 +365,14 @@ def assembled(
     max_length: int | None,
     segments: bool = True,
 ) -> dict[str, bytes]:
-    """Makes `tokenizer.json` and `tokenizer_config.json`.
+    """Builds `tokenizer.json` and `tokenizer_config.json`.
 
     Args:
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
         parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
         options: further fields of `tokenizer_config.json`.
-        special: names of the special pieces, by field.
-        numbers: ids of the special pieces, by name.
+        special: dict from a field, such as "cls_token", to the name of the special token.
+        numbers: dict from the name of a special token to its id.
     """
     added = [added_token(number, name, special=True) for name, number in numbers.items()]
     own = {name: int(ids[number]) for name, number in vocabulary.added.items()}
@@ -386,7 +396,7 @@ def assembled(
 
 
 def added_token(number: int, name: str, special: bool) -> dict[str, Any]:
-    """Makes an entry of `added_tokens`; the token is matched as a whole."""
+    """Builds an entry of `added_tokens` in `tokenizer.json`."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
     return {"id": number, "content": name, **flags, "special": special}
 
@@ -397,7 +407,7 @@ def template(
     numbers: Mapping[str, int],
     segments: bool,
 ) -> dict[str, Any]:
-    """Makes the post-processor that adds special pieces to one text and to a pair of texts."""
+    """Builds the post-processor that adds special tokens to a text or a pair of texts."""
     start, end = special["cls_token"], special["sep_token"]
     second = 1 if segments else 0
 

@@ -1,4 +1,4 @@
-"""Converts our variables and settings to those of another library; the inverse of `arrays`."""
+"""Converts macaron_tf weights and settings to Hugging Face's; the inverse of `arrays`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -20,22 +20,22 @@ from macaron_tf.interop.arrays import (
 from macaron_tf.models.config import FREE, StackConfig, differing_fields
 from macaron_tf.settings import hints_of
 
-# Fields that do not change a trained model's outputs.
+# Settings that do not change the outputs of a trained model.
 _WITHOUT_EFFECT = (*FREE, "vocab_size", "initializer_range", "initializer", "scaled_outputs")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HuggingFaceFolder:
-    """The contents of a folder that transformers opens.
+    """Contents of a folder that Hugging Face's transformers can load.
 
     Attributes:
-        config: the fields of `config.json`.
-        state: the weights, by their names in the PyTorch model.
-        tokenizer: contents of the tokenizer's files, by name; {}: no tokenizer.
-        pipeline: the hub's name of the task; "": none.
-        library: name of the library that opens the folder.
-        files: contents of further files, by path.
-        notes: sentences about parts that are left out or added, for the user and the model card.
+        config: fields of `config.json`.
+        state: dict from name in the PyTorch model to weight.
+        tokenizer: dict from the name of a tokenizer file to its contents; empty without tokenizer.
+        pipeline: name of the task on the Hugging Face Hub, or an empty string.
+        library: name of the library that can load the folder.
+        files: dict from the path of a further file to its contents.
+        notes: sentences about parts that are left out or added, for stderr and the model card.
     """
 
     config: Mapping[str, Any]
@@ -48,7 +48,7 @@ class HuggingFaceFolder:
 
     @property
     def automatic(self) -> str | None:
-        """The automatic class that loads the folder's code, such as `AutoModel`; None: no code."""
+        """Auto class that loads the folder's own code, such as `AutoModel`; `None` without code."""
         places = {
             place.rpartition(".")[2]: n for n, place in self.config.get("auto_map", {}).items()
         }
@@ -62,15 +62,15 @@ def layer_state(
     linear: bool = True,
     changed: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
 ) -> dict[str, np.ndarray]:
-    """Collects a built layer's weights by PyTorch names; the inverse of `assign_weights`.
+    """Returns a dict from PyTorch name to weight of a layer; the inverse of `assign_weights`.
 
     Args:
-        layer: a built layer or model.
-        table: the table of names.
-        prefix: prefix of all names.
-        linear: see `TorchArrays`.
+        layer: built layer or model.
+        table: name table; see `arrays`.
+        prefix: prefix of all PyTorch names.
+        linear: whether PyTorch kernels have the shape (outputs, inputs); see `TorchArrays`.
         changed: function of a variable and its array that returns the array to write, for example
-            with its channels in another order.
+            with permuted channels.
 
     Raises:
         UserError: the table has no entry for a weight.
@@ -80,8 +80,8 @@ def layer_state(
         entry, names, part = entry_of(variable.path, table)
         if not names:
             raise UserError(
-                f"Hugging Face's model has no place for the weight {variable.path}: save the model "
-                "in this library's own format"
+                f"the weight {variable.path} has no counterpart in Hugging Face's model: save the "
+                "model in macaron_tf's own format"
             )
         array = changed(variable, keras.ops.convert_to_numpy(variable).astype("float32"))
         parts = np.split(array, len(names), axis=-1)
@@ -96,11 +96,14 @@ def layer_state(
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """Makes the inverse of `rows`: moves our row n to row `ids[n]` of a foreign table.
+    """Returns a function that moves row n of our embedding table to row `ids[n]` of a new table.
+
+    This is the inverse of `rows`.
 
     Args:
-        ids: `(V',)` int, the foreign id for each of our ids; rows with -1 are left out.
-        missing: value of the foreign rows that get none of our rows.
+        ids: int array whose element n is the Hugging Face id of our token n; a row with -1 is left
+            out.
+        missing: value of the rows in the new table to which no row moves.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -113,9 +116,9 @@ def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
 
 
 def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Converts our configuration to a family's settings; the inverse of `Family.read_settings`.
+    """Converts a configuration to a family's settings; the inverse of `Family.read_settings`.
 
-    A value that is not among the family's choices is left out; see `misfits`.
+    Leaves out a value that the family does not support, so that `misfits` reports it.
     """
     fields = dict(family.required)
     for ours, (theirs, _, *choices) in family.settings.items():
@@ -128,9 +131,10 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Returns our settings, with values, that a family cannot express; {}: it can express all.
+    """Returns a dict of the settings, with their values, that a Hugging Face family lacks.
 
-    It writes the configuration in the family's settings, reads these back, and compares.
+    Converts the configuration to the family's settings and back, and compares the result with the
+    original.
     """
     config = _plain(config)
     written = written_settings(family, config)
@@ -144,10 +148,10 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def _plain(config: StackConfig) -> StackConfig:
-    """Normalizes a configuration, so that configurations of equal models compare equal.
+    """Normalizes a configuration, so that configurations of equivalent models compare equal.
 
-    Settings without effect and sizes that equal their default are reset, and equal blocks become
-    one.
+    Resets settings without effect and sizes that equal their defaults, and replaces a list of equal
+    blocks by a single block.
     """
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
     usual["num_kv_heads"] = config.num_heads
@@ -176,17 +180,17 @@ def fitting(
     """Returns the first family that can express a whole model.
 
     Args:
-        families: the families to try, in order.
-        config: the model's configuration.
-        lacks: function of a family that names, in a few words, a part of the model (not a setting)
-            that the family lacks; "": it lacks none.
+        families: families to try, in order.
+        config: configuration of the model.
+        lacks: function of a family that names a part of the model (not a setting) that the family
+            lacks, in a few words, or returns an empty string.
 
     Raises:
-        UserError: no family can; the message names a part or setting that the nearest family lacks,
-            and one for each of the other families.
+        UserError: no family can express the model. For each family, the message names a part or
+            setting that the family lacks.
     """
-    reasons: dict[str, list[str]] = {}  # by the family's name
-    counts: dict[str, int] = {}  # number of settings without a counterpart, by the family's name
+    reasons: dict[str, list[str]] = {}  # from the name of a family to what it lacks
+    counts: dict[str, int] = {}  # from the name of a family to the number of settings it lacks
     for family in families:
         found = [f"{name}={value!r}" for name, value in misfits(family, config).items()]
         reasons[family.name], counts[family.name] = found or [lacks(family)], len(found)
@@ -194,14 +198,16 @@ def fitting(
             return family
     nearest = min(counts, key=lambda name: counts[name])
     first = reasons[nearest][0]
-    places: dict[str, list[str]] = {first: []}  # the other families, by the part that they lack
+    places: dict[str, list[str]] = {first: []}  # from a part to the families that lack it
     for name, found in reasons.items():
         if name != nearest:
             places.setdefault(first if first in found else found[0], []).append(name)
     shared = places.pop(first)
     nor = f" (nor in {', '.join(shared)})" if shared else ""
-    others = "".join(f"; {reason} none in {', '.join(names)}" for reason, names in places.items())
+    others = "".join(
+        f", and {reason} has none in {', '.join(names)}" for reason, names in places.items()
+    )
     raise UserError(
-        f"{first} has no place in Hugging Face's {nearest}{nor}{others}: save the model in this "
-        "library's own format, or export a SavedModel by `python -m export.saved_model`"
+        f"{first} has no counterpart in Hugging Face's {nearest}{nor}{others}: save the model in "
+        "macaron_tf's own format, or export a SavedModel by `python -m export.saved_model`"
     )

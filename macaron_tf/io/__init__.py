@@ -1,1 +1,1 @@
-"""Files and folders: paths, locks, atomic writing, downloads, and progress."""
+"""File access (paths, locks, atomic writing, downloads) and progress display."""

@@ -1,8 +1,9 @@
-"""Saves copies of user code in a folder of `save_pretrained`, so that others can open the model.
+"""Copies of user code in a folder of `save_pretrained`, with which others can load the model.
 
-DIR/code/mine.py    the module of `mine:Block`, and beside it the user's modules that it imports
+For example, DIR/code/mine.py is a copy of the module of `mine:Block`. DIR/code also has copies of
+the user's modules that this module imports.
 
-This code only runs if whoever opens the folder gives `--trust-code` or `trust_code=True`.
+The code runs only if the person who loads the folder gives `--trust-code` or `trust_code=True`.
 """
 
 import ast
@@ -28,11 +29,15 @@ _OURS = ("macaron_tf", "experiments", "export")
 def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Copies the files of the user code that a record names into `folder/code`.
 
-    Sources of text and modules of installed packages are not copied. `FILE.py:Name` becomes
-    `FILE:Name` in the record, because a folder must not name a FILE.py.
+    Text sources and modules of installed packages are not copied. In the returned record,
+    `FILE.py:Name` becomes `FILE:Name`, because a folder must not name a FILE.py.
+
+    Args:
+        folder: folder of the saved model.
+        record: JSON values that may name user code.
 
     Returns:
-        The record with the new names, and the paths of the copies, relative to the folder.
+        The record with the new names, and the paths of the copies relative to `folder`.
     """
     names, files = {}, {}
     for place in allowed_places(record, sources=False):
@@ -43,12 +48,12 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
             continue
         files |= (found := _files_of(place))
         if not found and not _is_installed(plug_ins.origin_of(place)):
-            print(f"warning: {place} has no file that can be saved with the model", file=sys.stderr)
+            print(f"warning: the model is saved without the code of {place}", file=sys.stderr)
     for name, file in files.items():
         copy = folder / CODE / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(file.read_bytes())
-        print(f"note: {CODE}/{name} is saved with the model: a copy of {file}", file=sys.stderr)
+        print(f"note: the model is saved with {CODE}/{name}, a copy of {file}", file=sys.stderr)
 
     def renamed(value: Any) -> Any:
         place, bracket, rest = value.partition("(") if isinstance(value, str) else (value, "", "")
@@ -59,23 +64,24 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
 
 
 def offer_code(folder: epath.Path) -> None:
-    """Makes modules in a folder's `code` importable, if imports of any module are allowed.
+    """Makes the modules in `folder/code` importable, if the user trusts all code.
 
     Raises:
-        UserError: Python would import another module of the same name instead.
+        UserError: the folder is in a bucket, or Python would import another module of the same name
+            instead.
     """
     code = folder / CODE
     if not plug_ins.trusts_code() or not code.is_dir():
         return
     if storage.is_remote(code):
-        raise UserError(f"{code} has code: copy the folder from its bucket to a local disk first")
+        raise UserError(f"{code} is in a bucket: copy the folder to a local disk first")
     code = pathlib.Path(code).resolve()
     for file in sorted(code.rglob("*.py")):
         name = ".".join(file.relative_to(code).with_suffix("").parts).removesuffix(".__init__")
         origin = plug_ins.origin_of(name)
         if origin and not _equal(origin, file):
             raise UserError(
-                f"{folder} has a module {name}, but Python finds another one of that name first, "
+                f"{folder} has a module {name}, but Python finds another module {name} first, "
                 f"{origin}: load the folder in a new process and in another working directory"
             )
     if str(code) not in sys.path:
@@ -87,7 +93,10 @@ def _equal(origin: str, file: pathlib.Path) -> bool:
 
 
 def _is_code(module: str, name: str) -> bool:
-    """Whether a module is imported, or its file defines a name. A source `text:FILE` is no code."""
+    """Returns whether `module:name` is code, in contrast to a text source such as `text:FILE`.
+
+    It is code if the module is imported already, or if its file defines `name`.
+    """
     origin = plug_ins.origin_of(module) or ""
     text = pathlib.Path(origin).read_text("utf-8", "replace") if origin.endswith(".py") else ""
     return module in sys.modules or bool(
@@ -96,19 +105,19 @@ def _is_code(module: str, name: str) -> bool:
 
 
 def _is_installed(origin: str | None) -> bool:
-    """Whether a file belongs to an installed package or to Python itself."""
+    """Returns whether a file belongs to an installed package or to Python itself."""
     places = {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")}
     return bool(origin) and any(map(pathlib.Path(origin).is_relative_to, places))
 
 
 def _files_of(place: str) -> dict[str, pathlib.Path]:
-    """Finds the file of a module, and files below the same root folder that it imports.
+    """Finds the file of a module, and the files that it imports from the same root folder.
 
     Args:
-        place: `package.module:Name` or `FILE.py:Name`.
+        place: user code, as `package.module:Name` or `FILE.py:Name`.
 
     Returns:
-        The files by their paths relative to the root folder.
+        A dict from each path relative to the root folder to the file.
     """
     origin = plug_ins.origin_of(place)
     if not origin or not origin.endswith(".py") or _is_installed(origin):
@@ -121,7 +130,7 @@ def _files_of(place: str) -> dict[str, pathlib.Path]:
     found, waiting = {}, [name]
     while waiting:
         parts = waiting.pop().split(".")
-        for end in range(1, len(parts) + 1):  # packages are imported before their modules
+        for end in range(1, len(parts) + 1):  # Python imports a package before its modules
             base = root.joinpath(*parts[:end])
             for one in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
                 path = one.relative_to(root).as_posix()
@@ -133,11 +142,11 @@ def _files_of(place: str) -> dict[str, pathlib.Path]:
 
 
 def _imports(file: pathlib.Path, package: list[str]) -> Iterator[str]:
-    """Yields the names that a file imports; each may be a module or an object in a module.
+    """Yields the names that a Python file imports, which are modules or objects in modules.
 
     Args:
-        file: the file.
-        package: names of the packages that contain it, for relative imports.
+        file: Python file.
+        package: names of the packages that contain the file, to resolve relative imports.
     """
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The cache folder, stamps that detect changed files, locks of folders, and lines of text files."""
+"""The cache folder, stamps that detect changed files, folder locks, and text file readers."""
 
 import bz2
 import concurrent.futures
@@ -21,19 +21,19 @@ from macaron_tf.errors import UserError, check_path
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 
-_END = 1 << 20  # bytes that a stamp reads at either end of a file
-_BLOCK = 1 << 22  # bytes
+_END = 1 << 20  # number of bytes that a stamp reads at each end of a file
+_BLOCK = 1 << 22  # bytes per read
 _PACKERS = {".gz": gzip, ".bz2": bz2, ".xz": lzma}
-# First bytes of zip (also spreadsheets), Zstandard, gzip, bzip2 and xz.
+# First bytes of zip files (including spreadsheets), Zstandard, gzip, bzip2 and xz files.
 _BINARY = (b"PK\3\4", b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"BZh91AY", b"\xfd7zXZ")
 _THREADS = 16  # requests to a bucket have a high latency but can run in parallel
 
 
 def cache_directory() -> pathlib.Path:
-    """The local folder for files that can be downloaded or computed again.
+    """Returns the local folder for files that can be downloaded or computed again.
 
-    It is `$MACARON_TF_CACHE` if that is set, otherwise `~/.cache/macaron_tf`. It must be local
-    because files in it are mapped into memory.
+    The folder is `$MACARON_TF_CACHE` if that variable is set, otherwise `~/.cache/macaron_tf`. It
+    must be local, because its files are memory-mapped.
     """
     named = os.environ.get("MACARON_TF_CACHE")
     if named:
@@ -42,7 +42,7 @@ def cache_directory() -> pathlib.Path:
 
 
 def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
-    """A stamp of a file that changes whenever the file is written or moved.
+    """Returns a stamp that changes whenever a file is written or moved.
 
     Returns:
         The absolute path, the size in bytes, and the modification time in nanoseconds.
@@ -56,19 +56,19 @@ def state_stamp(path: str | os.PathLike) -> tuple[str, int, int]:
 
 
 def content_stamps(paths: Sequence[str | os.PathLike]) -> list[tuple[str, int, str]]:
-    """Stamps of files that depend on their contents only, so files may be copied or mounted
-    elsewhere.
+    """Returns stamps that stay the same when files are copied or mounted elsewhere.
 
     Returns:
-        For each file, its name, its size in bytes, and the SHA-256 (hex) of its first and last
-        mebibyte. Bytes in between are not read, because data sets may have hundreds of gigabytes.
+        For each file, its name, its size in bytes, and the SHA-256 digest (hexadecimal) of its
+        first and last mebibyte. The bytes in between are not read, because data sets may have
+        hundreds of gigabytes.
     """
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
         return list(threads.map(_content_stamp, paths))
 
 
 def same_contents(known: Sequence, found: Sequence) -> bool:
-    """Whether two lists of content stamps are equal except for the files' names."""
+    """Returns whether two lists of content stamps are equal except for the file names."""
     return [list(stamp[1:]) for stamp in known] == [list(stamp[1:]) for stamp in found]
 
 
@@ -85,13 +85,14 @@ def _content_stamp(path: str | os.PathLike) -> tuple[str, int, str]:
 
 @contextlib.contextmanager
 def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) -> Iterator[None]:
-    """Locks a folder so that no second process writes into it. The lock ends with the process.
+    """Locks a folder for the `with` block, so that no second process writes into it.
+
+    The operating system releases the lock if the process ends. A folder in a bucket is not locked.
 
     Args:
-        folder: the folder, made when absent; an empty file `.lock` stays in it. In a bucket, where
-            there are no locks, nothing happens.
-        activity: what the process does, such as "training", for messages.
-        wait: whether to wait for another process that has the lock, instead of raising.
+        folder: folder to lock, which is created if it is missing. An empty file `.lock` remains.
+        activity: activity of the process, such as "training", for messages.
+        wait: whether to wait until another process releases the lock. `False` raises an error.
 
     Raises:
         UserError: another process has the lock, or the folder cannot be written.
@@ -107,27 +108,27 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
             held = lock.acquire()
     except filelock.Timeout as error:
         raise UserError(
-            f"another process is {activity} in {folder}: wait for it or choose another folder"
+            f"another process is {activity} in {folder}: wait until it ends, or choose another "
+            "folder"
         ) from error
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; choose another place") from error
+        raise UserError(f"cannot write {folder}: {error.strerror}; choose another path") from error
     with held:
         yield
 
 
 def is_compressed(path: epath.Path) -> bool:
-    """Whether `lines_of` decompresses a file, because its name ends in `.gz`, `.bz2` or `.xz`."""
+    """Returns whether a file name ends in `.gz`, `.bz2` or `.xz`, which `lines_of` decompresses."""
     return path.suffix.lower() in _PACKERS
 
 
 def lines_of(path: epath.Path) -> Iterator[str]:
     """Yields the lines of a plain or compressed text file, without line ends.
 
-    Lines end with a line feed only; U+2028, NEL and form feeds are part of a line.
+    Only a line feed ends a line. U+2028, NEL and form feeds are part of a line.
 
     Raises:
-        UserError: the file cannot be read, is not UTF-8 (a first line full of zero bytes is taken
-            for UTF-16), is an archive, or is truncated.
+        UserError: the file cannot be read, is not UTF-8, is an archive, or is truncated.
     """
     number = 0
     try:
@@ -142,7 +143,7 @@ def lines_of(path: epath.Path) -> Iterator[str]:
                         "text, or compress the text into a file named .gz, .bz2 or .xz"
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                if number == 1 and 3 * line.count(0) >= len(line):  # half of English in UTF-16
+                if number == 1 and 3 * line.count(0) >= len(line):  # English in UTF-16 has a half
                     raise UserError(
                         f"{path}, line 1 is full of zero bytes and probably UTF-16: convert the "
                         "file to UTF-8"
@@ -150,7 +151,7 @@ def lines_of(path: epath.Path) -> Iterator[str]:
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}); "
+            f"{path}, line {number} is not UTF-8 (byte 0x{error.object[error.start]:02x}): "
             "convert the file to UTF-8"
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -163,17 +164,18 @@ def lines_of(path: epath.Path) -> Iterator[str]:
 
 
 def is_csv(path: epath.Path) -> bool:
-    """Whether `table_rows` reads a file as CSV, because its name contains `.csv`."""
+    """Returns whether a file name contains `.csv`, so that `table_rows` reads the file as CSV."""
     return ".csv" in map(str.lower, path.suffixes)
 
 
 def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     """Yields the line number and the cells of each row of a table, without blank rows at its end.
 
-    A `.csv` file is read as CSV, with the separator that is most frequent in its first line: comma,
-    semicolon or tab. In other files, tabs separate columns and quotes are ordinary characters,
-    because GLUE's files have unpaired ones. Only a quoted cell with doubled quotes, such as
-    `"He said ""go\"""`, which pandas and Excel write, is unquoted.
+    A `.csv` file is read as CSV. Its separator is the comma, semicolon or tab, whichever is most
+    frequent in the first line. In any other file, tabs separate columns, and quotes are ordinary
+    characters, because GLUE's files have unpaired quotes. There is one exception: a quoted cell
+    with doubled quotes, such as `"He said ""go\"""`, is unquoted, because pandas and Excel write
+    such cells.
 
     Raises:
         UserError: the file cannot be read, or is not valid CSV.

@@ -1,4 +1,4 @@
-"""Downloads from and uploads to Hugging Face's hub, by the package huggingface_hub."""
+"""Downloads from and uploads to the Hugging Face hub, with the package huggingface_hub."""
 
 import functools
 import pathlib
@@ -19,23 +19,23 @@ _UNREAD = (
     "onnx/*",
     "openvino/*",
 )
-# Files of an earlier push, which must not stay beside those of another form.
+# Files of an earlier push, which a new push deletes because its format may differ.
 _REPLACED = re.compile(
     r"[^/]+\.(json|py|txt|model|h5|safetensors)|(vocabulary|code|1_Pooling|2_Normalize)/.*"
 )
 
 
 def parse_repo(place: str) -> tuple[str, str | None]:
-    """Parses `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision, or None."""
+    """Splits `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision (or `None`)."""
     name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{place}: write it as {HUB}:OWNER/NAME or {HUB}:OWNER/NAME@REVISION")
+        raise UserError(f"{place} is not a repository: write {HUB}:OWNER/NAME[@REVISION]")
     return name, revision or None
 
 
 @functools.cache
 def downloaded(place: str) -> pathlib.Path:
-    """Downloads `hub:OWNER/NAME[@REVISION]`, unless it is cached, and returns its local folder."""
+    """Returns the local folder of `hub:OWNER/NAME[@REVISION]`, and downloads it if necessary."""
     hub = _client(place)
     name, revision = parse_repo(place)
     try:
@@ -49,19 +49,22 @@ def downloaded(place: str) -> pathlib.Path:
 
 
 def check_login(place: str) -> str:
-    """Checks that a model can be pushed to a place, and returns its OWNER/NAME.
+    """Checks that the user is logged in, and returns the OWNER/NAME of a repository.
+
+    Args:
+        place: repository to push to, `[hub:]OWNER/NAME`.
 
     Raises:
-        UserError: the place names a revision, or the user is not logged in.
+        UserError: `place` names a revision, or the user is not logged in.
     """
     hub = _client(f"pushing to {place}")
     name, revision = parse_repo(place)
     if revision:
-        raise UserError(f"{place}: a push makes a new revision, so leave @{revision} out")
+        raise UserError(f"{place} names a revision, but a push creates one: omit @{revision}")
     if not hub.get_token():
         raise UserError(
-            f"{place}: you are not logged in to the hub: run `hf auth login`, or set HF_TOKEN to a "
-            "token that may write"
+            f"pushing to {place} needs a login: run `hf auth login`, or set HF_TOKEN to a token "
+            "with write access"
         )
     return name
 
@@ -70,12 +73,12 @@ def push(folder: pathlib.Path, place: str, private: bool | None = None) -> str:
     """Uploads a folder's files in one commit.
 
     Args:
-        folder: the folder.
-        place: `[hub:]OWNER/NAME`, a repository, which is created if it is missing.
-        private: whether a new repository is private; None: the default of its owner.
+        folder: folder to upload.
+        place: repository, `[hub:]OWNER/NAME`, which is created if it is missing.
+        private: whether a new repository is private. `None` means the default of its owner.
 
     Returns:
-        The repository's address.
+        The URL of the repository.
     """
     name, hub = check_login(place), _client(place)
     api, files = hub.HfApi(), [path for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -95,12 +98,12 @@ def push(folder: pathlib.Path, place: str, private: bool | None = None) -> str:
 def _refusal(place: str, name: str, error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == 401:
-        return f"{place}: the hub does not accept your token: run `hf auth login` again"
+        return f"the hub rejects your token for {place}: run `hf auth login` again"
     if status in (403, 404):
         owner = name.partition("/")[0]
         return (
-            f"{place}: your token may not write there (HTTP {status}): give a name of your own in "
-            f"place of {owner}, or a token that may write in {owner}'s repositories"
+            f"your token has no write access to {place} (HTTP {status}): replace {owner} by your "
+            f"own user name, or use a token with write access to the repositories of {owner}"
         )
     return f"{place} cannot be pushed to ({_reason(error)}): check the network and push again"
 
@@ -112,5 +115,5 @@ def _client(purpose: str) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of an error's message."""
+    """Returns the first sentence of an error message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].partition(". ")[0]

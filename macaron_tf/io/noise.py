@@ -1,4 +1,4 @@
-"""Suppresses messages of native libraries on standard error."""
+"""Suppression of messages that native libraries write to standard error."""
 
 import contextlib
 import logging
@@ -10,12 +10,12 @@ import tensorflow as tf
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Discards everything that is written to standard error within the `with`.
+    """Discards everything that is written to standard error in the `with` block.
 
-    TensorFlow's and LiteRT's native code writes notices there ("Ignored output_format", "Created
-    TensorFlow Lite XNNPACK delegate") that no setting turns off; its errors become exceptions.
-    Warnings of Python code and the bar of `Progress` are discarded as well. Nothing is discarded if
-    TF_CPP_MIN_LOG_LEVEL is set below 3.
+    Native code in TensorFlow and LiteRT writes notices to standard error that no setting turns off,
+    such as "Created TensorFlow Lite XNNPACK delegate". Errors in this code become exceptions, so
+    they are not lost. Warnings of Python code and the bar of `Progress` are discarded too. If
+    TF_CPP_MIN_LOG_LEVEL is set below 3, nothing is discarded.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") < "3":
         yield

@@ -1,4 +1,4 @@
-"""Paths on disk or in a bucket (`gs://`), and atomic writing of files."""
+"""Paths on disk or in a Google Cloud Storage bucket (`gs://`), and atomic file writing."""
 
 import contextlib
 import functools
@@ -14,30 +14,31 @@ from etils import epath
 
 from macaron_tf.errors import UserError, check_path, parse_json, store_problem
 
-# Errors of reading or writing a file: Python's on disk, TensorFlow's in a bucket.
+# Errors of file access: Python raises an OSError, and TensorFlow raises an OpError.
 FILE_ERRORS = (OSError, tf.errors.OpError)
-# Errors of reading a record whose content is damaged.
+# Errors that reading a record with damaged content may raise.
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 def as_path(path: str | os.PathLike) -> epath.Path:
-    """Makes a path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
+    """Returns a path with pathlib's methods, on disk or in a bucket (`gs://BUCKET/NAME`)."""
     check_path(os.fspath(path))
     try:
         return epath.Path(path)
     except KeyError as error:  # such as x=gs://bucket
-        raise UserError(f"{path}: give a local path or gs://BUCKET/NAME alone") from error
+        raise UserError(f"{path} is not a path: give a local path or gs://BUCKET/NAME") from error
 
 
 @contextlib.contextmanager
 def clear_errors(
     what: str, mend: str = "check its permissions and the free space"
 ) -> Iterator[None]:
-    """Turns a file error within the `with` into a UserError of one sentence.
+    """Turns a file error in the `with` block into a UserError of one sentence.
 
     Args:
         what: beginning of the message, such as "cannot read FILE".
-        mend: what to do about a local file; errors of buckets have their own advice.
+        mend: correction to suggest for a local file. For buckets, `store_problem` suggests the
+            correction.
     """
     try:
         yield
@@ -48,11 +49,11 @@ def clear_errors(
 
 @contextlib.contextmanager
 def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
-    """Turns errors from a damaged record within the `with` into a UserError of one sentence.
+    """Turns the errors of a damaged record in the `with` block into a UserError of one sentence.
 
     Args:
-        path: the record's file, for the message.
-        mend: what to do, for the message.
+        path: file of the record, for the message.
+        mend: correction to suggest in the message.
     """
     try:
         yield
@@ -64,13 +65,13 @@ def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
 def read_json(
     path: str | os.PathLike, kind: type = dict, /, mend: str = "restore it", **fields: type
 ) -> Any:
-    """Reads a JSON file and checks it by `parse_json`.
+    """Reads a JSON file, and checks the value with `parse_json`.
 
     Args:
-        path: the file.
-        kind: type of the whole value.
-        mend: what to do about a damaged file, for the message.
-        fields: types of fields that must be present.
+        path: file to read.
+        kind: expected type of the value.
+        mend: correction to suggest for a damaged file.
+        fields: expected types of required fields.
 
     Raises:
         UserError: the file cannot be read or is damaged.
@@ -80,34 +81,37 @@ def read_json(
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Whether a path is in a bucket, where there are no locks and no atomic renaming of folders."""
+    """Returns whether a path is in a bucket, which has no locks and no atomic folder renames."""
     return "://" in os.fspath(path)
 
 
 def reason(error: Exception) -> str:
-    """The reason in the message of one of `FILE_ERRORS`, such as "Permission denied"."""
+    """Returns the reason of a file error (see `FILE_ERRORS`), such as "Permission denied"."""
     if problem := store_problem(error):
         return problem[0]
-    # TensorFlow's message is "PATH; No such file or directory".
+    # A message of TensorFlow has the form "PATH; No such file or directory".
     text = getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)
     return (text.strip().splitlines() or [type(error).__name__])[0].rpartition("; ")[2][:200]
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """Makes a path absolute, unless it is in a bucket."""
+    """Returns the absolute form of a path. A path in a bucket is absolute already."""
     return as_path(path) if is_remote(path) else as_path(os.path.abspath(path))
 
 
 def is_file(path: str | os.PathLike) -> bool:
-    """Whether a path is a regular file or a link to one. epath's `is_file` also accepts devices."""
+    """Returns whether a path is a regular file or a link to a regular file.
+
+    In contrast, `is_file` of epath also accepts devices.
+    """
     return as_path(path).is_file() and (is_remote(path) or os.path.isfile(path))
 
 
 def make_folders(path: str | os.PathLike) -> None:
-    """Makes a folder and its parents.
+    """Creates a folder and its parents.
 
     Raises:
-        UserError: its bucket does not exist. TensorFlow would repeat the request without end.
+        UserError: the folder's bucket does not exist. (TensorFlow would retry forever.)
     """
     path = os.fspath(path)
     if path.startswith("gs://"):
@@ -120,11 +124,11 @@ def make_folders(path: str | os.PathLike) -> None:
 def refuse_device(path: str | os.PathLike) -> None:
     """Raises a UserError for a device or a pipe, because reading it might never end."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise UserError(f"{path} is no regular file: give a regular file")
+        raise UserError(f"{path} is a device or a pipe: give a regular file")
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Reads a regular file; raises a UserError if that fails."""
+    """Reads a regular file, or raises a UserError if reading fails."""
     refuse_device(path)
     clear = clear_errors(f"cannot read {path}", "check the path")
     with clear, tf.io.gfile.GFile(path, "rb") as file:
@@ -132,19 +136,19 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 
 @contextlib.contextmanager
-def renamed_aside(path: str | os.PathLike, mend: str = "choose another place") -> Iterator[str]:
-    """Writes a file atomically: yields a temporary path, which replaces the file after the `with`.
+def renamed_aside(path: str | os.PathLike, mend: str = "choose another path") -> Iterator[str]:
+    """Yields a temporary path for writing a file atomically.
 
-    The temporary path is in the file's folder, which is made when absent. If the file is a link,
-    the file that it points to is replaced. A device or a pipe cannot be replaced, so its own path
-    is yielded.
+    After the `with` block, the temporary file replaces the file at `path`. Both are in the same
+    folder, which is created if it is missing. If `path` is a link, the target of the link is
+    replaced. If `path` is a device or a pipe, which cannot be replaced, `path` itself is yielded.
 
     Args:
-        path: the file.
-        mend: what to do if writing fails, for the message.
+        path: file to write.
+        mend: correction to suggest if writing fails.
 
     Raises:
-        UserError: a file error occurs within the `with` or in replacing the file.
+        UserError: a file error occurs in the `with` block or while replacing the file.
     """
     clear = functools.partial(clear_errors, f"cannot write {path}", mend)
     with _renamed(path, clear) as aside, clear():
@@ -152,7 +156,7 @@ def renamed_aside(path: str | os.PathLike, mend: str = "choose another place") -
 
 
 class OutputFile:
-    """A file for writing that raises UserErrors; see `open_aside`."""
+    """File for writing that raises a UserError if writing fails; see `open_aside`."""
 
     def __init__(self, path: str, clear: Callable[[], contextlib.AbstractContextManager]):
         self._clear = clear
@@ -174,12 +178,12 @@ class OutputFile:
 
 @contextlib.contextmanager
 def open_aside(path: str | os.PathLike) -> Iterator[OutputFile]:
-    """Opens a temporary file that replaces `path` after the `with`; see `renamed_aside`.
+    """Opens a temporary file, which replaces `path` after the `with` block; see `renamed_aside`.
 
-    Only errors of writing become a UserError. Other errors of TensorFlow within the `with`, such as
-    running out of memory, are not changed.
+    Only a failed write becomes a UserError. Other errors of TensorFlow in the `with` block, such as
+    running out of memory, stay unchanged.
     """
-    clear = functools.partial(clear_errors, f"cannot write {path}", "choose another place")
+    clear = functools.partial(clear_errors, f"cannot write {path}", "choose another path")
     with _renamed(path, clear) as aside, contextlib.closing(OutputFile(aside, clear)) as file:
         yield file
 
@@ -188,7 +192,7 @@ def open_aside(path: str | os.PathLike) -> Iterator[OutputFile]:
 def _renamed(
     path: str | os.PathLike, clear: Callable[[], contextlib.AbstractContextManager]
 ) -> Iterator[str]:
-    """Does the work of `renamed_aside`, without changing errors within the `with`."""
+    """Implements `renamed_aside` without converting errors of the `with` block."""
     remote, place = is_remote(path), os.fspath(path)
     if not remote:
         place = os.path.realpath(path)
@@ -203,8 +207,8 @@ def _renamed(
         yield aside
         with clear():
             if not remote:
-                # A rename may reach the disk before the content. Then a power failure between the
-                # two would leave an empty file.
+                # Without this call, the rename may reach the disk before the content. A power
+                # failure in between would leave an empty file.
                 sync(aside)
             tf.io.gfile.rename(aside, place, overwrite=True)
             if not remote:
@@ -221,7 +225,7 @@ def write_aside(path: str | os.PathLike, content: bytes) -> None:
 
 
 def sync(path: str | os.PathLike) -> None:
-    """Waits until a local file or folder is on the disk."""
+    """Waits until a local file or folder is written to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -234,7 +238,7 @@ def size(path: str | os.PathLike) -> int:
 
 
 def file_digest(path: str | os.PathLike) -> str:
-    """SHA-256 (hex) of a file's bytes."""
+    """Returns the SHA-256 digest (hexadecimal) of a file's content."""
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(os.fspath(path), "rb") as file:
         while block := file.read(1 << 20):
@@ -245,7 +249,7 @@ def file_digest(path: str | os.PathLike) -> str:
 def require_room(folder: str | os.PathLike, size: int) -> None:
     """Raises an OSError if a local disk has no room for `size` bytes.
 
-    Call it before libraries that crash on a full disk.
+    Call this function before a library that crashes on a full disk.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, size)
@@ -255,7 +259,7 @@ def require_room(folder: str | os.PathLike, size: int) -> None:
 def local_copy(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """Yields a local path of a file, for libraries that cannot read from a bucket.
 
-    A file in a bucket is copied to a temporary folder, which is removed after the `with`.
+    A file in a bucket is copied to a temporary folder, which is deleted after the `with` block.
     """
     if not is_remote(path):
         refuse_device(path)
@@ -271,9 +275,9 @@ def upload(folder: str | os.PathLike, destination: str | os.PathLike, last: str)
     """Copies a local folder's files into a bucket.
 
     Args:
-        folder: the local folder.
-        destination: the folder in the bucket.
-        last: name of the file to copy last, whose presence shows that the copy is complete.
+        folder: local folder.
+        destination: folder in the bucket.
+        last: name of the file to copy last. Its presence shows that the copy is complete.
     """
     files = [path for path in pathlib.Path(folder).rglob("*") if path.is_file()]
     for path in sorted(files, key=lambda path: (path.name == last, path)):

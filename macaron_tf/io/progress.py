@@ -1,4 +1,4 @@
-"""Shows the progress of work that takes longer: a bar in a terminal, elsewhere lines of text."""
+"""Progress display: a bar in a terminal, or lines of text in other outputs."""
 
 import contextlib
 import sys
@@ -11,13 +11,13 @@ import rich.console
 import rich.progress
 
 Item = TypeVar("Item")
-_PATIENCE = 5  # seconds of work before a terminal shows anything
-_SECONDS = 30  # seconds between two lines if there is no terminal
-_REFRESH = 0.5  # seconds between two updates of the bar
+_PATIENCE = 5  # seconds before a terminal shows the bar
+_SECONDS = 30  # seconds between lines of text in other outputs
+_REFRESH = 0.5  # seconds between updates of the bar
 
 
 class _Rate(rich.progress.ProgressColumn):
-    """Column that shows units per second, once they are known."""
+    """Column that shows units per second, once the rate is known."""
 
     def __init__(self, unit: str):
         super().__init__()
@@ -35,16 +35,16 @@ class _Elapsed(rich.progress.ProgressColumn):
 
 
 class Progress:
-    """Context manager that shows progress on standard error, unless the work is soon done.
+    """Context manager that shows the progress of long work on standard error.
 
-    A terminal shows a bar with the rate and the remaining time, or, if the total is unknown, a
-    spinner with the elapsed time. Otherwise a line is printed every half minute. Within the `with`
-    of a `Progress`, others show nothing.
+    After 5 seconds, a terminal shows a bar with the rate and the remaining time. If the total is
+    unknown, it shows a spinner with the elapsed time. Any other output gets a line of text every 30
+    seconds. A `Progress` inside the `with` block of another `Progress` shows nothing.
 
     Args:
         title: name of the work, such as "tokenizing".
-        unit: plural name of the units that `advance` counts; "": nothing is counted.
-        total: number of units; None: unknown.
+        unit: plural name of the units that `advance` counts, or "" without counting.
+        total: total number of units; `None` if unknown.
     """
 
     _outermost: ClassVar[object] = None
@@ -83,13 +83,18 @@ class Progress:
             self._ended.set()
 
     def advance(self, count: int = 1, text: str = "") -> None:
-        """Counts finished units, and shows a text beside them; "" keeps the last text."""
+        """Adds finished units to the count.
+
+        Args:
+            count: number of finished units.
+            text: new text beside the count. "" keeps the previous text.
+        """
         self._done += count
         self._text = text or self._text
         self._show_if_due()
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yields the items and counts them."""
+        """Yields the items, and counts each item as a finished unit."""
         for item in items:
             yield item
             self.advance()
@@ -150,9 +155,10 @@ def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str)
     """Yields chunks and shows progress.
 
     Args:
-        chunks: pairs of a chunk's number of units and the chunk.
-        total: number of units of all chunks.
-        title, unit: see `Progress`.
+        chunks: pairs of a number of units and a chunk.
+        total: total number of units.
+        title: see `Progress`.
+        unit: see `Progress`.
     """
     with Progress(title, unit, total) as progress:
         for size, chunk in chunks:
@@ -162,7 +168,7 @@ def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str)
 
 @contextlib.contextmanager
 def other_bar() -> Iterator[None]:
-    """Hides every `Progress` within the `with`, because another bar uses the terminal."""
+    """Hides every `Progress` in the `with` block, because another bar uses the terminal."""
     Progress._outermost, before = object(), Progress._outermost
     try:
         yield
@@ -177,7 +183,7 @@ def clock(seconds: float) -> str:
 
 
 def short(number: float) -> str:
-    """Formats a number below a million in at most five characters: 24.9, 7,612, 120k."""
+    """Formats a number below a million in at most five characters, such as 24.9 or 120k."""
     if number < 1_000:
         return f"{number:.3g}"
     return f"{number:,.0f}" if number < 10_000 else f"{number / 1_000:,.0f}k"

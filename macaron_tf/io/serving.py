@@ -1,4 +1,4 @@
-"""TensorFlow Serving's conventions: names of version folders, outputs as JSON, failed checks."""
+"""Conventions of TensorFlow Serving for version folders, JSON outputs and error messages."""
 
 import base64
 import functools
@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-# The error messages of `macaron_tf.tasks.base.require`.
+# Patterns for error messages of `macaron_tf.tasks.base.require`.
 _ASSERTION = re.compile(r"assertion failed: \[(.*?)\](?=\s|$)", re.S)
 _ROWS = re.compile(r"assertion failed: \[.*?\] \[rows:\] \[([0-9 ]+)\]", re.S)
 
 MODEL_FILE = "saved_model.pb"
-EXTRA, RECORD = "assets.extra", "export.json"  # the folder of extra files in a version; its record
-EXAMPLE = "A dog is running."  # an example text for any model
+EXTRA, RECORD = "assets.extra", "export.json"  # a version's folder for extra files; its record
+EXAMPLE = "A dog is running."  # example text for any model
 EXAMPLE_QUESTION = "What is running?"
-# Defaults of a text generator's inputs.
+# Default values of the inputs that control a text generator.
 CONTROLS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 128}
 MAX_VERSION = 2**63 - 1  # TensorFlow Serving's versions are int64
 
 
 def version_of(name: str) -> int | None:
-    """The version in the name of a folder, or None if the name is not a version."""
+    """Returns the version number in a folder name, or `None` if the name is not a version."""
     known = name.isascii() and name.isdigit() and len(name) < 40 and int(name) <= MAX_VERSION
     return int(name) if known else None
 
@@ -31,8 +31,8 @@ def as_json(name: str, array: np.ndarray) -> Any:
     """Converts an array to nested lists of JSON values.
 
     Args:
-        name: name of the output. If it ends in `_bytes`, strings are encoded as base64.
-        array: the output.
+        name: name of the output. If the name ends in `_bytes`, strings are encoded as base64.
+        array: output to convert.
 
     Raises:
         ValueError: JSON cannot express the array's type.
@@ -53,15 +53,17 @@ def as_json(name: str, array: np.ndarray) -> Any:
     # As in TensorFlow Serving, a float32 is printed as the shortest text that identifies it, "0.2".
     # Converted to float64 directly, it would be 0.20000000298023224.
     numbers, flat = np.empty(array.size), array.reshape(-1)
-    for start in range(0, array.size, 2048):  # in parts, so that other threads can run in between
+    for start in range(0, array.size, 2048):  # in chunks, so that other threads can run in between
         part = slice(start, start + 2048)
         numbers[part] = flat[part].astype("U32")
     return numbers.reshape(array.shape).tolist()
 
 
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
-    """Converts outputs `(B, ...)` to B answers: dictionaries, or plain values if there is only one
-    output."""
+    """Converts outputs of shape `(B, ...)` to a list of B answers.
+
+    An answer is a dictionary by output name, or a plain value if there is only one output.
+    """
     columns = {name: as_json(name, array) for name, array in outputs.items()}
     if len(columns) == 1:
         [rows] = columns.values()
@@ -70,17 +72,22 @@ def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
 
 
 def failed_check(message: str) -> str | None:
-    """The message of a check of `tasks.base.require` that failed in a graph; None for other errors.
+    """Returns the message of a failed check, `tasks.base.require`, in a graph.
 
     Args:
-        message: the message of TensorFlow's error.
+        message: message of an error by TensorFlow.
+
+    Returns:
+        The message of the check, or `None` for other errors.
     """
     found = _ASSERTION.search(message)
     return found[1] if found else None
 
 
 def failed_rows(message: str) -> set[int]:
-    """The numbers of the rows that a failed check names. They are not reliable, because a text in
-    the message can imitate them."""
+    """Returns the row indices that the message of a failed check names.
+
+    The indices are not reliable, because a text in the message can imitate them.
+    """
     found = _ROWS.search(message)
     return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()

@@ -1,10 +1,9 @@
-"""Signs the names of user code in a run, so that the same user can open it without `--trust-code`.
+"""Signatures of user code in a run, so that the same user can open the run without `--trust-code`.
 
-RUN/code.json    {"mine:Block": "an HMAC-SHA256 of the name and of the path of its module's file"}
-
-The key is in the user's configuration folder. Signatures are not valid for other users or machines,
-for names that were not recorded, or for a module of that name in another file; then a command asks
-for `--trust-code`. The folder may be moved or copied.
+RUN/code.json maps each name of user code, such as `mine:Block`, to its signature. The signature is
+an HMAC-SHA256 of the name and the path of the module's file, with a key in the user's configuration
+folder. It is not valid for another user, on another machine, or if the module is in another file.
+Then a command asks for `--trust-code`. The folder of the run may be moved or copied.
 """
 
 import contextlib
@@ -25,10 +24,12 @@ SIGNATURES = "code.json"
 
 
 def sign_code(folder: epath.Path, *records: object) -> None:
-    """Writes signatures of the user code that a folder's JSON files name, if they name any.
+    """Signs the user code that JSON files name, and writes the signatures into code.json.
+
+    Without user code, this function writes no file.
 
     Args:
-        folder: the folder.
+        folder: folder of the JSON files.
         records: contents of the JSON files.
     """
     names = allowed_places(*records)
@@ -38,11 +39,11 @@ def sign_code(folder: epath.Path, *records: object) -> None:
 
 
 def allowed_places(*records: object, sources: bool = True) -> list[str]:
-    """Finds the user code, `package.module:Name`, that JSON values name and that may be imported.
+    """Returns the names of user code in JSON values, `package.module:Name`, that may be imported.
 
     Args:
-        records: the JSON values.
-        sources: whether to include sources of text, `python:package.module:Name`.
+        records: JSON values.
+        sources: whether to include text sources, `python:package.module:Name`.
     """
     texts = {text for text in tf.nest.flatten(records) if isinstance(text, str)}
     texts = {text for text in texts if sources or not text.startswith("python:")}
@@ -64,7 +65,7 @@ def allow_signed_code(folder: epath.Path) -> None:
 
 
 def _signature(place: str, make_key: bool = False) -> str | None:
-    """The signature of `package.module:Name`; None if its module or the key is missing."""
+    """Returns the signature of `package.module:Name`, or `None` without its module or a key."""
     origin = plug_ins.origin_of(place)
     if not origin or not (key := _key(make_key)):
         return None
@@ -72,7 +73,7 @@ def _signature(place: str, make_key: bool = False) -> str | None:
 
 
 def _key(make: bool) -> bytes:
-    """Reads the user's key; empty if there is none.
+    """Returns the user's key, or b"" if there is no key.
 
     Args:
         make: whether to create a missing key.

@@ -1,4 +1,4 @@
-"""Keras layers: embeddings, attention and other mixers, blocks, and heads."""
+"""Keras layers: embeddings, attention and other mixers, Transformer blocks, and output heads."""
 
 from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention

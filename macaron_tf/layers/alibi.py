@@ -1,4 +1,4 @@
-"""Attention with linear biases (ALiBi): scores fall with the distance of query and key."""
+"""Attention with linear biases (ALiBi), which lowers scores in proportion to the distance."""
 
 import math
 
@@ -11,10 +11,11 @@ from macaron_tf.layers.mixer import Context
 
 
 class AlibiAttention(MultiHeadAttention):
-    """Self-attention with scores `q k / sqrt(d) - slope |i - j|`, with one slope per head (ALiBi).
+    """Self-attention with linear biases (ALiBi): scores `q k / sqrt(d) - slope |i - j|`.
 
-    No weight belongs to a position, so texts may be longer than those seen in training. The paper's
-    models are causal. In an encoder, earlier and later keys at the same distance get the same bias.
+    Each head has a fixed slope. No weight depends on a position, so inference texts may be longer
+    than training texts. The paper's models are causal. In an encoder, an earlier key and a later
+    key at the same distance get the same bias.
 
     Args:
         kwargs: the arguments of `MultiHeadAttention` except `cross`.
@@ -30,15 +31,16 @@ class AlibiAttention(MultiHeadAttention):
         positions, key_positions = context.positions[..., None], key_positions[..., None, :]
         distances = ops.cast(ops.abs(positions - key_positions), "float32")  # (..., T, S)
         biases = distances * slopes(self.num_heads)[:, None, None]  # (..., H, T, S)
-        # In float32 under any policy: bfloat16 cannot tell distance 256 from 257.
+        # Scores are float32 under any dtype policy, because bfloat16 rounds distance 257 to 256.
         return ops.cast(scores, keras.backend.result_type(scores.dtype, "float32")) - biases
 
 
 def slopes(num_heads: int) -> np.ndarray:
-    """Slopes of the H heads, `(H,)` float32.
+    """Computes the slopes of H heads, `(H,)` float32.
 
-    If H is a power of two: 2^(-8/H), 2^(-16/H), ..., 1/256. Otherwise: the slopes for the largest
-    power of two below H, then every second slope for twice that power.
+    If H is a power of two, the slopes are 2^(-8/H), 2^(-16/H), ..., 1/256. Otherwise, the function
+    appends every second slope for 2 P heads to the slopes for P heads, where P is the largest power
+    of two below H, and returns the first H slopes.
     """
     power = 2 ** math.floor(math.log2(num_heads))
     first = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)

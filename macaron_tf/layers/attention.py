@@ -14,11 +14,11 @@ from macaron_tf.layers.watching import note, watched
 
 
 def broadcast_mask(mask):
-    """Brings a boolean mask, True = attend, to rank 4; None stays None.
+    """Expands a boolean attention mask to rank 4. `None` stays `None`.
 
     Args:
-        mask: a mask of the keys `(B, S)`, of queries and keys `(B, T, S)`, or with heads
-            `(B, H, T, S)`.
+        mask: key mask `(B, S)`, query-key mask `(B, T, S)` or mask per head `(B, H, T, S)`, with
+            True = attend.
     """
     if mask is None:
         return None
@@ -29,48 +29,55 @@ def broadcast_mask(mask):
         return ops.expand_dims(mask, 1)  # (B, 1, T, S)
     if rank == 4:
         return mask
-    raise ValueError(f"attention mask of shape {mask.shape}: give one of rank 2, 3 or 4")
+    raise ValueError(f"attention mask has shape {mask.shape}: give a mask of rank 2, 3 or 4")
 
 
 def combine_masks(*masks):
-    """The conjunction of the given masks, of rank 4 (see `broadcast_mask`), or None without any."""
+    """Combines attention masks by logical and, after `broadcast_mask`. `None` masks are ignored.
+
+    If all masks are `None`, the function returns `None`.
+    """
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
 def causal_attention_mask(length, window: int = 0):
-    """Lower-triangular mask `(1, 1, T, T)`; a window makes it a band, see `seen_keys`."""
+    """Returns a causal mask `(1, 1, T, T)`, optionally with a window (see `seen_keys`)."""
     positions = ops.arange(length, dtype="int32")
     return seen_keys(positions, positions, window)[None, None]
 
 
 def local_attention_mask(length, window: int):
-    """Mask `(1, 1, T, T)`: True if query and key are at most `window // 2` positions apart."""
+    """Returns a mask `(1, 1, T, T)` that is True up to a distance of `window // 2` positions."""
     positions = ops.arange(length, dtype="int32")
     return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
 
 
 def seen_keys(queries, keys, window: int = 0):
-    """Causal mask `(T, S)`: True if the key does not come after the query.
+    """Returns a causal mask `(T, S)`, True if the key does not come after the query.
 
     Args:
-        queries, keys: positions `(T,)` and `(S,)`.
-        window: number of positions that a query attends, up to and including its own; 0: no limit.
+        queries: positions of the queries `(T,)`.
+        keys: positions of the keys `(S,)`.
+        window: maximum number of positions that a query attends to, including its own position. 0
+            means no limit.
     """
     seen = keys <= queries[:, None]
     return ops.logical_and(seen, keys > queries[:, None] - window) if window else seen
 
 
-# Added to the scores of masked positions. It is far below any real score, but finite, so that a
-# row whose positions are all masked (a padding sentence) gives a mean instead of NaN.
+# This number is added to the scores of masked positions. The number is far below any real score,
+# but finite, so that a row in which all positions are masked (a padding sentence) gives a mean
+# instead of NaN.
 HIDDEN_SCORE = -1e9
 
 
 def _written(held, part, index):
-    """Writes `part (B, K, H, L, d)` into `held (B, K, H, T, d)`, from position `index` on."""
+    """Writes `part (B, K, H, L, d)` into `held (B, K, H, T, d)`, starting at position `index`."""
     if compiled_by_xla():
         return ops.slice_update(held, (0, 0, 0, index, 0), part)
-    # Outside XLA, TensorFlow would compile `slice_update` once more for each shape.
-    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), the row of `part` for each
+    # Without XLA compilation of the whole graph, TensorFlow would compile `slice_update` again for
+    # each new shape.
+    numbers = ops.arange(held.shape[3], dtype="int32") - index  # (T,), positions within `part`
     length = ops.shape(part)[3]
     if part.shape[3] != 1:
         part = ops.take(part, ops.clip(numbers, 0, length - 1), axis=3)  # (B, K, H, T, d)
@@ -79,12 +86,12 @@ def _written(held, part, index):
 
 
 def _product(query, key):
-    """`query (..., L, d)` times the transpose of `key (..., T, d)`: `(..., L, T)`."""
+    """Computes `query (..., L, d)` times the transpose of `key (..., T, d)`: `(..., L, T)`."""
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
 def _product_in_place(query, key):
-    """Same as `_product`, but a single query is multiplied elementwise and summed.
+    """Computes `_product`. For a single query, the product is elementwise, followed by a sum.
 
     LiteRT would copy the keys before a matrix product.
     """
@@ -94,17 +101,20 @@ def _product_in_place(query, key):
 
 
 def _weighted_sum_in_place(weights, value):
-    """`weights (..., L, T)` times `value (..., T, d)`: `(..., L, d)`; see `_product_in_place`."""
+    """Computes `weights (..., L, T)` times `value (..., T, d)`: `(..., L, d)`.
+
+    For a single query, the product is elementwise for the same reason as in `_product_in_place`.
+    """
     if weights.shape[-2] == 1:
         return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
     return ops.matmul(weights, value)
 
 
 def _by_groups(product, left, right):
-    """A product of `left (..., H, L, n)` and `right (..., K, ...)` for grouped-query attention.
+    """Applies a product to `left (..., H, L, n)` and `right (..., K, ...)` for grouped queries.
 
-    H / K heads of `left` share a head of `right`. Their rows are stacked, so that `right` is not
-    repeated.
+    H / K heads of `left` share one head of `right`. The function stacks the rows of these heads, so
+    that `right` need not be repeated.
     """
     heads, kept = left.shape[-3], right.shape[-3]
     if heads == kept:
@@ -117,45 +127,55 @@ def _by_groups(product, left, right):
 
 
 class MultiHeadAttention(Mixer):
-    """Multi-head attention, `softmax(Q K^T / sqrt(d)) V`: self-attention or cross-attention.
+    """Multi-head self-attention or cross-attention, `softmax(Q K^T / sqrt(d)) V`.
 
     Args:
-        num_heads: H.
-        head_dim: d, the width of a head; None: D / H.
+        num_heads: number of heads H.
+        head_dim: head width d. `None` means D / H.
         dropout: dropout rate of the attention weights.
-        causal: whether position t attends positions 0 to t only (self-attention).
+        causal: whether position t attends only to positions 0 to t in self-attention.
         cross: whether keys and values come from the call argument `memory`.
         use_bias: whether the four projections have biases.
-        output_dim: width of the output; None: D.
-        kernel_initializer: initializer of all projections. Query, key and value (self-attention),
-            or key and value (cross-attention), are one fused matrix, and the initializer sees its
-            fan-out: the range of Xavier-uniform is 1/sqrt(2) (self) or sqrt(2/3) (cross) of the
-            range for separate matrices.
-        scaled: whether scores are divided by sqrt(d). T5 does not divide; the range of its query
-            matrix is 1/sqrt(d) of the usual one instead. Lu et al. 2019 write sqrt(D), but their
-            released code divides by sqrt(d).
-        output_initializer: initializer of the output projection; None: `kernel_initializer`.
-        window: greatest number of positions that a query attends: in causal attention the last
-            ones up to its own, otherwise those at most `window // 2` away; 0: no limit. Except in
-            decoding and in `flash_attention`, all scores are computed and then masked.
-        num_kv_heads: K, the number of key and value heads, each shared by H / K query heads
-            (grouped-query attention); None: H. With K < H the query has its own matrix, and the
-            cache is K / H as large.
+        output_dim: output width. `None` means D.
+        kernel_initializer: initializer of all projections. Query, key and value in self-attention,
+            and key and value in cross-attention, form one fused matrix, and the initializer uses
+            the fan-out of the fused matrix. With Xavier-uniform, the range is 1/sqrt(2)
+            (self-attention) or sqrt(2/3) (cross-attention) of the range for separate matrices.
+        scaled: whether scores are divided by sqrt(d). Without the division, the initial query
+            matrix is multiplied by 1/sqrt(d), as in T5. Lu et al. 2019 write sqrt(D) in the paper,
+            but the released code divides by sqrt(d).
+        output_initializer: initializer of the output projection. `None` means `kernel_initializer`.
+        window: maximum number of positions that a query attends to. Causal attention sees the last
+            `window` positions, including the query's own position. Otherwise, attention sees
+            positions at a distance of at most `window // 2`. 0 means no limit. Except in decoding
+            and in `flash_attention`, the layer computes all scores and then masks them.
+        num_kv_heads: number of key and value heads K in grouped-query attention. H / K query heads
+            share each key and value head. `None` means H. With K < H, the query has a separate
+            matrix, and the cache is K / H as large.
 
-    Call arguments: `x (B, T, D)`; `memory (B, S, D)` if `cross`; `attention_mask` boolean, True =
-    attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`. It is combined with Keras's padding
-    masks: in self-attention `mask` (or `x_mask`) of x, in cross-attention `memory_mask`.
-    `attention_bias`, floats that broadcast to `(B, H, T, S)`, is added to the float32 scores
-    without scaling. Returns `(B, T, D)`, or `(B, T, output_dim)`.
+    Call arguments:
+        x: `(B, T, D)`.
+        memory: `(B, S, D)`, required if `cross`.
+        attention_mask: boolean, True = attend, of shape `(B, S)`, `(B, T, S)` or `(B, H, T, S)`.
+            The layer combines this mask with the padding masks.
+        mask: Keras's padding mask of x in self-attention.
+        x_mask: Keras's padding mask of x in calls with several tensors.
+        memory_mask: Keras's padding mask of the memory in cross-attention.
+        attention_bias: floats that broadcast to `(B, H, T, S)`. The layer adds the bias to the
+            float32 scores without scaling.
 
-    The decoding state is a pair of keys and values: in self-attention those of earlier tokens,
-    `(B, beams, K, T, d)` each, in cross-attention those of the memory, `(B, K, S, d)` each. With a
-    window, T is at most `window`, and the pair holds the last tokens only.
+    The output has shape `(B, T, D)`, or `(B, T, output_dim)`.
 
-    Subclasses may override `rotate` and `scores`, which are used with and without a cache.
+    The decoding state is a pair of keys and values. In self-attention, the pair contains the
+    earlier tokens, `(B, beams, K, T, d)` each. In cross-attention, the pair contains the memory,
+    `(B, K, S, d)` each. With a window, T is at most `window`, and the pair contains only the last
+    tokens.
 
-    References: Vaswani et al. 2017, eq. 1; windows: Child et al. 2019, "Generating Long Sequences
-    with Sparse Transformers"; grouped queries: Ainslie et al. 2023, "GQA".
+    Subclasses may override `rotate` and `scores`, which the layer uses both with and without a
+    cache.
+
+    References: Vaswani et al. 2017, eq. 1; Child et al. 2019, "Generating Long Sequences with
+    Sparse Transformers", for windows; Ainslie et al. 2023, "GQA".
     """
 
     takes_bias = True
@@ -164,7 +184,7 @@ class MultiHeadAttention(Mixer):
         "num_kv_heads",
     )
     takes_packed = True
-    takes_documents = True  # `Context.attention_mask` keeps them apart
+    takes_documents = True  # `Context.attention_mask` separates documents
 
     def __init__(
         self,
@@ -182,10 +202,13 @@ class MultiHeadAttention(Mixer):
         num_kv_heads: int | None = None,
         **kwargs,
     ):
-        # The projections cast their inputs; autocast would round the attention bias to bfloat16.
+        # The projections cast their own inputs. Autocast would round the attention bias to
+        # bfloat16.
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
-            raise ValueError("causal=True and cross=True exclude each other: set one to False")
+            raise ValueError(
+                "causal=True and cross=True exclude each other: set one of the two to False"
+            )
         if window and (window < 0 or cross):
             raise ValueError(
                 f"window={window} must be 0 or more, and 0 in cross-attention (cross=True)"
@@ -194,39 +217,44 @@ class MultiHeadAttention(Mixer):
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
 
     def rotate(self, query, key, positions):
-        """Rotates queries and keys by their positions, before keys are cached; here the identity.
+        """Rotates queries and keys by their positions before the keys are cached.
+
+        The default implementation returns both unchanged.
 
         Args:
             query: `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache.
-            key: like `query`, with K heads.
-            positions: int32 positions of the T tokens in their text; they broadcast to
+            key: keys in the shape of `query`, with K heads instead of H.
+            positions: int32 positions of the T tokens within the text. The shape broadcasts to
                 `query[..., 0]`.
 
         Returns:
-            Query and key.
+            The rotated query and key.
         """
         return query, key
 
     def scores(self, query, key, context: Context, key_positions):
-        """Attention scores `(..., H, T, S)` before masks and biases; here `query key^T`.
+        """Computes attention scores `(..., H, T, S)`, before masks and biases.
+
+        The default implementation is `query key^T`.
 
         Args:
             query: `(..., H, T, d)`, already divided by sqrt(d) if `scaled`.
             key: `(..., K, S, d)`, including cached keys.
-            context: its `positions` are those of the queries and broadcast to `query[..., 0]`.
-            key_positions: int32 positions of the keys; they broadcast to `key[..., 0]`.
+            context: context of the call. `context.positions` contains the positions of the queries,
+                which broadcast to `query[..., 0]`.
+            key_positions: int32 positions of the keys. The shape broadcasts to `key[..., 0]`.
         """
         product = _product if context.held is None else _product_in_place
         return _by_groups(product, query, key)
 
     @property
     def _placed(self) -> bool:
-        """Whether positions are needed, because a subclass overrides `rotate` or `scores`."""
+        """Whether the layer needs positions, because a subclass overrides `rotate` or `scores`."""
         own, base = type(self), MultiHeadAttention
         return own.rotate is not base.rotate or own.scores is not base.scores
 
     def _with_positions(self, context: Context, query, cache=None) -> Context:
-        """Adds the positions of queries `(..., T, d)` to the context, if they are needed."""
+        """Adds the positions of queries `(..., T, d)` to the context if required."""
         if not self._placed:
             return context
         positions = context.positions
@@ -236,8 +264,8 @@ class MultiHeadAttention(Mixer):
                 positions = positions + context.index
             elif cache is not None and self.window:
                 raise ValueError(
-                    "context.positions is None: give the positions, because a cache with a window "
-                    "holds only the last tokens"
+                    "context.positions is None, but a cache with a window contains only the last "
+                    "tokens: set context.positions"
                 )
             elif cache is not None:
                 positions = positions + ops.shape(cache[0])[3]
@@ -260,7 +288,13 @@ class MultiHeadAttention(Mixer):
         return not self.window
 
     def build_projections(self, x_shape, memory_shape, width: int) -> None:
-        """Builds the projections: of queries (H d = `width` wide), keys, values and the output."""
+        """Builds the projections of queries, keys, values and the output.
+
+        Args:
+            x_shape: shape of x.
+            memory_shape: shape of the input for keys and values.
+            width: total width H d of all query heads.
+        """
         with_query = self.kernel_initializer
         if not self.scaled:
             with_query = NarrowColumns(with_query, width, self._head_dim**-0.5)
@@ -303,7 +337,7 @@ class MultiHeadAttention(Mixer):
         return self._merge_heads(y, packing), None
 
     def _projected(self, x, packing=None):
-        """Queries `(B, H, T, d)`, keys and values `(B, K, T, d)`, all projected from x."""
+        """Projects x to queries `(B, H, T, d)` and to keys and values `(B, K, T, d)`."""
         found = []
         for projection, parts in self._projections:
             y = projection(x)
@@ -313,19 +347,19 @@ class MultiHeadAttention(Mixer):
 
     @property
     def _projections(self):
-        """Layers that project x, and how many of query, key and value each one computes."""
+        """Layers that project x, each with the number of outputs among query, key and value."""
         if self.num_kv_heads == self.num_heads:
             return [(self.query_key_value, 3)]
         return [(self.query, 1), (self.key_value, 2)]
 
     def project_memory(self, memory):
-        """Keys and values of `memory (B, S, D)`, for cross-attention: a pair of `(B, K, S, d)`."""
+        """Computes keys and values, each `(B, K, S, d)`, of `memory (B, S, D)`."""
         return tuple(self._split_heads(self.key_value(memory), 2))
 
     def _across(self, x, key_value, mask, context: Context):
-        """Attention to the memory. In decoding, a sentence's K hypotheses are K queries to it."""
+        """Attends to the memory. In decoding, the K hypotheses of a sequence are K queries."""
         rows = (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
-        # (B, T, H d), or of hypotheses (B K, H d) -> (B, T, H, d) -> (B, H, T, d)
+        # (B, T, H d), or (B K, H d) in decoding -> (B, T, H, d) -> (B, H, T, d)
         query = ops.reshape(self.query(x), (*rows, self.num_heads, self._head_dim))
         query = ops.transpose(query, (0, 2, 1, 3))
         lengths = {"query_length": ops.shape(query)[2], "key_length": ops.shape(key_value[0])[2]}
@@ -340,14 +374,14 @@ class MultiHeadAttention(Mixer):
         return self.output_projection(y)
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """Returns an empty cache of keys and values, a pair of `(B, beams, K, T, d)`."""
+        """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`."""
         room = min(room, self.window or room) if room else 0
         shape = (batch_size, beams, self.num_kv_heads, room, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
         return zeros, zeros
 
     def _with_cache(self, x, context: Context, cache):
-        """Attends from new tokens to the cached ones and to the new ones up to each."""
+        """Attends from new tokens to the cached tokens and causally to the new tokens."""
         index, (query, *new) = context.index, self._projected_beams(x, cache[0].shape[1])
         context = self._with_positions(context, query, cache)
         query, new[0] = self.rotate(query, new[0], context.positions)
@@ -360,7 +394,7 @@ class MultiHeadAttention(Mixer):
             start, keys = index, tuple(_written(old, part, index) for old, part in pairs)
         length, total = ops.shape(query)[3], ops.shape(keys[0])[3]
         seen = bias = None
-        if index is not None or self.window or query.shape[3] != 1:  # a single token attends all
+        if index is not None or self.window or query.shape[3] != 1:  # a single token sees all keys
             own, places = (ops.arange(n, dtype="int32") for n in (length, total))
             seen = seen_keys(own + start, places, self.window)  # (L, T)
         if not self.window:
@@ -368,9 +402,9 @@ class MultiHeadAttention(Mixer):
         elif index is None:
             cache = tuple(part[:, :, :, -self.window :] for part in keys)
         else:
-            # A cache of fixed size is filled from its end: its first places may be empty.
+            # A cache of fixed size fills from the end, so its first positions may be empty.
             seen = ops.logical_and(seen, places >= held - index)
-            # With the cache's static shape, which a loop requires.
+            # A loop requires the static shape of the cache.
             cache = tuple(
                 ops.reshape(part[:, :, :, -held:], ops.shape(old))
                 for part, old in zip(keys, cache, strict=True)
@@ -379,16 +413,16 @@ class MultiHeadAttention(Mixer):
             # (1, H, L, T), for scores (B, K, H, L, T)
             bias = context.bias(query_length=length, key_length=total, start=start)
         key_positions = self._places(keys)
-        if self._placed and self.window:  # the last key is the last token's
+        if self._placed and self.window:  # the last key belongs to the last token
             key_positions = key_positions + context.positions[..., -1:] - (total - 1)
         y = self._attend(query, *keys, seen, bias, context, key_positions)
         return self._joined(y, len(x.shape)), cache
 
     def _projected_beams(self, x, beams: int):
-        """Same as `_projected`, for new tokens of several beams.
+        """Projects new tokens of several hypotheses to queries, keys and values.
 
         Returns:
-            Queries `(B, beams, H, L, d)`, keys and values `(B, beams, K, L, d)`.
+            Queries `(B, beams, H, L, d)`, and keys and values `(B, beams, K, L, d)`.
         """
         if len(x.shape) == 3:
             shape, found = (ops.shape(x)[1], self._head_dim), self._projected(x)
@@ -398,22 +432,25 @@ class MultiHeadAttention(Mixer):
         for projection, parts in self._projections:
             y = projection(x)
             heads = y.shape[-1] // (parts * self._head_dim)
-            # (B beams, parts H d) -> (B, beams, parts, H, 1, d) -> parts of (B, beams, H, 1, d)
+            # (B beams, parts H d) -> (B, beams, parts, H, 1, d) -> parts x (B, beams, H, 1, d)
             y = ops.reshape(y, (-1, beams, parts, heads, 1, self._head_dim))
             found += ops.unstack(y, parts, axis=2)
         return found
 
     def _places(self, key_value):
-        """Positions 0 to S - 1 of keys `(..., S, d)`; None if positions are not needed."""
+        """Returns positions 0 to S - 1 of keys `(..., S, d)`.
+
+        If the layer needs no positions, the result is `None`.
+        """
         if not self._placed:
             return None
         return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
 
     def _joined(self, y, rank: int):
-        """Merges the heads of `y (B, K, H, L, d)` and projects them to the output.
+        """Merges the heads of `y (B, K, H, L, d)` and applies the output projection.
 
         Returns:
-            `(B K, D)` if x has rank 2, else `(B K, L, D)`.
+            `(B K, D)` if the input x has rank 2, and `(B K, L, D)` otherwise.
         """
         if rank == 2:
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
@@ -424,10 +461,10 @@ class MultiHeadAttention(Mixer):
         )
 
     def _beside(self, query, cache, new, context: Context):
-        """Attends from new tokens to a read-only cache and to the new ones up to each.
+        """Attends from new tokens to a read-only cache and causally to the new tokens.
 
-        It concatenates the scores instead of the keys, so that the cache is not copied: see
-        `Context.held`.
+        The method concatenates scores instead of keys, so that the cache is not copied (see
+        `Context.held`).
         """
         length, query = query.shape[3], self._scaled(query)
         among = self.scores(query, new[0], context, context.positions)
@@ -442,7 +479,7 @@ class MultiHeadAttention(Mixer):
         return among + _by_groups(_weighted_sum_in_place, before, cache[1])
 
     def _runs_fused(self, query, key, mask, bias) -> bool:
-        """Whether `flash_attention` can compute this attention in one kernel."""
+        """Returns whether `flash_attention` can compute this attention in one kernel."""
         own = type(self).scores is not MultiHeadAttention.scores
         if own or len(query.shape) != 4 or bias is not None or watched():
             return False
@@ -454,7 +491,7 @@ class MultiHeadAttention(Mixer):
         return of_keys and divides(query.shape[0], key.shape[1])
 
     def _fused(self, query, key, value, mask, training):
-        """Same as `_attend`, by one kernel on JAX, for a key mask `(B, 1, 1, S)`."""
+        """Computes the result of `_attend` by one JAX kernel, for a key mask `(B, 1, 1, S)`."""
         from macaron_tf.kernels.flash_attention import flash_attention
 
         rate = self.dropout if training else 0.0
@@ -470,17 +507,27 @@ class MultiHeadAttention(Mixer):
         return ops.swapaxes(y, 1, 2)  # (B, H, T, d)
 
     def _scaled(self, query):
-        # Scaling the query takes T d multiplications, scaling the scores T S.
+        # Scaling the query takes T d multiplications, whereas scaling the scores takes T S.
         if not self.scaled:
             return query
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
     def _attend(self, query, key, value, mask, bias, context: Context, key_positions, own=None):
-        """Attends from rotated queries `(..., H, T, d)` to keys `(..., K, S, d)`: `(..., H, T, d)`.
+        """Attends from rotated queries `(..., H, T, d)` to keys `(..., K, S, d)`.
 
         Args:
-            own: T in self-attention if `mask` leaves out what `causal` and `window` hide; otherwise
-                None.
+            query: rotated queries.
+            key: rotated keys.
+            value: values `(..., K, S, d)`.
+            mask: attention mask.
+            bias: bias of the scores.
+            context: context of the call.
+            key_positions: positions of the keys.
+            own: sequence length T in self-attention if `mask` does not yet contain the causal mask
+                or the window. Otherwise `None`.
+
+        Returns:
+            `(..., H, T, d)`.
         """
         if self._runs_fused(query, key, mask, bias):
             return self._fused(query, key, value, mask, context.training)
@@ -494,13 +541,16 @@ class MultiHeadAttention(Mixer):
         return self._weighted(scores, mask, value, context.training)
 
     def _weighted(self, scores, mask, value, training):
-        """Sums values `(..., K, S, d)` weighted by the softmax of scores: `(..., H, T, d)`.
+        """Sums values `(..., K, S, d)` weighted by the softmax of the scores: `(..., H, T, d)`.
 
         Args:
             scores: `(..., H, T, S)` float32.
+            mask: attention mask.
+            value: values.
+            training: whether the layer trains.
         """
         if mask is not None:
-            # Not `ops.add`: on TensorFlow it mistakes an empty batch's mask for a bias vector.
+            # On TensorFlow, `ops.add` mistakes the mask of an empty batch for a bias vector.
             scores = scores + ops.cast(ops.where(mask, 0.0, HIDDEN_SCORE), scores.dtype)
         weights = ops.softmax(scores, axis=-1)
         note(self, weights)

@@ -1,4 +1,4 @@
-"""`Block`, one layer of an encoder or decoder, made of the sub-layers that its scheme lists."""
+"""`Block`, one layer of an encoder or decoder, composed of the sub-layers in a splitting scheme."""
 
 import dataclasses
 import functools
@@ -19,42 +19,45 @@ from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.scheme import OPERATORS, Mix, spelled, steps_of
 from macaron_tf.settings import SettingError, hints_of
 
-# Attention layers by the setting `positions`.
+# Attention layers for the values of the setting `positions`.
 _ATTENTIONS = {"rotary": RotaryAttention, "alibi": AlibiAttention}
 
 
 class Block(Mixer):
-    """One layer of an encoder or decoder: the sub-layers of `scheme`, each in a `Residual`.
+    """One layer of an encoder or decoder: the sub-layers of a scheme, each in a `Residual`.
 
-    By default it is an encoder's block. With `causal` it is a language model's; with `causal` and
-    `cross_attention` a decoder's, which attends the memory right after the token mixer, or where
-    the scheme has `memory`.
+    By default, the block is an encoder block. With `causal`, the block is a language model block.
+    With `causal` and `cross_attention`, the block is a decoder block. Cross-attention follows the
+    token mixer, unless the scheme places cross-attention by `memory`.
 
     Args:
-        config: the options, which can also be given by keyword:
+        config: settings of the block. The settings can also be keyword arguments:
             `MacaronBlock(num_heads=8, feed_forward_dim=2048)`.
-        causal: whether each position sees only itself and earlier ones.
-        cross_attention: whether to add attention to a memory.
-        relative: whether `RelativeAttention` mixes the tokens.
+        causal: whether each position sees only itself and earlier positions.
+        cross_attention: whether to add cross-attention to a memory.
+        relative: whether the token mixer is `RelativeAttention`.
         segments: whether relative attention also compares segments.
-        rnn_step_size: k of a recurrent sub-layer, see `SwishRNN`.
-        attention_window: window of self-attention, see `MultiHeadAttention`.
+        rnn_step_size: step size of a recurrent sub-layer in positions (see `SwishRNN`).
+        attention_window: window of self-attention in positions (see `MultiHeadAttention`).
         first_norm: whether the first sub-layer has a norm.
         kernel_initializer: initializer of all matrices.
-        output_initializer: initializer of the last matrix of each sub-layer (GPT-2 has its own);
-            None: `kernel_initializer`.
+        output_initializer: initializer of the last matrix in each sub-layer, which is different in
+            GPT-2. `None` means `kernel_initializer`.
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
 
     Class attributes:
         scheme: operators in order, with their step sizes and widths.
-        attention: your own subclass of `MultiHeadAttention` for self-attention; None: the one that
-            belongs to the configuration's `positions`.
-        attends: whether tokens are mixed by attention, or by another operator that decodes token
-            by token, so that the block also fits decoders and relative positions.
-        fixed_length: whether there are weights for each position, up to `max_length`.
+        attention: subclass of `MultiHeadAttention` for self-attention. `None` means the class that
+            matches the setting `positions`.
+        attends: whether the token mixer is attention or another operator that decodes token by
+            token. Only such blocks can be used in decoders and with relative positions.
+        fixed_length: whether the block has weights for each position, up to `max_length`.
 
-    Call arguments: `x (B, T, D)` and the others of `Mixer`; `memory (B, S, D)` with
-    `cross_attention`. Returns `(B, T, D)`.
+    Call arguments:
+        x: `(B, T, D)`.
+        memory: `(B, S, D)`, required with `cross_attention`.
+
+    Other call arguments are the same as in `Mixer`. The output has shape `(B, T, D)`.
     """
 
     scheme: tuple[Mix, ...] = ()
@@ -79,18 +82,18 @@ class Block(Mixer):
     ):
         fields = take_fields(BlockConfig, kwargs)
         config = dataclasses.replace(config, **fields) if config else BlockConfig(**fields)
-        super().__init__(autocast=False, **kwargs)  # as `Residual`
+        super().__init__(autocast=False, **kwargs)  # see `Residual`
         self.config = config
-        self._steps: list[list[tuple[str, str]]] = []  # operators and names of each step
+        self._steps: list[list[tuple[str, str]]] = []  # (operator, name) of the sub-layers per step
         self.scheme = config.splitting(self.scheme)
         kind = type(self).__name__
         if not self.scheme:
-            raise SettingError(f"block {kind} has no scheme: give it one, such as (Mix('tokens'),)")
+            raise SettingError(f"block {kind} has no scheme: give one such as (Mix('tokens'),)")
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
-                    f"block {kind} mixes {operator} by a {type(mixer).__name__}: make that a "
-                    "subclass of macaron_tf.layers.mixer.Mixer"
+                    f"the {operator} mixer of block {kind} is a {type(mixer).__name__}: make "
+                    f"{type(mixer).__name__} a subclass of macaron_tf.layers.mixer.Mixer"
                 )
             owner = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
             if beside and owner is None:
@@ -106,7 +109,7 @@ class Block(Mixer):
                 **options,
                 name=name,
             )
-            # As an attribute, Keras tracks it by its name: `block/feed_forward_0/...`.
+            # Keras tracks an attribute under its name: `block/feed_forward_0/...`.
             setattr(self, name, residual)
             if not beside:
                 self._steps.append([])
@@ -114,12 +117,12 @@ class Block(Mixer):
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
             text = spelled(self.scheme) if config.scheme is None else config.scheme
             raise config.error(
-                f"scheme={text!r}: no position sees another one: add tokens, or take a block "
-                "whose channels are a recurrence, such as swish_rnn"
+                f"scheme={text!r}: no position sees another position: add tokens, or use a block "
+                "with a recurrent channel mixer, such as swish_rnn"
             )
 
     def token_mixer(self) -> Mixer:
-        """Makes the mixer of positions. Blocks with another one than attention override it."""
+        """Creates the token mixer. The default is self-attention, which subclasses can replace."""
         kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
             kind |= self.config.options("use_bias", "num_kv_heads")
@@ -130,8 +133,8 @@ class Block(Mixer):
                 kind |= self.config.rotary_options(self.attention_window)
             if not issubclass(layer, usual):
                 raise SettingError(
-                    f"positions={positions!r} needs attention of class {usual.__name__}: make "
-                    f"{layer.__name__} a subclass of it, or set positions='none'"
+                    f"positions={positions!r} needs a subclass of {usual.__name__}: make "
+                    f"{layer.__name__} such a subclass, or set positions='none'"
                 )
             return self._attention(layer, **kind)
         return self._attention(
@@ -144,12 +147,12 @@ class Block(Mixer):
         )
 
     def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
-        """Makes the mixer of channels. Blocks without a feed-forward override it.
+        """Creates a channel mixer. The default is a feed-forward, which subclasses can replace.
 
         Args:
-            feed_forward_dim: inner width of this mixer.
-            changes: options of the feed-forward that the scheme sets. Overrides take none: their
-                blocks reject such schemes.
+            feed_forward_dim: inner width of the channel mixer.
+            changes: feed-forward options that the scheme sets. An override does not need this
+                argument: a block with an override rejects schemes that set such options.
         """
         options = self.config.options(*hints_of(FeedForwardConfig))
         return FeedForward(
@@ -170,7 +173,7 @@ class Block(Mixer):
         )
 
     def _initializers(self) -> dict[str, keras.initializers.Initializer]:
-        """Fresh kernel and output initializers for one sub-layer."""
+        """Returns new clones of the kernel and output initializers for one sub-layer."""
         output = self.output_initializer or self.kernel_initializer
         return {
             "kernel_initializer": self.kernel_initializer.clone(),
@@ -178,12 +181,12 @@ class Block(Mixer):
         }
 
     def _mixers(self) -> Iterator[tuple[str, str, Mixer, Mix, bool]]:
-        """Yields operator, name, mixer and `Mix` of each sub-layer, and whether it is a branch.
+        """Yields the operator, name, mixer and `Mix` of each sub-layer, and a branch flag.
 
-        The first branch of a step does not count as one.
+        The flag is True for each parallel branch after the first branch of a step.
         """
         placed = any(mix.operator == "memory" for mix in self.scheme)
-        last: dict[str, Mixer] = {}  # the last mixer of each operator, for `again`
+        last: dict[str, Mixer] = {}  # the latest mixer of each operator, for `again`
         beside = False
         every = ((step, mix) for step in steps_of(self.scheme) for mix in step)
         for number, (step, mix) in enumerate(every):
@@ -198,7 +201,7 @@ class Block(Mixer):
                 if changes and type(self).channel_mixer is not Block.channel_mixer:
                     raise SettingError(
                         f"scheme: the channel mixer of block {type(self).__name__} takes no "
-                        f"activation: leave out 'with {mix.activation}'"
+                        f"activation: remove 'with {mix.activation}'"
                     )
                 mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
                 yield "channels", f"feed_forward_{number}", mixer, mix, beside
@@ -211,16 +214,20 @@ class Block(Mixer):
 
     @property
     def steps(self) -> list[list[tuple[str, Residual]]]:
-        """The sub-layers (see `sublayers`), grouped by step; parallel branches are one step."""
+        """Pairs of operator and residual layer by step. Parallel branches form one step."""
         return [[(operator, getattr(self, name)) for operator, name in s] for s in self._steps]
 
     @property
     def sublayers(self) -> list[tuple[str, Residual]]:
-        """The operator and the residual layer of each sub-layer, in order."""
+        """Pairs of operator and residual layer for all sub-layers, in order."""
         return [one for step in self.steps for one in step]
 
     def mixers(self, *operators: str) -> list[Mixer]:
-        """The mixers of these operators in order; without an argument, all mixers."""
+        """Returns the mixers of the given operators, in order.
+
+        Args:
+            operators: names of operators. Without names, the method returns all mixers.
+        """
         return [
             residual.sublayer
             for operator, residual in self.sublayers
@@ -241,14 +248,16 @@ class Block(Mixer):
 
     def build(self, x_shape, memory_shape=None):
         for operator, residual in self.sublayers:
-            if not residual.built:  # a block that shares it may have built it
+            if not residual.built:  # another block may share and have built the sub-layer
                 residual.build(x_shape, *([memory_shape] if operator == "memory" else []))
 
     def mix(self, x, context: Context, state=None):
-        # Cross-attention reads the memory's keys, which do not change. Other mixers continue from
-        # their states, one per evaluation.
+        # Cross-attention reads the keys of the memory, which do not change. Each other mixer
+        # continues from its own state. A mixer that the solver evaluates several times has one
+        # state per evaluation.
         held, memory_keys = iter(state or ()), iter(context.memory_keys or ())
-        across = context.replace(attention_mask=None, bias=None)  # both are for self-attention
+        # The attention mask and the bias apply only to self-attention.
+        across = context.replace(attention_mask=None, bias=None)
         kept = []
 
         def attend(mixer, keys, y):
@@ -281,7 +290,7 @@ class Block(Mixer):
         return x, kept
 
     def _evaluated(self) -> Iterator[Mixer]:
-        """The mixers that keep a state, each repeated for every evaluation in its step."""
+        """Yields each mixer that keeps a state, once per evaluation within its step."""
         for operator, residual in self.sublayers:
             if operator != "memory" and residual.sublayer.keeps_state:
                 yield from [residual.sublayer] * residual.evaluations
@@ -293,19 +302,19 @@ class Block(Mixer):
         return [mixer.init_memory(batch_size, length) for mixer in self._evaluated()]
 
     def project_memory(self, memory) -> list:
-        """Keys and values of the memory `(B, S, D)`, for each cross-attention."""
+        """Computes keys and values of the memory `(B, S, D)` for each cross-attention."""
         return [mixer.project_memory(memory) for mixer in self.mixers("memory")]
 
     def share(self, other: "Block", operators: Sequence[str] = OPERATORS) -> None:
-        """Replaces sub-layers, norms included, by those of another block. Call it before `build`.
+        """Replaces sub-layers and their norms by the sub-layers of another block.
 
-        Keras then tracks, counts and saves the shared weights once. The config does not record
-        sharing.
+        Call this method before `build`. Keras then tracks, counts and saves the shared weights
+        once. The config does not record the sharing.
 
         Args:
-            other: a block with equal options.
-            operators: operators whose sub-layers are shared: of `"tokens"`, `"memory"`,
-                `"channels"`.
+            other: block with equal settings.
+            operators: operators whose sub-layers are shared: a selection of `"tokens"`, `"memory"`
+                and `"channels"`.
 
         References: Lan et al. 2020 (ALBERT), section 3.1.
         """
@@ -319,17 +328,18 @@ class Block(Mixer):
                 if shared is None or _options(own) != _options(shared):
                     raise ValueError(
                         f"{name} differs between {self.name} and {other.name}: give both blocks "
-                        "the same options"
+                        "the same settings"
                     )
-                # Keras would still track the weights of a layer whose attribute is replaced.
+                # Without `untrack`, Keras would keep tracking the weights of the replaced layer.
                 self._tracker.untrack(own)
                 setattr(self, name, shared)
 
     def copy_from(self, other: "Block") -> None:
-        """Copies the weights of another block's sub-layers; those that it lacks are left unchanged.
+        """Copies the weights of another block into this block.
 
-        This lets a decoder's block start from an encoder's, with newly initialized cross-attention.
-        Both blocks are built, and their options are equal except `causal` and `cross_attention`.
+        Both blocks must be built, with equal settings except `causal` and `cross_attention`. If the
+        other block has no cross-attention, the cross-attention weights of this block stay
+        unchanged. An encoder block can therefore initialize a decoder block.
         """
         for operator, name in itertools.chain(*self._steps):
             if operator != "memory" or other.cross_attention:
@@ -337,7 +347,8 @@ class Block(Mixer):
 
 
 def _options(residual: Residual) -> list[tuple]:
-    """The options that two residual layers must have in common to be shared."""
+    """Returns the options that must agree between two residual layers that share weights."""
     options = [*residual.get_config().items(), *residual.sublayer.get_config().items()]
-    # Without objects such as initializers, whose configs Keras numbers while it loads a model.
+    # Objects such as initializers are left out, because Keras numbers their configs when loading a
+    # model.
     return [(name, value) for name, value in options if not isinstance(value, dict)]

@@ -1,4 +1,4 @@
-"""The blocks of the papers by name: Transformer, Macaron, SwishRNN, gMLP and aMLP."""
+"""Blocks from the literature: Transformer, Macaron, SwishRNN, gMLP and aMLP."""
 
 from macaron_tf.errors import check_choice
 from macaron_tf.layers.block import Block
@@ -10,9 +10,11 @@ from macaron_tf.plug_ins import find, is_place
 
 
 class TransformerBlock(Block):
-    """Transformer block: attention, then a feed-forward, each a full step (Lie-Trotter splitting).
+    """Transformer block: a full attention step, then a full feed-forward step.
 
-    References: Vaswani et al. 2017; as a splitting scheme: Lu et al. 2019, section 3.2.
+    This order of steps is Lie-Trotter splitting.
+
+    References: Vaswani et al. 2017; Lu et al. 2019, section 3.2, for the splitting scheme.
     """
 
     scheme = (Mix("tokens"), Mix("channels"))
@@ -21,11 +23,11 @@ class TransformerBlock(Block):
 class MacaronBlock(Block):
     """Macaron block: half a feed-forward step, a full attention step, half a feed-forward step.
 
-    This is Strang-Marchuk splitting. Each feed-forward has half of `feed_forward_dim`, so that the
-    matrices have as many parameters as those of a `TransformerBlock`.
+    This order of steps is Strang-Marchuk splitting. Each feed-forward layer has half of
+    `feed_forward_dim`, so the matrices have as many parameters as in a `TransformerBlock`.
 
-    References: Lu et al. 2019, eq. 17-19; footnote 3 gives the decoder's order: feed-forward,
-    masked self-attention, encoder-decoder attention, feed-forward.
+    References: Lu et al. 2019, eq. 17-19. Footnote 3 gives the order in the decoder: feed-forward,
+    masked self-attention, cross-attention, feed-forward.
     """
 
     scheme = (
@@ -36,11 +38,12 @@ class MacaronBlock(Block):
 
 
 class SwishRNNBlock(Block):
-    """A Transformer block with a `SwishRNN` in place of the feed-forward, and as many parameters.
+    """Transformer block with a `SwishRNN` instead of the feed-forward layer.
 
-    The recurrence has three matrices instead of two, so its width is two thirds of
-    `feed_forward_dim`, rounded up to a multiple of 64: 3072 -> 2048 and 4096 -> 2752, as in the
-    paper. The numbers of matrix parameters are equal for multiples of 96: 384 -> 256.
+    The recurrence has three matrices, whereas a feed-forward layer has two. The inner width is
+    therefore two thirds of `feed_forward_dim`, rounded up to a multiple of 64. As in the paper,
+    3072 becomes 2048 and 4096 becomes 2752. For multiples of 96, both layers have the same number
+    of matrix parameters: 384 becomes 256.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", figure 1.
     """
@@ -59,10 +62,10 @@ class SwishRNNBlock(Block):
 
 
 class GatedMLPBlock(Block):
-    """gMLP block: one `GatedMLP`, which mixes both channels and positions.
+    """gMLP block: a single `GatedMLP` layer, which mixes both channels and positions.
 
-    `feed_forward_dim` is the width F before the gate halves it. `num_heads` applies only to
-    attention to a memory. Cached decoding is not supported.
+    `feed_forward_dim` is the width before the gate halves the channels. `num_heads` affects only
+    cross-attention. The block does not support cached decoding.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", figure 1.
     """
@@ -86,7 +89,9 @@ class GatedMLPBlock(Block):
 
 
 class AttentionGatedMLPBlock(GatedMLPBlock):
-    """aMLP block: gMLP with one small attention head, by default 64 wide (128 in the large aMLP).
+    """aMLP block: gMLP with one small attention head.
+
+    The head is 64 wide by default. The paper's large model uses 128.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", section 4.3.
     """
@@ -104,10 +109,13 @@ BLOCKS: dict[str, type[Block]] = {
 
 
 def block_class(name: str) -> type[Block]:
-    """The block class of that name, or the user's own at `package.module:Name`.
+    """Returns a block class by name.
+
+    Args:
+        name: key of `BLOCKS`, or the location of a `Block` subclass such as `package.module:Name`.
 
     Raises:
-        ValueError: the name is unknown; the message lists the known ones.
+        ValueError: the name is unknown.
     """
     if is_place(name):
         return find(name, Block)

@@ -1,4 +1,4 @@
-"""ELMo's character CNN: word vectors computed from the characters of words."""
+"""ELMo's character CNN, which computes word vectors from characters."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,25 @@ from keras import ops
 from macaron_tf.errors import check_count
 from macaron_tf.layers.recording import Recording
 
-# ELMo's 2,048 filters: (width in characters, number of filters).
+# ELMo's 2,048 filters as pairs of the width in characters and the number of filters.
 ELMO_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 class Highway(Recording, keras.layers.Layer):
     """Highway layer, `c x + (1 - c) relu(W x + b)` with the carry gate `c = sigmoid(W' x + b')`.
 
-    b' starts at 2, so that c starts near 0.88. Call arguments: `x (..., D)`. Returns `(..., D)`.
+    b' is initialized to 2, so c is near 0.88 at the start of training.
+
+    Call arguments:
+        x: `(..., D)`.
+
+    The output has shape `(..., D)`.
 
     References: Srivastava et al. 2015, eq. 3.
     """
 
     def build(self, x_shape):
-        # W and W' side by side.
+        # The matrix contains W and W' side by side.
         self.inner = self.dense_part(
             "inner", x_shape, 2 * x_shape[-1], "glorot_uniform", axes=("embed", "mlp")
         )
@@ -35,18 +40,22 @@ class Highway(Recording, keras.layers.Layer):
 
 
 class CharacterCNN(Recording, keras.layers.Layer):
-    """Word vectors computed from characters: embeddings, convolutions, maxima, highway layers.
+    """Word vectors computed from characters by convolutions and highway layers.
 
-    Each filter contributes its maximum over the positions of the word.
+    The layer embeds the characters, applies the convolution filters, takes the maximum of each
+    filter over the positions within the word, and applies highway layers and a projection.
 
     Args:
-        filters: (width, number) of each kind of convolution filter.
-        output_dim: D, the width of the final projection.
-        vocab_size: number of character ids; id 0 pads words.
-        char_dim: E, the width of character embeddings.
-        num_highways: number of highway layers between convolutions and projection.
+        filters: pairs of filter width and number of filters.
+        output_dim: output width D.
+        vocab_size: number of character ids. Id 0 is padding.
+        char_dim: width E of the character embeddings.
+        num_highways: number of highway layers.
 
-    Call arguments: `characters (..., C)` int, C characters per word. Returns `(..., D)`.
+    Call arguments:
+        characters: int `(..., C)`, with C characters per word.
+
+    The output has shape `(..., D)`.
 
     References: Kim et al. 2016; Jozefowicz et al. 2016; Peters et al. 2018 (ELMo), section 3.4.
     """
@@ -64,7 +73,9 @@ class CharacterCNN(Recording, keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         if not filters:
-            raise ValueError(f"filters={filters!r} is empty: give one (width, number) or more")
+            raise ValueError(
+                f"filters={filters!r} is empty: give at least one (width, number) pair"
+            )
         self.filters = tuple(map(tuple, filters))
         check_count("output_dim", output_dim)
 
@@ -74,7 +85,7 @@ class CharacterCNN(Recording, keras.layers.Layer):
         if length is not None and length < widest:
             raise ValueError(
                 f"words of {length} characters are shorter than a filter of width {widest}: pad "
-                "words, or leave the filter out"
+                "words to that width, or remove the filter"
             )
         self.table = self.add_weight(
             name="table",
@@ -96,7 +107,7 @@ class CharacterCNN(Recording, keras.layers.Layer):
         shape = ops.shape(characters)
         words = ops.reshape(characters, (-1, shape[-1]))  # (..., C) -> (N, C)
         x = ops.cast(ops.take(self.table, words, axis=0), self.compute_dtype)  # (N, C, E)
-        # ReLU after the maximum, which gives the same values with fewer operations.
+        # ReLU follows the maximum, which gives the same values with fewer operations.
         found = [ops.relu(ops.max(layer(x), axis=1)) for layer in self.convolutions]
         x = ops.concatenate(found, axis=-1)  # (N, filters)
         for highway in self.highways:

@@ -1,4 +1,4 @@
-"""Configurations of feed-forwards and blocks: declares, documents and checks their options."""
+"""Settings of feed-forward layers and of Transformer blocks."""
 
 import dataclasses
 from typing import Annotated, Any, Literal
@@ -15,15 +15,18 @@ from macaron_tf.settings import Count, Dropout, OneOf, Positive, Settings, hints
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeedForwardConfig(Settings):
-    """Options of a feed-forward.
+    """Settings of a feed-forward layer.
 
     Attributes:
-        feed_forward_dim: inner width F; in a block, the sum over its channel mixers.
+        feed_forward_dim: inner width F. In a block, F is the sum of the inner widths over all
+            feed-forward layers.
         activation: activation of the inner channels. The papers use `"relu"` (translation) and
-            `"gelu"` (BERT); `"gelu"` is exact and `"gelu_tanh"` its approximation.
+            `"gelu"` (BERT). `"gelu"` is the exact GELU, and `"gelu_tanh"` is its tanh
+            approximation.
         activation_dropout: dropout rate of the inner activations.
-        gated: whether a second product gates the inner channels, see `FeedForward`.
-        use_bias: whether matrices have biases; in a block, those of attention too.
+        gated: whether the feed-forward layer is a gated linear unit (see `FeedForward`).
+        use_bias: whether matrices have biases. In a block, this setting also applies to the
+            attention matrices.
     """
 
     feed_forward_dim: Count
@@ -38,40 +41,43 @@ class FeedForwardConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockConfig(FeedForwardConfig):
-    """Options of a block; the models' configurations extend them.
+    """Settings of a Transformer block, which model configurations extend.
 
     Attributes:
-        scheme: operators in order with their step sizes and widths, such as
-            `"channels/2, tokens, channels/2"`, see `macaron_tf.layers.scheme`; None: the block's
-            own scheme.
-        num_heads: H, the number of attention heads.
-        num_kv_heads: K, the number of key and value heads, each shared by H / K query heads;
-            None: H.
-        head_dim: d, the width of an attention head; None: D / H.
+        scheme: operators in order with their step sizes and widths, such as `"channels/2, tokens,
+            channels/2"` (see `macaron_tf.layers.scheme`). `None` means the default scheme of the
+            block.
+        num_heads: number of attention heads H.
+        num_kv_heads: number of key and value heads K in grouped-query attention. H / K query heads
+            share each key and value head. `None` means H.
+        head_dim: width d of an attention head. `None` means D / H.
         scaled: whether attention scores are divided by sqrt(d).
         attention_dropout: dropout rate of the attention weights.
-        dropout: dropout rate of the sub-layers' outputs.
-        norm: `"pre"`, norms before sub-layers and one at the end of the stack, or `"post"`, norms
-            after residual connections.
-        epsilon: number added to variances in norms.
+        dropout: dropout rate of the sub-layer outputs.
+        norm: `"pre"` or `"post"`. Pre-norm puts a norm before each sub-layer and a final norm after
+            the stack. Post-norm puts a norm after each residual connection.
+        epsilon: number added to the variance in norms.
         affine: whether LayerNorms have a scale and an offset.
-        norm_type: `"layer"`; `"unbiased"`, LayerNorm without offset (ModernBERT); or `"rms"`,
-            RMSNorm, neither centred nor with offset (T5).
+        norm_type: `"layer"`, `"unbiased"` (LayerNorm without offset, as in ModernBERT) or `"rms"`
+            (RMSNorm, as in T5).
         rnn_gate: activation of the gate in SwishRNN.
-        max_length: greatest L of gated MLPs and of learned positions.
-        toeplitz: whether gated MLPs have one weight per distance of two positions instead of one
-            per pair of positions.
+        max_length: maximum sequence length in gated MLPs and for learned positions.
+        toeplitz: whether gated MLPs have one weight per distance between positions instead of one
+            weight per pair of positions.
         tiny_attention_dim: width of the attention head in block `"amlp"`.
-        clamp_length: greatest distance in relative attention, larger ones count as this one;
-            None: no limit.
+        clamp_length: maximum distance in relative attention, to which larger distances are clipped.
+            `None` means no limit.
         positions: position encoding inside attention: `"rotary"` (Llama), `"alibi"` or `"none"`.
-        rotary_base: base of rotary positions; a larger one suits longer texts.
-        local_rotary_base: base of rotary positions in layers with a window; None: `rotary_base`.
-        rotary_dim: number of channels in a head that are rotated, the first ones; None: all.
-        rotary_scaling: slower rotations for texts longer than in training; `()`: none. `(factor,)`
-            divides all frequencies. Llama 3's `(factor, low, high, length)` divides those with less
-            than `low` turns in `length` positions, interpolates up to `high` turns, and leaves the
-            others unchanged.
+        rotary_base: base of the rotary positions. A larger base suits longer texts.
+        local_rotary_base: base of the rotary positions in layers with sliding-window attention.
+            `None` means `rotary_base`.
+        rotary_dim: number of channels per head that are rotated, counted from the first channel.
+            `None` means all channels.
+        rotary_scaling: scaling of the rotary frequencies for texts longer than in training. `()`
+            means no scaling. `(factor,)` divides all frequencies by `factor`. `(factor, low, high,
+            length)` is the scaling of Llama 3: frequencies with fewer than `low` turns in `length`
+            positions are divided by `factor`, frequencies with more than `high` turns are
+            unchanged, and frequencies in between are interpolated.
     """
 
     scheme: str | None = None
@@ -109,17 +115,21 @@ class BlockConfig(FeedForwardConfig):
         for mix in self.splitting():
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
                 raise self.error(
-                    f"scheme={self.scheme!r}: a width of {mix.width:g} leaves no channel of "
-                    f"feed_forward_dim={self.feed_forward_dim}: raise one of the two"
+                    f"scheme={self.scheme!r}: width {mix.width:g} of feed_forward_dim="
+                    f"{self.feed_forward_dim} is less than one channel: raise one of the two"
                 )
 
     def rotary_options(self, window: int) -> dict[str, Any]:
-        """Arguments of a `RotaryAttention` whose window is `window` (0: none)."""
+        """Returns the arguments of `RotaryAttention` that configure its rotary positions.
+
+        Args:
+            window: attention window of the layer. 0 means that the layer attends all positions.
+        """
         base = (window and self.local_rotary_base) or self.rotary_base
         return {"rotary_base": base, **self.options("rotary_dim", "rotary_scaling")}
 
     def splitting(self, default: tuple[Mix, ...] = ()) -> tuple[Mix, ...]:
-        """The operators of `scheme`, or `default` without one."""
+        """Returns the operators of `scheme`, or `default` if `scheme` is `None`."""
         try:
             return default if self.scheme is None else parse_scheme(self.scheme)
         except ValueError as error:
@@ -127,5 +137,5 @@ class BlockConfig(FeedForwardConfig):
 
 
 def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Removes the fields of a configuration from a layer's keyword arguments and returns them."""
+    """Removes the fields of a settings class from keyword arguments and returns the fields."""
     return {name: arguments.pop(name) for name in hints_of(kind) if name in arguments}

@@ -1,4 +1,4 @@
-"""Causal convolutions of a temporal convolutional network (TCN), and its residual block."""
+"""Causal convolutions and residual blocks of temporal convolutional networks (TCN)."""
 
 import keras
 from keras import ops
@@ -11,17 +11,21 @@ from macaron_tf.layers.recording import Recording
 class CausalConvolution(Recording, keras.layers.Layer):
     """Dilated causal convolution with weight normalization: `y[t] = b + sum_i W_i x[t - d i]`.
 
-    i runs from 0 to k - 1, and x is 0 before the first position. The kernel is `W = g v / |v|`,
-    with the norm over all weights of an output channel: g is its trained length and v its trained
-    direction. g starts at |v|, and v is uniform within 1 / sqrt(k C).
+    The index i runs from 0 to k - 1, and x is 0 before the first position. The kernel is `W = g v /
+    |v|`, where `|v|` is the norm over all weights of one output channel. The length g and the
+    direction v are trained. v is initialized uniformly within ±1 / sqrt(k C), and g is initialized
+    to `|v|`.
 
     Args:
-        filters: F, output channels.
-        kernel_size: k, the number of taps.
-        dilation: d, the distance of neighbouring taps in positions.
+        filters: number of output channels F.
+        kernel_size: kernel size k.
+        dilation: dilation d in positions.
 
-    Call arguments: `x (B, L, C)`; padding may only be at its end. Returns `(B, L, F)`. No position
-    sees later ones, nor any more than (k - 1) d positions before it.
+    Call arguments:
+        x: `(B, L, C)`. Padding may only be at the end.
+
+    The output has shape `(B, L, F)`. Position t of the output depends only on positions t - (k - 1)
+    d to t.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.2; Salimans and Kingma 2016, eq. 2.
@@ -35,7 +39,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
         self.initializer = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
 
     def build(self, x_shape):
-        # Without autocast, so that the norm is computed in float32 under any policy.
+        # Autocast is off so that the norm is float32 under any dtype policy.
         self.direction = self.add_weight(
             name="direction",
             shape=(self.kernel_size, x_shape[-1], self.filters),
@@ -55,7 +59,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
     @property
     def kernel(self):
-        """W, `(k, C, F)`; the last tap is that of the position itself."""
+        """Normalized kernel W, `(k, C, F)`. The last tap applies to the current position."""
         kernel = ops.convert_to_tensor(self.direction) * (self.length / self._norm())
         return ops.cast(kernel, self.compute_dtype)
 
@@ -65,14 +69,15 @@ class CausalConvolution(Recording, keras.layers.Layer):
         return ops.conv(x, self.kernel, padding="valid", dilation_rate=self.dilation) + self.bias
 
     def call_thinned(self, x, every: int = 1):
-        """Applies the layer to a sequence that holds every d-th position only, up to the last one.
+        """Applies the layer to a subsampled sequence that contains only every d-th position.
 
         Args:
-            x: `(B, L', C)`, the inputs at positions ..., t - 2 d, t - d, t.
-            every: e; outputs are computed at positions ..., t - 2 e d, t - e d, t.
+            x: `(B, L', C)`, the inputs at positions ..., t - 2 d, t - d, t, where t is the last
+                position.
+            every: stride e. The method computes outputs at positions ..., t - 2 e d, t - e d, t.
 
         Returns:
-            `(B, ceil(L' / e), F)`, equal to the outputs of `call` at those positions.
+            `(B, ceil(L' / e), F)`, the same values as `call` returns at these positions.
         """
         unwanted = (ops.shape(x)[1] - 1) % every
         x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])[:, unwanted:]
@@ -80,16 +85,22 @@ class CausalConvolution(Recording, keras.layers.Layer):
 
 
 class ConvolutionBlock(Recording, keras.layers.Layer):
-    """Residual block of a TCN, `relu(x + F(x))`; F is twice causal convolution, ReLU and dropout.
+    """Residual block of a TCN, `relu(x + F(x))`.
 
-    If x does not have F channels, a 1 x 1 convolution brings it to F.
+    F consists of two causal convolutions, each followed by ReLU and dropout. If the number of
+    channels in x differs from `filters`, a 1 x 1 convolution projects x to `filters` channels.
 
     Args:
-        filters, kernel_size, dilation: see `CausalConvolution`.
+        filters: number of output channels.
+        kernel_size: kernel size of the convolutions.
+        dilation: dilation of the convolutions in positions.
         dropout: dropout rate after each convolution.
-        spatial_dropout: whether a dropped channel is dropped at all positions of a sequence.
+        spatial_dropout: whether dropout removes a channel at all positions of a sequence.
 
-    Call arguments: `x (B, L, C)`. Returns `(B, L, F)`.
+    Call arguments:
+        x: `(B, L, C)`.
+
+    The output has shape `(B, L, filters)`.
 
     References: Bai et al. 2018, section 3.4 and figure 1 (b).
     """
@@ -116,7 +127,8 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
 
     def build(self, x_shape):
         if x_shape[-1] != self.filters:
-            # The released code's 0.01: the skip path starts small compared with F.
+            # The released code uses 0.01, so that the skip path is small compared with F at the
+            # start.
             initializer = keras.initializers.RandomNormal(stddev=0.01)
             self.skip = self.dense_part("skip", x_shape, self.filters, initializer)
         first, second = self.convolutions
@@ -129,7 +141,11 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
         return self._added(x, self._activated(1, second(h), training))
 
     def call_thinned(self, x, training=None):
-        """See `CausalConvolution.call_thinned`: maps `(B, L', C)` to `(B, ceil(L' / 2), F)`."""
+        """Applies the block to a subsampled sequence: `(B, L', C)` to `(B, ceil(L' / 2), filters)`.
+
+        The inputs are at every d-th position and the outputs at every second input position, up to
+        and including the last position (see `CausalConvolution.call_thinned`).
+        """
         first, second = self.convolutions
         kept = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)
         h = self._activated(0, first.call_thinned(x), training)

@@ -13,10 +13,11 @@ from macaron_tf.kernels import runs_native
 
 @keras.saving.register_keras_serializable(package="macaron_tf", name="gelu_tanh")
 def gelu_tanh(x):
-    """GELU's tanh approximation, at most 5e-4 from the exact GELU.
+    """Computes the tanh approximation of GELU, which differs from the exact GELU by at most 5e-4.
 
-    It is `x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`, which GPT-2 and Model Garden use.
-    Keras's `"gelu"` is the exact `x Phi(x)`, as in Hugging Face's BERT.
+    The formula is `x / 2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`. GPT-2 and TensorFlow Model
+    Garden use this approximation. Keras's `"gelu"` is the exact `x Phi(x)`, as in Hugging Face's
+    BERT.
 
     References: Hendrycks and Gimpel 2016, section 2.
     """
@@ -24,7 +25,7 @@ def gelu_tanh(x):
 
 
 def activation(identifier: str | dict | Callable | None) -> Callable:
-    """Returns the activation of that name, like `keras.activations.get`, also for `"gelu_tanh"`."""
+    """Returns an activation by name, like `keras.activations.get`, including `"gelu_tanh"`."""
     if identifier in ("gelu_tanh", "macaron_tf>gelu_tanh"):
         return gelu_tanh
     return keras.activations.get(identifier)
@@ -32,12 +33,18 @@ def activation(identifier: str | dict | Callable | None) -> Callable:
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class NarrowColumns(keras.initializers.Initializer):
-    """Initializer that multiplies the first columns of another initializer's matrix by a factor.
+    """Initializer that multiplies the first columns of another initializer's output by a factor.
 
-    Attention whose scores are not divided by sqrt(d) uses it for the query's columns of a fused
-    projection. With the factor 1/sqrt(d), training starts as if scores were divided.
+    If attention does not divide scores by sqrt(d), the query columns of the fused query, key and
+    value matrix use this initializer. With the factor 1/sqrt(d), scores at the start of training
+    are as large as with the division.
 
-    References: Raffel et al. 2020 (T5), its released code.
+    Args:
+        initializer: initializer of the whole matrix.
+        columns: number of columns to multiply.
+        factor: the factor.
+
+    References: Raffel et al. 2020 (T5), released code.
     """
 
     def __init__(self, initializer, columns: int, factor: float):
@@ -59,24 +66,34 @@ class NarrowColumns(keras.initializers.Initializer):
 
 
 def policy_of(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicy:
-    """A layer's own dtype policy; a loaded quantized model shares a map of all layers' policies."""
+    """Returns the dtype policy of a single layer.
+
+    In a loaded quantized model, `layer.dtype_policy` is a map that contains the policies of all
+    layers.
+    """
     policy = layer.dtype_policy
     return policy[layer.path] if isinstance(policy, DTypePolicyMap) else policy
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Dense(keras.layers.Dense):
-    """Keras's `Dense`, with bias and GELU (exact or approximate) in one pass during training.
+    """Keras's `Dense`, with fused bias and GELU during training.
 
-    On JAX, the backward pass computes the GELU again from the matrix product, which XLA keeps
-    anyway. Otherwise JAX would keep two more arrays of that size.
+    A native kernel computes the bias and the GELU (exact or approximate) in one pass over memory.
+    On JAX, the backward pass recomputes the GELU from the matrix product, which XLA keeps in memory
+    anyway. Without the recomputation, JAX would keep two more arrays of the same size.
 
-    Call arguments: `x (..., D)`; `training`: if False or None, only stock operations run, so that
-    models can be exported on every backend. Returns `(..., units)`.
+    Call arguments:
+        x: `(..., D)`.
+        training: whether the layer trains. If False or `None`, the layer runs only standard
+            operations, so that every backend can export the model.
+
+    The output has shape `(..., units)`.
     """
 
     def build(self, input_shape):
-        # Keras saves a Dense by its own policy; of a map it would take the default.
+        # Keras saves a `Dense` with the policy in `_dtype_policy`. If that policy is a map, Keras
+        # would save the default policy of the map.
         self._dtype_policy = policy_of(self)
         super().build(input_shape)
 
@@ -97,10 +114,10 @@ class Dense(keras.layers.Dense):
         return super().call(inputs, training=training)
 
     def quantize(self, mode=None, type_check=True, config=None):
-        # Without the type check, which rejects subclasses. Quantized layers run Keras's own call.
+        # Keras's type check rejects subclasses. Quantized layers run Keras's own call.
         super().quantize(mode, type_check=False, config=config)
 
     def matrix(self, dtype):
-        """The kernel `(D, units)` in a float dtype, dequantized if it is int8."""
+        """Returns the kernel `(D, units)` in a float dtype. An int8 kernel is dequantized."""
         kernel = ops.cast(ops.convert_to_tensor(self.kernel), dtype)
         return kernel / self.kernel_scale if self.quantization_mode == "int8" else kernel

@@ -1,4 +1,4 @@
-"""Token embeddings, whole or adaptive, and the sum of an encoder's embeddings."""
+"""Token embeddings, adaptive embeddings, and an encoder's input embeddings."""
 
 import itertools
 from collections.abc import Sequence
@@ -15,17 +15,23 @@ from macaron_tf.variables import declare
 
 
 class TiedEmbedding(Recording, keras.layers.Layer):
-    """Token embeddings whose table also scores tokens; `quantize("int8")` works as in Keras.
+    """Token embeddings whose table E `(V, D)` also scores tokens.
+
+    The method `quantize("int8")` works as in Keras.
 
     Args:
-        vocab_size: V.
-        hidden_dim: D.
-        scale: whether to multiply embeddings by sqrt(D), as the Transformer does.
-        initializer: initializer of the table E `(V, D)`; None: normal with standard deviation
-            D^-1/2, so that scaled embeddings and logits both start at unit scale.
+        vocab_size: vocabulary size V.
+        hidden_dim: embedding width D.
+        scale: whether to multiply embeddings by sqrt(D), as in the original Transformer.
+        initializer: initializer of the table. `None` means a normal distribution with standard
+            deviation D^-1/2, so that both scaled embeddings and logits start at unit scale.
 
-    Call arguments: `ids (B, L)` int. Returns `(B, L, D)`. `logits(x)` returns `x E^T`, `(..., V)`,
-    and so does a call with `reverse=True`, as in Keras's `ReversibleEmbedding`.
+    Call arguments:
+        ids: int `(B, L)`, or vectors `(..., D)` with `reverse`.
+        reverse: whether to return the scores `x E^T` instead of embeddings, as in Keras's
+            `ReversibleEmbedding`.
+
+    The output has shape `(B, L, D)`, or `(..., V)` with `reverse`.
 
     References: Press and Wolf 2017; Vaswani et al. 2017, section 3.4.
     """
@@ -71,11 +77,11 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         return vectors * self.hidden_dim**0.5 if self.scale else vectors
 
     def logits(self, x):
-        """Scores of all tokens of the vocabulary: `(..., D) -> (..., V)`."""
+        """Computes the scores of all tokens: `(..., D) -> (..., V)`."""
         return ops.matmul(x, ops.transpose(self.matrix(x.dtype)))
 
     def matrix(self, dtype):
-        """The table `(V, D)` in a float dtype, dequantized if it is int8."""
+        """Returns the table `(V, D)` in a float dtype. An int8 table is dequantized."""
         table = ops.cast(ops.convert_to_tensor(self.table), dtype)
         if not self.quantization_mode:
             return table
@@ -108,24 +114,32 @@ class TiedEmbedding(Recording, keras.layers.Layer):
 
 
 def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
-    """First token id and end (exclusive) of each cluster of a vocabulary divided at `cutoffs`."""
+    """Returns the first token id and the exclusive end of each cluster in a vocabulary.
+
+    Args:
+        vocab_size: vocabulary size.
+        cutoffs: token ids at which to divide the vocabulary.
+
+    Raises:
+        ValueError: `cutoffs` is empty, does not ascend, or is not within the vocabulary.
+    """
     bounds = (0, *cutoffs, vocab_size)
     if not cutoffs or any(b <= a for a, b in itertools.pairwise(bounds)):
         raise ValueError(
-            f"cutoffs={tuple(cutoffs)} must ascend, be at least 1, and be below the number of "
-            f"tokens, {vocab_size}"
+            f"cutoffs={tuple(cutoffs)} must ascend, be at least 1, and be below the vocabulary "
+            f"size {vocab_size}"
         )
     return list(itertools.pairwise(bounds))
 
 
 def cluster_width(width: int, divisor: int, number: int) -> int:
-    """Width of the vectors in cluster `number`: `width / divisor^number`."""
+    """Returns the vector width in cluster `number`: `width / divisor^number`."""
     check_count("divisor", divisor)
     inner = width // divisor**number
     if not inner:
         raise ValueError(
-            f"divisor={divisor} leaves no width to cluster {number} of vectors {width} wide: give "
-            "a smaller divisor or fewer cutoffs"
+            f"divisor={divisor} reduces the width {width} to 0 in cluster {number}: give a smaller "
+            "divisor or fewer cutoffs"
         )
     return inner
 
@@ -133,22 +147,26 @@ def cluster_width(width: int, divisor: int, number: int) -> int:
 class AdaptiveEmbedding(Recording, keras.layers.Layer):
     """Adaptive input representations: embeddings that are narrower for rare tokens.
 
-    Token ids are sorted by frequency and divided into clusters. Cluster i, from 0, has a table of
-    width D / divisor^i, and a matrix projects its vectors to D. Every cluster looks up every id, so
-    that shapes are static.
+    Token ids are sorted by frequency and divided into clusters. Cluster i, counted from 0, has a
+    table of width D / divisor^i and a matrix that projects the vectors to width D. Every cluster
+    looks up every id, so that shapes are static.
 
     Args:
-        vocab_size: V.
-        hidden_dim: D.
-        cutoffs, divisor: see `AdaptiveSoftmax`, which may share the tables.
+        vocab_size: vocabulary size V.
+        hidden_dim: output width D.
+        cutoffs: first token id of each cluster except the first, in ascending order.
+        divisor: factor between the widths of successive clusters.
         scale: whether to multiply embeddings by sqrt(D).
-        initializer: initializer of the tables. The projections are initialized such that they keep
+        initializer: initializer of the tables. The projections have an initializer that preserves
             the scale of the vectors.
 
-    Call arguments: `ids (B, L)` int. Returns `(B, L, D)`.
+    Call arguments:
+        ids: int `(B, L)`.
+
+    The output has shape `(B, L, D)`.
 
     References: Baevski and Auli 2019, "Adaptive Input Representations for Neural Language
-    Modeling", section 3; Dai et al. 2019 (Transformer-XL), its released code.
+    Modeling", section 3; Dai et al. 2019 (Transformer-XL), released code.
     """
 
     takes_ids = True
@@ -197,12 +215,15 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
         return x * self.hidden_dim**0.5 if self.scale else x
 
     def tables(self, dtype) -> list[tuple]:
-        """For each cluster its table `(V_i, D / divisor^i)` and its projection to D."""
+        """Returns one pair per cluster: the table `(V_i, D / divisor^i)` and the projection.
+
+        The projection `(D / divisor^i, D)` maps the table's vectors to width D.
+        """
         parts = zip(self.clusters, self.projections, strict=True)
         return [(table.matrix(dtype), matrix.matrix(dtype)) for table, matrix in parts]
 
     def matrix(self, dtype):
-        """The vectors of all tokens, `(V, D)`, without `scale`."""
+        """Computes the vectors of all tokens, `(V, D)`, without the factor sqrt(D) of `scale`."""
         return ops.concatenate([ops.matmul(*pair) for pair in self.tables(dtype)], axis=0)
 
 
@@ -210,29 +231,38 @@ POSITIONS = ("learned", "sinusoidal", "none")
 
 
 class EncoderEmbeddings(Recording, keras.layers.Layer):
-    """Sum of token, position, segment and language embeddings, then LayerNorm and dropout.
+    """Sum of token, position, segment and language embeddings, followed by LayerNorm and dropout.
 
     Args:
-        vocab_size: V.
-        embedding_dim: E; D unless the embeddings are factorized.
+        vocab_size: vocabulary size V.
+        embedding_dim: embedding width E, which equals D unless the embeddings are factorized.
         positions: `"learned"`, `"sinusoidal"` or `"none"`.
-        max_length: greatest L of learned positions.
-        num_segments, num_languages: rows of the segment and language tables; 0: no such table.
+        max_length: maximum sequence length for learned positions.
+        num_segments: number of segment embeddings. 0 means no segment embeddings.
+        num_languages: number of language embeddings. 0 means no language embeddings.
         dropout: dropout rate of the sum.
-        epsilon, affine, norm_type: options of the LayerNorm, see `normalization`.
-        initializer_range: standard deviation of all tables, truncated at two of them.
-        norm: whether there is a LayerNorm (GPT has none).
-        scale: whether to multiply token embeddings by sqrt(E); shared `tokens` keep their own
-            setting.
-        position_layout: see `SinusoidalPositions`.
-        tokens: token embeddings shared with another layer; None: it makes its own.
+        epsilon: number added to the variance in the LayerNorm.
+        affine: whether the LayerNorm has a scale and an offset.
+        norm_type: type of the norm (see `normalization`).
+        initializer_range: standard deviation of the truncated normal initializer for all tables.
+        norm: whether a LayerNorm follows the sum. GPT has none.
+        position_layout: order of sines and cosines (see `SinusoidalPositions`).
+        scale: whether to multiply token embeddings by sqrt(E). The layer ignores `scale` if
+            `tokens` is given.
+        tokens: token embeddings shared with another layer. `None` means that the layer creates
+            token embeddings.
 
-    Call arguments: `token_ids (B, L)` int; `segment_ids` and `language_ids (B, L)`, 0 by default;
-    `position_ids (B, L)` int, 0 to L - 1 by default; `vectors (B, L, E)`, which replace the token
-    embeddings. Returns `(B, L, E)`.
+    Call arguments:
+        token_ids: int `(B, L)`.
+        segment_ids: int `(B, L)`, 0 by default.
+        language_ids: int `(B, L)`, 0 by default.
+        position_ids: int `(B, L)`, 0 to L - 1 by default.
+        vectors: `(B, L, E)`, which replace the token embeddings.
 
-    References: Devlin et al. 2018 (BERT), figure 2; languages and positions that restart: Conneau
-    and Lample 2019 (XLM), figure 1.
+    The output has shape `(B, L, E)`.
+
+    References: Devlin et al. 2018 (BERT), figure 2; Conneau and Lample 2019 (XLM), figure 1, for
+    languages and positions that restart.
     """
 
     takes_ids = True
@@ -303,7 +333,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         for table, ids in ((self.segments, segment_ids), (self.languages, language_ids)):
             if table is not None:
                 ids = ops.zeros_like(token_ids) if ids is None else ids
-                # One-hot rows, because a gather's gradient would add B L rows one at a time.
+                # A one-hot product, because the gradient of a gather adds B L rows one at a time.
                 one_hot = ops.one_hot(ids, table.shape[0], dtype=x.dtype)  # (B, L, rows)
                 x = x + ops.matmul(one_hot, ops.cast(table, x.dtype))
         if self.position_layer:
@@ -313,5 +343,5 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         return self.drop(x, training=training)
 
     def get_config(self):
-        # Shared token embeddings are saved by their owner, which passes them in again.
+        # The owner of shared token embeddings saves them and passes them in again.
         return {**super().get_config(), "tokens": None}

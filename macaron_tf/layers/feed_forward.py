@@ -1,4 +1,4 @@
-"""The position-wise feed-forward sub-layer: the channel mixer of a Transformer."""
+"""Position-wise feed-forward layer, the channel mixer of a Transformer."""
 
 from keras import ops
 
@@ -10,20 +10,24 @@ from macaron_tf.settings import hints_of
 
 
 class FeedForward(Mixer):
-    """Position-wise feed-forward: `activation(x W1 + b1) W2 + b2`.
+    """Position-wise feed-forward layer: `activation(x W1 + b1) W2 + b2`.
 
-    Gated: `(activation(x W1) * (x V)) W2`; with GELU it is T5 1.1's gated GELU.
+    If gated, the layer computes `(activation(x W1) * (x V)) W2`. With GELU, this layer is the gated
+    GELU of T5 1.1.
 
     Args:
-        feed_forward_dim: the inner width F.
-        kernel_initializer: initializer of the matrices; biases start at 0. W1 and V are one fused
-            matrix, and the initializer sees its fan-out.
-        output_initializer: initializer of W2; None: `kernel_initializer`.
+        feed_forward_dim: inner width F.
+        kernel_initializer: initializer of the matrices. Biases start at 0. In a gated layer, W1 and
+            V form one fused matrix, and the initializer uses the fan-out of the fused matrix.
+        output_initializer: initializer of W2. `None` means `kernel_initializer`.
         kwargs: the fields of `FeedForwardConfig`, and Keras's own arguments.
 
-    Call arguments: `x (B, L, D)`. Returns `(B, L, D)`.
+    Call arguments:
+        x: `(B, L, D)`.
 
-    References: Vaswani et al. 2017, eq. 2; gated: Shazeer 2020.
+    The output has shape `(B, L, D)`.
+
+    References: Vaswani et al. 2017, eq. 2; Shazeer 2020 for the gated variant.
     """
 
     keeps_state = False
@@ -49,7 +53,7 @@ class FeedForward(Mixer):
             "inner",
             input_shape,
             config.feed_forward_dim * (2 if config.gated else 1),
-            # If gated, only one half is activated.
+            # In a gated layer, the activation applies to only one half.
             activation=None if config.gated else self.activation,
             use_bias=config.use_bias,
             axes=("embed", "mlp"),

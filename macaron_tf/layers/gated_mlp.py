@@ -1,4 +1,4 @@
-"""gMLP: trained weights between positions gate the channels, instead of attention."""
+"""gMLP layers, which replace attention by a gate with trained weights between positions."""
 
 import keras
 from keras import ops
@@ -15,21 +15,29 @@ from macaron_tf.layers.rotary import RotaryAttention
 class SpatialGating(Recording, keras.layers.Layer):
     """Spatial gating unit of gMLP: `u * (W LayerNorm(v) + b)`.
 
-    u and v are the halves of the channels, and W mixes positions. W starts uniform within 0.001 / L
-    and b at 1, so that the output is close to u at first.
+    The layer splits the input channels into two halves, u and v. The matrix W `(L, L)` mixes the
+    positions of v. W is initialized uniformly within ±0.001 / L and b is initialized to 1, so the
+    output is close to u at the start of training.
 
     Args:
-        max_length: L, the greatest number of positions and the size of W. A shorter input of T
-            positions uses W's first T rows and columns, as if it were padded to length L.
-        causal: whether position t sees positions 0 to t only: W is lower triangular.
-        toeplitz: whether W has one weight per distance, 2 L - 1 in all, as in the paper's language
-            models. Predictions of masked words then depend on no absolute position.
-        epsilon, affine: options of the LayerNorm.
+        max_length: maximum number of positions L. An input with T positions uses the first T rows
+            and columns of W.
+        causal: whether position t sees only positions 0 to t. W is then lower triangular.
+        toeplitz: whether W is a Toeplitz matrix, which has one weight per distance (2 L - 1
+            weights) instead of one per pair of positions. The paper's language models use a
+            Toeplitz matrix.
+        epsilon: number added to the variance in the LayerNorm.
+        affine: whether the LayerNorm has a scale and an offset.
 
-    Call arguments: `z (B, T, F)`; `mask (B, T)` boolean, False at padding, which does not affect
-    other positions; `addition (B, T, F/2)`, added to the gate. Returns `(B, T, F/2)`.
+    Call arguments:
+        z: `(B, T, F)`.
+        mask: boolean `(B, T)`, False at padding. Padding does not affect other positions.
+        addition: `(B, T, F/2)`, a term added to the gate.
 
-    References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1; Toeplitz: section 4.
+    The output has shape `(B, T, F/2)`.
+
+    References: Liu et al. 2021, "Pay Attention to MLPs", section 2.1, and section 4 for Toeplitz
+    matrices.
     """
 
     def __init__(
@@ -45,7 +53,7 @@ class SpatialGating(Recording, keras.layers.Layer):
         check_count("max_length", max_length)
 
     def build(self, z_shape, addition_shape=None):
-        half = check_divisible("channels of a spatial gating", z_shape[-1], "halves", 2)
+        half = check_divisible("input_channels", z_shape[-1], "number_of_halves", 2)
         self.norm = self.part(
             normalization,
             (*z_shape[:-1], half),
@@ -66,7 +74,7 @@ class SpatialGating(Recording, keras.layers.Layer):
         if isinstance(length, int) and length > self.max_length:
             raise ValueError(
                 f"a sequence of {length} positions is longer than max_length={self.max_length} of "
-                "the spatial gating: shorten it or raise max_length"
+                "the spatial gating: shorten the sequence or raise max_length"
             )
         u, v = ops.split(z, 2, axis=-1)  # (B, T, F/2) each
         v = self.norm(v, training=training)
@@ -78,9 +86,9 @@ class SpatialGating(Recording, keras.layers.Layer):
         kernel = kernel[:length, :length]  # (L, L) -> (T, T)
         if self.causal:
             kernel = ops.tril(kernel)
-        # (T, T) x (B, T, F/2) -> (B, T, F/2); on CPUs an einsum would take 1.5 times as long.
+        # (T, T) x (B, T, F/2) -> (B, T, F/2). On CPUs, an einsum takes 1.5 times as long.
         gate = ops.matmul(kernel, v)
-        # Not `ops.add`: on TensorFlow it mistakes a column for a bias of the last axis if T = F/2.
+        # On TensorFlow, `ops.add` mistakes a column for a bias of the last axis if T = F/2.
         gate = gate + bias[:length, None]
         if addition is not None:
             gate = gate + addition
@@ -88,10 +96,10 @@ class SpatialGating(Recording, keras.layers.Layer):
 
 
 def toeplitz_matrix(weights, length: int):
-    """The `(L, L)` matrix `M[t, s] = w[L - 1 + s - t]` of the weights w `(2 L - 1,)`."""
-    # The weights repeat with period 2 L and are cut into rows of 2 L - 1, so that each row starts
-    # one weight before the row above. The gradient of reshapes is a sum over the repeats; a
-    # gather's would add L^2 numbers one at a time.
+    """Builds the matrix `M[t, s] = w[L - 1 + s - t]` `(L, L)` from weights w `(2 L - 1,)`."""
+    # The weights are repeated with period 2 L and then cut into rows of 2 L - 1, so that each row
+    # starts one weight before the row above. Reshapes are used because their gradient is a sum over
+    # the repeats. The gradient of a gather would add L^2 numbers one at a time.
     period = ops.pad(weights, [[0, 1]])  # (2 L,)
     rows = ops.reshape(ops.tile(period, length), (-1,))  # (2 L L,)
     rows = ops.reshape(rows[:-length], (length, 2 * length - 1))  # (L (2 L - 1),) -> (L, 2 L - 1)
@@ -99,22 +107,32 @@ def toeplitz_matrix(weights, length: int):
 
 
 class GatedMLP(Mixer):
-    """gMLP: mixes channels, positions and channels, `SpatialGating(activation(x U + b_u)) V + b_v`.
+    """gMLP, which mixes channels and positions: `SpatialGating(activation(x U + b_u)) V + b_v`.
 
-    With `tiny_attention_dim`, one small attention head over x is added to the gate (aMLP).
+    With `tiny_attention_dim`, the layer adds the output of one small attention head over x to the
+    gate. The paper calls this variant aMLP.
 
     Args:
-        feed_forward_dim: F, the columns of U; V has F/2 rows.
-        max_length, causal, toeplitz, epsilon, affine: see `SpatialGating`.
-        tiny_attention_dim: width of the head, 64 or 128 in the paper; None: no attention.
-        rotary_base: base of rotary positions in that head; None: no rotary positions.
+        feed_forward_dim: inner width F. U is `(D, F)` and V is `(F/2, D)`.
+        max_length: maximum number of positions.
+        causal: whether position t sees only positions 0 to t.
+        toeplitz: whether the spatial weights form a Toeplitz matrix (see `SpatialGating`).
+        tiny_attention_dim: width of the attention head, 64 or 128 in the paper. `None` means no
+            attention.
+        rotary_base: base of the rotary positions in the attention head. `None` means no rotary
+            positions.
         activation: activation of the inner channels, `"gelu"` in the paper.
-        activation_dropout, attention_dropout: dropout rates of the inner activations, and of the
-            head's attention weights.
-        kernel_initializer: initializer of all matrices except W of the spatial gating.
+        activation_dropout: dropout rate of the inner activations.
+        attention_dropout: dropout rate of the attention weights.
+        epsilon: number added to the variance in the LayerNorm.
+        affine: whether the LayerNorm has a scale and an offset.
+        kernel_initializer: initializer of all matrices except the spatial weights.
 
-    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which does not affect
-    other positions. Returns `(B, L, D)`.
+    Call arguments:
+        x: `(B, L, D)`.
+        mask: boolean `(B, L)`, False at padding. Padding does not affect other positions.
+
+    The output has shape `(B, L, D)`.
 
     References: Liu et al. 2021, "Pay Attention to MLPs", sections 2 and 4.3.
     """
@@ -136,7 +154,7 @@ class GatedMLP(Mixer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_divisible("feed_forward_dim", feed_forward_dim, "halves", 2)
+        check_divisible("feed_forward_dim", feed_forward_dim, "number_of_halves", 2)
         self.activation = activation_named(activation)
 
     @property

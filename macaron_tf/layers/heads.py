@@ -1,4 +1,4 @@
-"""Pooling of sequences, mixtures of layers, and heads for classification and spans."""
+"""Pooling layers, mixtures of layers, and heads for classification and span prediction."""
 
 import keras
 from keras import ops
@@ -11,17 +11,23 @@ from macaron_tf.layers.recording import Recording
 
 
 class Pooling(Recording, keras.layers.Layer):
-    """Pools a sequence into one vector, in float32 under any policy because a cosine may follow.
+    """Pooling of a sequence into one vector.
+
+    The output is float32 under any dtype policy, because a cosine may follow.
 
     Args:
-        mode: `"mean"` or `"max"` over real positions; `"cls"`, the first position; or `"last"`, the
-            last real position, which has seen all others in a causal model.
+        mode: `"mean"` or `"max"` over real positions, `"cls"` (first position) or `"last"` (last
+            real position). In a causal model, the last position has seen all others.
 
-    Call arguments: `x (B, L, D)` and optionally `mask (B, L)`, False at padding; without a real
-    position the mean, the maximum and the last position are zeros. Returns `(B, D)` float32.
+    Call arguments:
+        x: `(B, L, D)`.
+        mask: boolean `(B, L)`, False at padding. For a sequence without real positions, `"mean"`,
+            `"max"` and `"last"` return zeros.
 
-    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3; the last position: Radford et
-    al. 2018 (GPT), section 3.2.
+    The output has shape `(B, D)`.
+
+    References: Reimers and Gurevych 2019 (Sentence-BERT), section 3; Radford et al. 2018 (GPT),
+    section 3.2, for the last position.
     """
 
     def __init__(self, mode: str = "mean", **kwargs):
@@ -42,26 +48,32 @@ class Pooling(Recording, keras.layers.Layer):
             return ops.sum(ops.where(chosen, x, 0.0), axis=1)  # (B, D)
         if self.mode == "mean":
             count = ops.sum(ops.cast(real, "float32"), axis=1)  # (B, 1)
-            # `where` instead of a product, because values at padding may be infinite.
+            # `where` replaces a product, because values at padding may be infinite.
             total = ops.sum(ops.where(real, x, 0.0), axis=1)  # (B, D)
             return ops.divide(total, ops.maximum(count, 1.0))
-        # -1e30 instead of -inf, whose gradient is NaN if a row has no real position.
+        # The gradient of -inf would be NaN in a row without real positions, so the fill value is
+        # -1e30.
         greatest = ops.max(ops.where(real, x, -1e30), axis=1)  # (B, D)
         return ops.where(ops.any(real, axis=1), greatest, 0.0)
 
     def compute_mask(self, x, mask=None):
-        return None  # no position is left to be masked
+        return None  # the output has no positions to mask
 
 
 class LayerMixture(Recording, keras.layers.Layer):
-    """Trained mixture of J layers, `gamma sum_j softmax(s)_j h_j`; it starts as their mean.
+    """Trained weighted sum of J layers: `gamma sum_j softmax(s)_j h_j`.
+
+    At the start of training, the sum is the mean of the layers.
 
     Args:
-        normalize: whether each h_j is layer-normalized, without scale and offset, before the sum.
+        normalize: whether to layer-normalize each h_j, without scale and offset, before the sum.
 
-    Call arguments: `layers (..., J, D)`. Returns `(..., D)`.
+    Call arguments:
+        layers: `(..., J, D)`.
 
-    References: Peters et al. 2018 (ELMo), eq. 1, and the end of section 3.2.
+    The output has shape `(..., D)`.
+
+    References: Peters et al. 2018 (ELMo), eq. 1 and end of section 3.2.
     """
 
     def __init__(self, normalize: bool = False, **kwargs):
@@ -77,7 +89,7 @@ class LayerMixture(Recording, keras.layers.Layer):
 
     @property
     def weights_of_layers(self):
-        """The layers' weights `softmax(s)`, `(J,)` float32."""
+        """Layer weights `softmax(s)`, `(J,)` float32."""
         return ops.softmax(ops.convert_to_tensor(self.scores))
 
     def call(self, layers):
@@ -88,17 +100,18 @@ class LayerMixture(Recording, keras.layers.Layer):
 
 
 class Head(Recording, keras.layers.Layer):
-    """Base class of heads, whose matrices start from a truncated normal distribution.
+    """Base class of heads with truncated normal initializers.
 
     Args:
-        initializer_range: standard deviation of all matrices, truncated at two of them.
+        initializer_range: standard deviation of the initializer for all matrices. The distribution
+            is truncated at two standard deviations.
     """
 
     def __init__(self, initializer_range: float = 0.02, **kwargs):
         super().__init__(**kwargs)
 
     def built_dense(self, x_shape, units: int, name: str = "dense", **options) -> Dense:
-        """A `Dense` layer with the head's initializer, built for `x_shape`."""
+        """Builds a `Dense` layer with the head's initializer for inputs of shape `x_shape`."""
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
         return self.dense_part(name, x_shape, units, initializer, **options)
 
@@ -107,15 +120,19 @@ class Pooler(Head):
     """BERT's pooler: `activation(x[0] W + b)`, where x[0] is the vector of [CLS].
 
     Args:
-        activation: see `macaron_tf.layers.activation`; `"gelu"` in ELECTRA's classifier, `"relu"`
-            in DistilBERT's.
-        norm_type: `"unbiased"`: there is no b, and a LayerNorm without offset follows (ModernBERT);
-            None: no norm.
-        epsilon: see `normalization`.
+        initializer_range: standard deviation of the initializer.
+        activation: name or function of the activation. ELECTRA's classifier uses `"gelu"`, and
+            DistilBERT's classifier uses `"relu"`.
+        norm_type: type of a norm after the activation. With `"unbiased"` (ModernBERT), the matrix
+            has no bias and the LayerNorm has no offset. `None` means no norm.
+        epsilon: number added to the variance in the norm.
 
-    Call arguments: `x (B, L, D)`. Returns `(B, D)`.
+    Call arguments:
+        x: `(B, L, D)`.
 
-    References: Devlin et al. 2018 (BERT), its released code.
+    The output has shape `(B, D)`.
+
+    References: Devlin et al. 2018 (BERT), released code.
     """
 
     def __init__(
@@ -142,16 +159,21 @@ class Pooler(Head):
         return self.layer_norm(y) if self.layer_norm else y
 
     def compute_mask(self, x, mask=None):
-        return None  # no position is left to be masked
+        return None  # the output has no positions to mask
 
 
 class ClassificationHead(Head):
-    """Dropout and a linear layer: scores of C classes, or the value of a regression if C = 1.
+    """Dropout and a linear layer, which compute class scores or a regression value.
 
     Args:
-        num_classes: C.
+        num_classes: number of classes C. 1 means regression.
+        dropout: dropout rate of the input.
+        kwargs: arguments of `Head`.
 
-    Call arguments: `x (..., D)`. Returns `(..., C)`.
+    Call arguments:
+        x: `(..., D)`.
+
+    The output has shape `(..., C)`.
     """
 
     def __init__(self, num_classes: int, dropout: float = 0.0, **kwargs):
@@ -168,8 +190,11 @@ class ClassificationHead(Head):
 class SpanHead(Head):
     """Scores of each position as the start and as the end of a span.
 
-    Call arguments: `x (B, L, D)` and optionally `attention_mask (B, L)`, False where no span may
-    start or end. Returns `(B, 2, L)` float32: start scores at index 0, end scores at 1.
+    Call arguments:
+        x: `(B, L, D)`.
+        attention_mask: boolean `(B, L)`, False where a span may neither start nor end.
+
+    The output is float32 `(B, 2, L)`, with start scores at index 0 and end scores at index 1.
 
     References: Devlin et al. 2018 (BERT), section 4.2.
     """
@@ -184,4 +209,4 @@ class SpanHead(Head):
         return scores
 
     def compute_mask(self, x, mask=None):
-        return None  # no position is left to be masked
+        return None  # the output has no positions to mask

@@ -1,4 +1,4 @@
-"""Heads of language models: scores of next, masked and replaced tokens, and adaptive softmax."""
+"""Language model heads: scores of next, masked and replaced tokens, and the adaptive softmax."""
 
 from collections.abc import Sequence
 
@@ -16,8 +16,8 @@ class TableHead(Head):
     """Base class of heads that score vectors by the embedding table T: `x T^t + b`.
 
     Args:
-        vocab_size: V.
-        use_bias: whether there is a bias for each token.
+        vocab_size: vocabulary size V.
+        use_bias: whether the scores have one bias per token.
     """
 
     def __init__(self, vocab_size: int, use_bias: bool = True, **kwargs):
@@ -25,14 +25,17 @@ class TableHead(Head):
         self.bias = None
 
     def build_bias(self) -> None:
-        """Adds the bias `(V,)`. Call it last in `build`, so that the bias is the last weight."""
+        """Adds the bias `(V,)`.
+
+        Subclasses call this method at the end of `build`, so that the bias is the last weight.
+        """
         if self.use_bias:
             self.bias = self.add_weight(
                 name="bias", shape=(self.vocab_size,), initializer="zeros", axes=("vocab",)
             )
 
     def scores(self, x, table, transposed: bool = False):
-        """Scores in the table's dtype: `(..., E) x (E, V) + (V,) -> (..., V)`."""
+        """Computes scores in the dtype of `table`: `(..., E) x (E, V) + (V,) -> (..., V)`."""
         scores = ops.matmul(ops.cast(x, table.dtype), table if transposed else ops.transpose(table))
         if self.bias is None:
             return scores
@@ -40,22 +43,28 @@ class TableHead(Head):
 
 
 class NextTokenHead(TableHead):
-    """Scores of all tokens as the next one; if x has not the table's width E, a matrix projects it.
+    """Scores of all tokens as the next token: `x T^t + b`.
+
+    If the width of x differs from the width E of the table T, a matrix first projects x to width E.
 
     Args:
-        vocab_size: V.
-        use_bias: see `TableHead`.
-        tied: whether tokens are scored by the embedding table; if not, the head has an
-            `output_table` of its own (Llama).
+        vocab_size: vocabulary size V.
+        use_bias: whether the scores have one bias per token.
+        tied: whether the embedding table scores the tokens. Otherwise, the head has a separate
+            `output_table`, as in Llama.
 
-    Call arguments: `x (..., D)` and `table (V, E)`, or its transpose `(E, V)` with
-    `transposed=True`. Returns `(..., V)` in the table's dtype.
+    Call arguments:
+        x: `(..., D)`.
+        table: embedding table `(V, E)`.
+        transposed: whether `table` is `(E, V)` instead.
+
+    The output has shape `(..., V)` and the dtype of `table`.
 
     References: Press and Wolf 2017; Radford et al. 2018 (GPT), eq. 2.
     """
 
     def __init__(self, vocab_size: int, use_bias: bool = False, tied: bool = True, **kwargs):
-        # Without autocast, because cached decoding asks for float32 scores of bfloat16 models.
+        # Autocast is off because cached decoding asks for float32 scores of bfloat16 models.
         super().__init__(vocab_size, use_bias, autocast=False, **kwargs)
 
     def build(self, x_shape, table_shape):
@@ -76,13 +85,14 @@ class NextTokenHead(TableHead):
 
 
 class TransformingHead(TableHead):
-    """A `TableHead` that first transforms vectors: `LayerNorm(activation(x W + b))`.
+    """Base class of heads that first transform vectors by `LayerNorm(activation(x W + b))`.
 
     Args:
-        activation: see `macaron_tf.layers.activation`.
-        epsilon: see `normalization`.
-        norm_type: `"layer"`, or `"unbiased"`: the matrix has no bias and the LayerNorm no offset
-            (ModernBERT).
+        vocab_size: vocabulary size V.
+        activation: name or function of the activation (see `macaron_tf.layers.activation`).
+        epsilon: number added to the variance in the LayerNorm.
+        norm_type: `"layer"` or `"unbiased"`. With `"unbiased"`, the matrix has no bias and the
+            LayerNorm has no offset (ModernBERT).
     """
 
     reads = ("activation",)
@@ -99,7 +109,7 @@ class TransformingHead(TableHead):
         self.activation = activation_named(activation)
 
     def transformation(self, x_shape, units: int, suffix: str = ""):
-        """Returns a `Dense` layer with the activation, and a LayerNorm, both built."""
+        """Builds a `Dense` layer with the activation and a LayerNorm, and returns both layers."""
         shape, options = (*x_shape[:-1], units), {"use_bias": self.norm_type != "unbiased"}
         dense = self.built_dense(
             x_shape, units, f"dense{suffix}", activation=self.activation, **options
@@ -111,16 +121,21 @@ class TransformingHead(TableHead):
 class MaskedLanguageHead(TransformingHead):
     """Scores of all tokens at masked positions: `LayerNorm(activation(x W + b)) T^t + bias`.
 
-    T is the embedding table.
+    T is the embedding table `(V, E)`.
 
     Args:
-        transform: whether the dense layer and the LayerNorm transform x from width D to the table's
-            E (XLM has none).
+        vocab_size: vocabulary size V.
+        transform: whether a dense layer and a LayerNorm transform x from width D to width E. XLM
+            has no such transformation.
 
-    Call arguments: `x (..., D)` and `table (V, E)`. Returns `(..., V)`.
+    Call arguments:
+        x: `(..., D)`.
+        table: embedding table `(V, E)`.
 
-    References: Devlin et al. 2018 (BERT), section 3.1 and its released code; E below D: Lan et al.
-    2020 (ALBERT), section 3.1.
+    The output has shape `(..., V)`.
+
+    References: Devlin et al. 2018 (BERT), section 3.1 and released code; Lan et al. 2020 (ALBERT),
+    section 3.1, for E below D.
     """
 
     def __init__(self, vocab_size: int, transform: bool = True, **kwargs):
@@ -132,8 +147,8 @@ class MaskedLanguageHead(TransformingHead):
             self.dense, self.norm = self.transformation(x_shape, width)
         elif x_shape[-1] != width:
             raise ValueError(
-                f"without a transformation a table {width} wide cannot score vectors {x_shape[-1]} "
-                "wide: give transform=True, or embeddings as wide as the encoder"
+                f"transform=False, but the embedding width {width} differs from the encoder's "
+                f"width {x_shape[-1]}: set transform=True, or set embedding_dim={x_shape[-1]}"
             )
         self.build_bias()
 
@@ -142,19 +157,27 @@ class MaskedLanguageHead(TransformingHead):
 
 
 class SpanBoundaryHead(TransformingHead):
-    """Scores of a masked span's tokens, from the vectors next to the span and positions inside it.
+    """Scores of the tokens in a masked span, computed from the span's boundaries (SpanBERT).
 
-    `[h_left; h_right; p]` is transformed twice, then scored by the embedding table.
+    The input is `[h_left; h_right; p]`: the vectors next to the span, and a trained vector p for
+    the position within the span. Two dense layers transform the input, and the embedding table
+    scores the result.
 
     Args:
-        max_span: number of position vectors; later positions of longer spans use the last one.
-            SpanBERT's released code leaves such positions out.
-        position_dim: width of the position vectors p.
+        vocab_size: vocabulary size V.
+        max_span: number of position vectors. All later positions in longer spans use the last
+            position vector, whereas SpanBERT's released code does not predict such positions.
+        position_dim: width of the position vectors.
 
-    Call arguments: `left` and `right (..., D)`, the encoder's outputs before and after the span;
-    `positions (...,)` int, from 0 on; `table (V, E)`. Returns `(..., V)`.
+    Call arguments:
+        left: `(..., D)`, the encoder's output before the span.
+        right: `(..., D)`, the encoder's output after the span.
+        positions: int `(...,)`, positions within the span, from 0.
+        table: embedding table `(V, E)`.
 
-    References: Joshi et al. 2020 (SpanBERT), section 3.2, and its released code.
+    The output has shape `(..., V)`.
+
+    References: Joshi et al. 2020 (SpanBERT), section 3.2, and released code.
     """
 
     def __init__(self, vocab_size: int, max_span: int = 20, position_dim: int = 200, **kwargs):
@@ -174,7 +197,7 @@ class SpanBoundaryHead(TransformingHead):
 
     def call(self, left, right, positions, table):
         positions = ops.minimum(ops.cast(positions, "int32"), self.max_span - 1)
-        # One-hot rows, because a gather's gradient would add the rows one at a time.
+        # A one-hot product, because the gradient of a gather adds the rows one at a time.
         one_hot = ops.one_hot(positions, self.max_span, dtype=left.dtype)  # (..., max_span)
         vectors = ops.matmul(one_hot, ops.cast(self.positions, left.dtype))  # (..., position_dim)
         x = ops.concatenate([left, right, vectors], axis=-1)  # (..., 2 D + position_dim)
@@ -183,11 +206,14 @@ class SpanBoundaryHead(TransformingHead):
 
 
 class ReplacedTokenHead(Head):
-    """The logit that each token has been replaced: `activation(x W + b) w + c`.
+    """Logit of each token having been replaced: `activation(x W + b) w + c`.
 
-    Call arguments: `x (..., D)`. Returns `(...,)`; above 0 means replaced.
+    Call arguments:
+        x: `(..., D)`.
 
-    References: Clark et al. 2020 (ELECTRA), section 2 and its released code.
+    The output has shape `(...,)`. A logit above 0 means that the token was replaced.
+
+    References: Clark et al. 2020 (ELECTRA), section 2 and released code.
     """
 
     reads = ("activation",)
@@ -205,30 +231,38 @@ class ReplacedTokenHead(Head):
 
 
 class AdaptiveSoftmax(TableHead):
-    """Adaptive softmax, log-probabilities of tokens sorted by frequency: `(..., D) -> (..., V)`.
+    """Adaptive softmax: log-probabilities of tokens sorted by frequency, `(..., D) -> (..., V)`.
 
-    The head scores the first `cutoffs[0]` tokens, and each cluster of the other tokens as one
-    entry. The probability of a token in a cluster is the cluster's probability times that of the
-    token within the cluster. Cluster i, from 1, reads a projection of width D / divisor^i. With the
-    papers' sizes this saves most of the parameters and of the computation. All clusters are
-    computed for all rows, so that shapes are static.
+    The head scores the `cutoffs[0]` most frequent tokens, and each cluster of rarer tokens as a
+    single entry. The probability of a rare token is the probability of its cluster times the
+    probability of the token within the cluster. Cluster i, counted from 1, reads a projection of x
+    to width D / divisor^i. At the sizes in the papers, the layer has far fewer parameters than a
+    full softmax and needs far less computation. The layer computes all clusters at all positions,
+    so that shapes are static.
 
-    With `tied`, tokens are scored by the embedding tables, and x is projected to the clusters'
-    widths by the transposed projections of the embeddings. The layer's own weights are then a bias
-    for each token, the clusters' entries in the head and, with a divisor above 1, the head's
-    projection, as in Transformer-XL's released code.
+    With `tied`, the embedding tables score the tokens, and the transposed projections of the
+    embeddings project x to the widths of the clusters. The layer then has only a bias per token,
+    the scores of the cluster entries and, if `divisor` is above 1, a projection for the head.
+    Transformer-XL's released code does the same.
 
     Args:
-        vocab_size: V.
-        cutoffs: first token id of each cluster, ascending, such as (20_000, 40_000, 200_000).
-        divisor: factor by which each cluster is narrower than the one before; 1: all have width D.
-        tied: whether tokens are scored by the call argument `table`.
+        vocab_size: vocabulary size V.
+        cutoffs: first token id of each cluster in ascending order, such as `(20_000, 40_000,
+            200_000)`.
+        divisor: factor between the widths of successive clusters. With 1, all clusters have width
+            D.
+        tied: whether the call argument `table` scores the tokens.
 
-    Call arguments: `x (..., D)`; `table`, needed if `tied`: `(V, D)`, or with a divisor above 1
-    `AdaptiveEmbedding.tables`. Returns `(..., V)`, in the dtype of `table` if one is given.
+    Call arguments:
+        x: `(..., D)`.
+        table: embedding table `(V, D)`, or the output of `AdaptiveEmbedding.tables` if `divisor` is
+            above 1. Required if `tied`.
 
-    References: Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4; Dai et
-    al. 2019 (Transformer-XL), its released code; tied: Baevski and Auli 2019, section 3.
+    The output has shape `(..., V)`. The dtype is the dtype of `table`, or the compute dtype without
+    `table`.
+
+    References: Grave et al. 2017, "Efficient softmax approximation for GPUs", section 4; Dai et al.
+    2019 (Transformer-XL), released code; Baevski and Auli 2019, section 3, for tied tables.
     """
 
     def __init__(
@@ -239,7 +273,7 @@ class AdaptiveSoftmax(TableHead):
         tied: bool = False,
         **kwargs,
     ):
-        super().__init__(vocab_size, autocast=False, **kwargs)  # as `NextTokenHead`
+        super().__init__(vocab_size, autocast=False, **kwargs)  # see `NextTokenHead`
         self.cutoffs = tuple(cutoffs)
         check_count("divisor", divisor)
         self._bounds = cluster_bounds(vocab_size, cutoffs)
@@ -274,13 +308,16 @@ class AdaptiveSoftmax(TableHead):
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
 
     def _scores(self, x) -> list:
-        """Scores of the head `(..., cutoffs[0] + clusters)`, then scores within each cluster."""
+        """Computes the scores of the head, then the scores within each cluster.
+
+        The head's scores have shape `(..., cutoffs[0] + number of clusters)`.
+        """
         clusters = zip(self.projections, self.clusters, strict=True)
         within = [cluster(projection(x)) for projection, cluster in clusters]
         return [_wide(scores) for scores in (self.head(x), *within)]
 
     def _tied_scores(self, x, table) -> list:
-        """Same as `_scores`, by the embedding tables."""
+        """Computes the same scores as `_scores` from the embedding tables."""
         scores = []
         for number, (start, end) in enumerate(self._bounds):
             own, matrix = (table[start:end], None) if self.divisor == 1 else table[number]
@@ -298,5 +335,5 @@ class AdaptiveSoftmax(TableHead):
 
 
 def _wide(scores):
-    """Casts scores to float32 at least, because a bfloat16 softmax is too coarse."""
+    """Casts scores to float32 or wider, because a softmax in bfloat16 is too coarse."""
     return ops.cast(scores, keras.backend.result_type(scores.dtype, "float32"))

@@ -1,4 +1,4 @@
-"""LSTMs with projection and clipping, forward or backward, and stacks of them (ELMo)."""
+"""LSTMs with projection and clipping, and stacks of such LSTMs (ELMo)."""
 
 import keras
 from keras import ops
@@ -9,7 +9,7 @@ from macaron_tf.layers.recording import Recording
 
 
 class ProjectedLSTMCell(Recording, keras.layers.Layer):
-    """One step of an LSTM whose output is a projection of its cell's output.
+    """LSTM cell with a projection from the cell's output to a narrower hidden state.
 
         i, f, g, o = x' + h U,   c = clip(sigmoid(f + 1) c + sigmoid(i) tanh(g))
         h = clip(P (sigmoid(o) tanh(c)))
@@ -17,12 +17,15 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
     Args:
         units: width of c.
         projection_dim: width of h.
-        clip: greatest absolute value in c and h; None: no limit.
+        clip: maximum absolute value in c and h. `None` means no limit.
 
-    Call arguments: `inputs (B, 4 units)`, x' = W x + b; `states`, h `(B, projection_dim)` and c
-    `(B, units)`. Returns h and the list of the new states, `[h, c]`.
+    Call arguments:
+        inputs: `(B, 4 units)`, the projected inputs x' = W x + b.
+        states: the pair of h `(B, projection_dim)` and c `(B, units)`.
 
-    References: Sak et al. 2014, eq. 1-7 (without peepholes); clipping: Peters et al. 2018.
+    A call returns h and the new states `[h, c]`.
+
+    References: Sak et al. 2014, eq. 1-7 (without peepholes); Peters et al. 2018 for clipping.
     """
 
     def __init__(self, units: int, projection_dim: int, clip: float | None = 3.0, **kwargs):
@@ -33,7 +36,7 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
         self.output_size = projection_dim
 
     def build(self, inputs_shape):
-        # Keras's default initializer is Xavier-uniform.
+        # The default initializer of `add_weight` is Xavier-uniform.
         shape = (self.projection_dim, 4 * self.units)
         self.recurrent_kernel = self.add_weight(name="recurrent_kernel", shape=shape)
         shape = (self.units, self.projection_dim)
@@ -43,7 +46,7 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
         h, c = states
         gates = inputs + ops.matmul(h, self.recurrent_kernel)
         i, f, g, o = ops.split(gates, 4, axis=-1)  # (B, units) each
-        # The 1 opens the forget gate at the start (Jozefowicz et al. 2015).
+        # The added 1 opens the forget gate at the start of training (Jozefowicz et al. 2015).
         c = self._clipped(ops.sigmoid(f + 1.0) * c + ops.sigmoid(i) * ops.tanh(g))
         h = self._clipped(ops.matmul(ops.sigmoid(o) * ops.tanh(c), self.projection))
         return h, [h, c]
@@ -53,15 +56,20 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
 
 
 class ProjectedLSTM(Recording, keras.layers.Layer):
-    """A `ProjectedLSTMCell` applied to a sequence, forward or backward.
+    """LSTM layer with projection, which reads a sequence forward or backward.
 
     Args:
-        units, projection_dim, clip: see `ProjectedLSTMCell`.
+        units: width of the cell state.
+        projection_dim: width of the hidden state.
+        clip: maximum absolute value in both states. `None` means no limit.
         backwards: whether to read from the last position to the first, so that outputs depend on
             later positions.
 
-    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which leaves the state
-    unchanged. Returns `(B, L, projection_dim)`.
+    Call arguments:
+        x: `(B, L, D)`.
+        mask: boolean `(B, L)`, False at padding. Padding does not change the state.
+
+    The output has shape `(B, L, projection_dim)`.
     """
 
     def __init__(
@@ -75,7 +83,7 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
 
     def build(self, x_shape):
-        # W x + b is one product for all positions, before the loop.
+        # One matrix product computes W x + b for all positions before the loop.
         self.inner = self.dense_part(
             "inner", x_shape, 4 * self.units, "glorot_uniform", axes=("embed", "mlp")
         )
@@ -95,15 +103,23 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
 
 
 class ProjectedLSTMStack(Recording, keras.layers.Layer):
-    """Layers of `ProjectedLSTM` in one direction, with skip connections around all but the first.
+    """Stack of `ProjectedLSTM` layers in one direction.
+
+    All layers except the first have a skip connection.
 
     Args:
         num_layers: number of layers.
-        units, projection_dim, clip, backwards: see `ProjectedLSTM`.
-        dropout: dropout rate of each layer's input.
+        units: width of each cell state.
+        projection_dim: width of each hidden state.
+        clip: maximum absolute value in the states. `None` means no limit.
+        backwards: whether to read from the last position to the first.
+        dropout: dropout rate applied to the input of each layer.
 
-    Call arguments: `x (B, L, D)`; `mask (B, L)`. Returns the list of the layers' outputs
-    `(B, L, projection_dim)`.
+    Call arguments:
+        x: `(B, L, D)`.
+        mask: boolean `(B, L)`, False at padding.
+
+    A call returns the list of layer outputs, each `(B, L, projection_dim)`.
 
     References: Peters et al. 2018 (ELMo), section 3.4.
     """

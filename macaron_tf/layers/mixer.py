@@ -1,4 +1,4 @@
-"""`Mixer`, the interface of all layers that mix tokens or channels, and its `Context`."""
+"""`Mixer`, the base class of layers that mix tokens or channels, and its `Context`."""
 
 import dataclasses
 import functools
@@ -15,36 +15,40 @@ from macaron_tf.settings import SettingError
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a mixer reads besides x and its state; a stack passes it to all of its layers.
+    """Inputs of a mixer besides x and the state; a stack passes the context to all its layers.
 
-    Masks are boolean, True = attend. T positions of x attend S positions.
+    Masks are boolean, with True = attend. Attention goes from T positions of x to S positions.
 
     Attributes:
-        mask: `(B, T)`, False at padding.
+        mask: padding mask `(B, T)`, False at padding.
         attention_mask: mask of self-attention, `(B, T)`, `(B, T, T)` or `(B, H, T, T)`.
-        bias: function of `query_length`, `key_length` and `start` that returns numbers to add to
-            the scores, `(..., T, S)`. `start` is the position of the first query; by default the
-            queries are the last T of the S positions.
-        segment_ids: `(B, T)` int.
-        documents: `(B, T)` int, the number of each position's document. No position sees another
-            document: attention by `attention_mask`, which says the same, and recurrences because
-            their state restarts at each document.
-        memory: `(B, S, D)`, the vectors that cross-attention attends.
-        memory_mask: `(B, S)`.
-        memory_keys: keys and values of the memory, which replace `memory`; see `project_memory`.
-        positions: `(T,)` or `(B, T)` int, positions of x's tokens in their text. None: they count
-            from 0, or from the number of tokens in a cache that holds all earlier ones.
-        index: scalar int32, the position of x's first token in a cache of fixed size; None: the
-            cache grows.
-        held: `(T,)`, True where the cache holds a token. A mixer only reads such a cache, and its
-            new state has the keys and values of the new tokens only.
-        two_streams: whether the new state of relative attention also has its keys, which the
-            queries of a second pass attend (XLNet).
-        query_positions: `(B, P, T)`, one-hot: in the second pass x has these P of T positions only.
-        backward: `(B,)`, True for texts that are read from their end, which reverses the signs of
-            distances.
-        training: see Keras; None: the value of the enclosing layer's call.
-        packing: set if x is `(N, D)`, without padding; masks still are those of rows `(B, T)`.
+        bias: function of `query_length`, `key_length` and `start` that returns a bias for the
+            attention scores, `(..., T, S)`. `start` is the position of the first query. By default,
+            the queries are the last T of the S positions.
+        segment_ids: int `(B, T)`.
+        documents: int `(B, T)`, the document number of each position. No position sees another
+            document. Attention layers rely on `attention_mask`, which must separate the documents
+            too. Recurrent layers reset their state at the start of each document.
+        memory: `(B, S, D)`, the vectors that cross-attention attends to.
+        memory_mask: `(B, S)`, False at padding in the memory.
+        memory_keys: keys and values of the memory from `project_memory`, which replace `memory`.
+        positions: int `(T,)` or `(B, T)`, the text positions of the tokens in x. `None` means that
+            positions count from 0 or, in cached decoding, from the number of cached tokens.
+        index: scalar int32, the position at which x starts in a cache of fixed size. `None` means
+            that the cache grows.
+        held: boolean, one value for each position in the cache, True where the cache contains a
+            token. With `held`, a mixer does not update the cache. The new state then contains only
+            the keys and values of the new tokens.
+        two_streams: whether relative attention also returns its keys and values with the new state.
+            XLNet's query stream attends to these keys in a second pass.
+        query_positions: one-hot `(B, P, T)`. In XLNet's second pass, x contains only P of the T
+            positions, and this tensor marks the position of each query.
+        backward: boolean `(B,)`, True for sequences that are read from the end of the text. The
+            signs of distances are then reversed (XLNet).
+        training: whether the layers train, as in Keras. `None` means the value of the enclosing
+            layer's call.
+        packing: the `Packing` of x if x is `(N, D)` without padding. Masks still have shape `(B,
+            T)`.
     """
 
     mask: Any = None
@@ -71,23 +75,34 @@ class Context:
 class Mixer(Recording, keras.layers.Layer):
     """Base class of layers that mix tokens or channels: `(B, T, D) -> (B, T, D)`.
 
-    Subclasses define `mix`. Without a state it is a normal Keras call; with one it continues from
-    earlier tokens. States come from `init_cache`, for token-by-token decoding of K hypotheses per
-    row (tensors `(B, K, ...)`), or from `init_memory`, for earlier segments (tensors `(B, ...)`).
+    Subclasses define `mix`. Without a state, `mix` computes a whole sequence, as in a normal Keras
+    call. With a state, `mix` continues from earlier tokens. The state before the first token comes
+    from `init_cache` or `init_memory`. `init_cache` is for token-by-token decoding of K hypotheses
+    per sequence, with tensors `(B, K, ...)`. `init_memory` is for texts that are processed in
+    segments, with tensors `(B, ...)`.
 
     Attributes:
-        keeps_state: whether outputs depend on earlier tokens, so that continuing needs a state.
+        keeps_state: whether outputs depend on earlier tokens, so that decoding needs a state.
         can_prefill: whether `mix` can add many tokens at once to a decoding cache.
-        takes_bias: whether there are attention scores to which a bias can be added.
-        takes_queries: whether queries, XLNet's second stream, do not see their own token.
-        takes_packed: whether `mix` takes x without padding, see `Context.packing`.
-        takes_held: whether `mix` takes a read-only cache, see `Context.held`.
-        takes_documents: whether `mix` keeps documents apart, see `Context.documents`. Mixers
-            without a state need not.
+        takes_bias: whether the layer has attention scores to which a bias can be added.
+        takes_queries: whether XLNet's query stream can use the layer, because no position sees its
+            own token.
+        takes_packed: whether `mix` accepts x without padding (see `Context.packing`).
+        takes_held: whether `mix` accepts a read-only cache (see `Context.held`).
+        takes_documents: whether `mix` separates documents (see `Context.documents`). Mixers without
+            a state always do.
 
-    Call arguments: `x (B, T, D)`, and those of the following that the mixer uses: `mask` (or
-    `x_mask`), Keras's padding mask; `attention_mask`; `attention_bias`, which broadcasts to
-    `(B, H, T, S)`; `segment_ids`; `memory` and `memory_mask`. See `Context`. Returns `(B, T, D)`.
+    Call arguments:
+        x: `(B, T, D)`.
+        memory: `(B, S, D)`, the input of cross-attention.
+        attention_mask: boolean mask of attention, True = attend (see `Context`).
+        memory_mask: boolean `(B, S)`, False at padding in the memory.
+        mask: Keras's padding mask of x, `(B, T)`.
+        x_mask: Keras's padding mask of x in calls with several tensors.
+        attention_bias: bias of the attention scores, which broadcasts to `(B, H, T, S)`.
+        segment_ids: int `(B, T)`.
+
+    The output has shape `(B, T, D)`. A layer ignores call arguments without use in the layer.
     """
 
     keeps_state = True
@@ -102,42 +117,45 @@ class Mixer(Recording, keras.layers.Layer):
         """Applies the layer.
 
         Args:
-            x: `(B, T, D)`. While decoding: `(B K, D)`, one token per hypothesis (faster than rank
-                3, which TensorFlow multiplies by B small matrix products), or `(B K, T, D)`, the
-                next T tokens of each hypothesis (prefill).
-            context: masks and everything else, see `Context`.
-            state: from `init_cache`, `init_memory` or the previous call; None: x is the whole text.
+            x: `(B, T, D)` for a whole text or a segment. In cached decoding, x is `(B K, D)` with
+                one token per hypothesis, or `(B K, T, D)` with the next T tokens of each hypothesis
+                (prefill). TensorFlow computes rank 2 faster, because rank 3 needs B small matrix
+                products.
+            context: masks and other inputs (see `Context`).
+            state: state from `init_cache`, from `init_memory` or from the previous call. `None`
+                means that x is the whole text.
 
         Returns:
-            An output of x's shape, and the new state, None if `state` is.
+            The output, with the shape of x, and the new state, which is `None` if `state` is
+            `None`.
         """
         raise NotImplementedError
 
     def init_cache(self, batch_size, beams: int, room: int | None) -> Any:
-        """Returns the decoding state before the first token of K hypotheses: tensors `(B, K, ...)`.
+        """Returns the decoding state before the first token: tensors `(B, K, ...)`.
 
         Args:
-            batch_size: B.
-            beams: K.
-            room: T, the number of tokens that a cache of fixed size holds, as XLA needs it. None:
-                the cache grows with every token, which is faster without XLA, because no empty
-                positions are attended.
+            batch_size: batch size B.
+            beams: number of hypotheses K per sequence.
+            room: capacity of the cache in tokens. XLA requires a fixed capacity. `None` means that
+                the cache grows with every token. A growing cache is faster without XLA, because
+                attention skips positions that are still empty.
         """
         raise SettingError(
-            f"cached decoding with a {type(self).__name__} is not supported, because it needs the "
-            "whole sequence at once: take blocks that decode token by token, such as transformer, "
+            f"{type(self).__name__} does not support cached decoding, because the layer needs the "
+            "whole sequence at once: use blocks that decode token by token, such as transformer, "
             "macaron or swish_rnn"
         )
 
     def init_memory(self, batch_size, length: int) -> Any:
-        """Returns the state before a text: tensors `(B, ...)`.
+        """Returns the state before the first segment of a text: tensors `(B, ...)`.
 
         Args:
-            batch_size: B.
-            length: M, the number of positions that attention remembers.
+            batch_size: batch size B.
+            length: number of earlier positions M that attention keeps in memory.
         """
         raise SettingError(
-            f"a {type(self).__name__} keeps no memory of earlier segments: set "
+            f"{type(self).__name__} keeps no memory of earlier segments: set "
             "positions='transformer_xl'"
         )
 
@@ -166,6 +184,9 @@ class Mixer(Recording, keras.layers.Layer):
 
 
 def all_of(*masks):
-    """The conjunction of the given masks, whose shapes broadcast; None if all are None."""
+    """Combines masks by logical and, ignoring `None`. Returns `None` if all masks are `None`.
+
+    The shapes of the masks must broadcast.
+    """
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(ops.logical_and, given) if given else None

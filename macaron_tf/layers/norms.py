@@ -11,14 +11,20 @@ from macaron_tf.kernels.choice import chosen
 def normalization(
     norm_type: str = "layer", epsilon: float = 1e-5, affine: bool = True, **kwargs
 ) -> keras.layers.Layer:
-    """The normalization layer of that name, over the last axis, in float32 under any policy.
+    """Returns a normalization layer over the last axis.
+
+    The layer computes in float32 under any dtype policy.
 
     Args:
-        norm_type: `"layer"`; `"unbiased"`, LayerNorm without offset (ModernBERT); or `"rms"`,
-            RMSNorm, neither centred nor with offset (T5).
-        epsilon: number added to the variance, or to the mean square.
-        affine: whether there is a trained scale and, for `"layer"`, an offset.
+        norm_type: `"layer"`, `"unbiased"` (LayerNorm without offset, as in ModernBERT) or `"rms"`
+            (RMSNorm, as in T5).
+        epsilon: number added to the variance, or to the mean square in RMSNorm.
+        affine: whether the norm has a trained scale. With `"layer"`, the norm then also has an
+            offset.
         kwargs: Keras's own arguments.
+
+    Raises:
+        ValueError: the name is unknown, or `affine` is False for a type other than `"layer"`.
 
     References: Ba et al. 2016; Zhang and Sennrich 2019 (RMSNorm).
     """
@@ -30,16 +36,18 @@ def normalization(
     if norm_type == "unbiased":
         return LayerNormalization(epsilon=epsilon, center=False, **kwargs)
     norm = keras.layers.RMSNormalization(epsilon=epsilon, **kwargs)
-    norm.supports_masking = True  # like LayerNorm, so that Keras's masks pass through
+    norm.supports_masking = True  # lets Keras's masks pass through, as in LayerNorm
     return norm
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class LayerNormalization(keras.layers.LayerNormalization):
-    """Keras's `LayerNormalization`, in one pass over memory where a native kernel runs.
+    """Keras's `LayerNormalization` with a native kernel that needs one pass over memory.
 
-    Call arguments: `x (..., D)`; `training`: if False or None, only stock operations run, so that
-    models can be exported on every backend.
+    Call arguments:
+        inputs: `(..., D)`.
+        training: whether the layer trains. If False or `None`, the layer runs only standard
+            operations, so that every backend can export the model.
 
     References: Ba et al. 2016.
     """
@@ -55,12 +63,15 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Dropout(keras.layers.Dropout):
-    """Keras's `Dropout` with faster kernels. On a CPU, Keras's own takes 10% of a training step.
+    """Keras's `Dropout` with faster kernels.
 
-    The native kernel rounds the rate to a multiple of 1 / 65,536. The native, XLA and JAX kernels
-    drop other elements for a seed than TensorFlow's own operations do.
+    On a CPU, the original layer takes 10% of a training step. The native kernel rounds the rate to
+    a multiple of 1 / 65,536. With the same seed, the native, XLA and JAX kernels drop other
+    elements than TensorFlow's standard operations.
 
-    Call arguments: `x` of any shape; `training`: if False, x is returned unchanged.
+    Call arguments:
+        inputs: tensor of any shape.
+        training: whether to apply dropout.
     """
 
     def call(self, inputs, training=False):

@@ -1,4 +1,4 @@
-"""Position encodings: sinusoidal and learned ones, and T5's relative biases of attention."""
+"""Sinusoidal and learned position encodings, and T5's relative position bias."""
 
 import keras
 import numpy as np
@@ -9,16 +9,21 @@ from macaron_tf.layers.recording import Recording
 
 
 class SinusoidalPositions(Recording, keras.layers.Layer):
-    """Adds sines and cosines of the positions to x, for any length.
+    """Adds sines and cosines of the positions to x.
 
-    Channel pair i at position p gets `sin(p / 10000^(2i/D))` and the cosine of the same angle.
+    At position p, channel pair i receives `sin(p / 10000^(2i/D))` and the cosine of the same angle.
+    The sequence length is not limited.
 
     Args:
-        layout: `"interleaved"`: sin, cos, sin, cos, ... (Vaswani et al., KerasHub);
-            `"concatenated"`: all sines, then all cosines (Marian).
+        layout: order of the channels. `"interleaved"` alternates sines and cosines (Vaswani et al.,
+            KerasHub). `"concatenated"` puts all sines before all cosines (Marian).
 
-    Call arguments: `x (B, L, D)` with an even D; `position_ids (B, L)` or `(1, L)` int, by default
-    0 to L - 1. Cached decoding passes the position of its one token.
+    Call arguments:
+        x: `(B, L, D)` with an even D.
+        position_ids: int `(B, L)` or `(1, L)`, 0 to L - 1 by default. In cached decoding, the value
+            is the position of the current token.
+
+    The output has shape `(B, L, D)`.
 
     References: Vaswani et al. 2017, section 3.5.
     """
@@ -30,13 +35,13 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
     def build(self, input_shape):
         if input_shape[-1] % 2:
             raise ValueError(
-                f"hidden_dim={input_shape[-1]} is odd: give an even one for sinusoidal positions"
+                f"hidden_dim={input_shape[-1]} is odd: give an even width for sinusoidal positions"
             )
 
     def call(self, x, position_ids=None):
         half = x.shape[-1] // 2
         frequencies = 10_000.0 ** (-np.arange(half, dtype="float64") / half)
-        # Angles in float32 under any policy: bfloat16 cannot tell position 256 from 257.
+        # Angles are float32 under any dtype policy, because bfloat16 rounds position 257 to 256.
         if position_ids is None:
             position_ids = ops.arange(ops.shape(x)[1], dtype="int32")  # (L,)
         positions = ops.cast(position_ids, "float32")[..., None]
@@ -52,13 +57,17 @@ class SinusoidalPositions(Recording, keras.layers.Layer):
 
 
 class LearnedPositions(Recording, keras.layers.Layer):
-    """Adds a trained vector to x for each position, up to `max_length` positions.
+    """Adds a trained vector for each position to x.
 
     Args:
-        max_length: the number of positions; longer inputs raise a ValueError.
+        max_length: maximum number of positions. A longer input raises a ValueError.
         initializer: initializer of the table `(max_length, D)`.
 
-    Call arguments: see `SinusoidalPositions`.
+    Call arguments:
+        x: `(B, L, D)`.
+        position_ids: int `(B, L)` or `(1, L)`, 0 to L - 1 by default.
+
+    The output has shape `(B, L, D)`.
 
     References: Devlin et al. 2018 (BERT); Gehring et al. 2017.
     """
@@ -76,7 +85,7 @@ class LearnedPositions(Recording, keras.layers.Layer):
             if isinstance(length, int) and length > self.max_length:
                 raise ValueError(
                     f"a sequence of {length} positions is longer than max_length={self.max_length} "
-                    "of the learned positions: shorten it or raise max_length"
+                    "of the learned positions: shorten the sequence or raise max_length"
                 )
             position_ids = ops.arange(length, dtype="int32")  # (L,)
         added = ops.take(ops.convert_to_tensor(self.table), position_ids, axis=0)
@@ -84,14 +93,19 @@ class LearnedPositions(Recording, keras.layers.Layer):
 
 
 def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -> np.ndarray:
-    """T5's buckets of the distances from -max_distance to max_distance.
+    """Computes T5's bucket index for each distance from -max_distance to max_distance.
 
-    The distance is key - query. Near distances have a bucket each: those below num_buckets / 2 in
-    causal attention, or below num_buckets / 4 on either side. Farther ones share buckets of
-    logarithmic width, and all from `max_distance` on share the last one.
+    A distance is the key position minus the query position. Each small distance has a separate
+    bucket: below num_buckets / 2 in causal attention, and below num_buckets / 4 on both sides
+    otherwise. Larger distances share buckets of logarithmic width.
+
+    Args:
+        num_buckets: number of buckets.
+        max_distance: distance from which all distances share the last bucket.
+        bidirectional: whether later keys have separate buckets.
 
     Returns:
-        Number of the bucket of each distance, `(2 max_distance + 1,)` int32.
+        Bucket indices, `(2 max_distance + 1,)` int32.
 
     References: Raffel et al. 2020 (T5), section 2.1.
     """
@@ -103,9 +117,9 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
         buckets += np.where(distances > 0, count, 0).astype("int32")
         far = np.abs(distances)
     else:
-        far = np.maximum(-distances, 0)  # a later key counts as distance 0; the mask hides it
+        far = np.maximum(-distances, 0)  # later keys get distance 0, but the mask hides later keys
     exact = count // 2
-    # In float32 like T5's own code: float64 could round to another bucket.
+    # T5's code uses float32. In float64, a distance could round to another bucket.
     ratio = np.log(np.maximum(far, 1).astype("float32") / np.float32(exact))
     scale = np.float32(np.log(max_distance / exact))
     logarithmic = exact + (ratio / scale * np.float32(count - exact)).astype("int32")
@@ -113,21 +127,28 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
 
 
 class RelativePositionBias(Recording, keras.layers.Layer):
-    """T5's relative position bias: a trained number per head and distance bucket, added to scores.
+    """T5's relative position bias: a trained number per head and distance bucket.
+
+    Attention adds the bias to its scores.
 
     Args:
-        num_heads: H.
-        num_buckets: number of buckets, see `relative_buckets`.
-        max_distance: distances from this one on share a bucket.
-        bidirectional: whether half of the buckets are for keys after the query; False for causal
-            attention, which has no such keys.
+        num_heads: number of attention heads H.
+        num_buckets: number of buckets (see `relative_buckets`).
+        max_distance: distance from which all distances share the last bucket.
+        bidirectional: whether half of the buckets are for keys after the query. Causal attention
+            has no such keys.
         initializer: initializer of the table `(num_buckets, H)`.
 
-    Call arguments, by keyword: `query_length` T and `key_length` S, ints or scalar tensors;
-    `start`, the position of the first query; by default the queries are the last T of S positions.
-    Returns `(1, H, T, S)` float32.
+    Call arguments:
+        query_length: number of queries T, an int or a scalar tensor.
+        key_length: number of keys S, an int or a scalar tensor.
+        start: position of the first query. By default, the queries are the last T of the S
+            positions.
 
-    References: Raffel et al. 2020 (T5), section 2.1; in BERT: Lei et al. 2022 (BERT-rab).
+    The output is float32 `(1, H, T, S)`.
+
+    References: Raffel et al. 2020 (T5), section 2.1; Lei et al. 2022 for the use in BERT
+    (BERT-rab).
     """
 
     def __init__(
@@ -161,8 +182,8 @@ class RelativePositionBias(Recording, keras.layers.Layer):
         distances = keys[None, :] - queries[:, None]  # (T, S)
         rows = ops.clip(distances, -self.max_distance, self.max_distance) + self.max_distance
         buckets = ops.take(self._buckets, rows, axis=0)  # (T, S)
-        # One-hot rows, because a gather's gradient would add T S rows one at a time.
+        # A one-hot product, because the gradient of a gather adds T S rows one at a time.
         one_hot = ops.one_hot(buckets, self.num_buckets, dtype="float32")  # (T, S, buckets)
         # (T, S, buckets) x (buckets, H) -> (H, T, S) -> (1, H, T, S)
-        # Not `[None]`, which tf2onnx would apply at the wrong axis after the transposition.
+        # tf2onnx would apply `[None]` at the wrong axis after the transposition.
         return ops.expand_dims(ops.einsum("tsb,bh->hts", one_hot, self.table), 0)

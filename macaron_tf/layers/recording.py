@@ -1,4 +1,4 @@
-"""`Recording`: serialization of layers by recording the arguments of their constructors."""
+"""`Recording`, a mixin that serializes Keras layers by recording their constructor arguments."""
 
 import contextlib
 import functools
@@ -14,26 +14,30 @@ from macaron_tf.variables import declare
 
 
 class Recording:
-    """Makes a Keras layer or model serializable by recording its constructor's arguments.
+    """Mixin that makes a Keras layer or model serializable by recording its constructor arguments.
 
-    Written before the Keras class, `class Pooler(Recording, keras.layers.Layer)`, it registers the
-    class with Keras and replaces a hand-written `get_config` and `from_config`. Arguments may be
-    plain values, `Settings`, and objects that Keras can serialize: initializers, activations,
-    layers. Keras itself records name, dtype policy and `trainable`. The config also records which
-    sub-layers have another `trainable` than their owner; sub-layers made by `build` start with
-    their owner's.
+    List the mixin before the Keras class: `class Pooler(Recording, keras.layers.Layer)`. The mixin
+    registers the class with Keras and replaces hand-written `get_config` and `from_config` methods.
+    Arguments may be plain values, `Settings` objects, and objects that Keras can serialize, such as
+    initializers, activations and layers. Keras itself records `name`, `trainable` and the dtype
+    policy. The config also records each sub-layer whose `trainable` differs from the `trainable` of
+    the layer that contains the sub-layer. Sub-layers created by `build` start with the `trainable`
+    of the containing layer.
 
     `super().__init__(**kwargs)` sets each named argument as an attribute of the same name, which
-    the constructor may then replace. Layers among the arguments are the exception: the constructor
-    assigns them itself where Keras should track them. For an argument named `initializer` or
-    `..._initializer`, the attribute is the initializer object, also if a name was given.
+    the constructor may replace. Arguments that are layers are not set: the constructor assigns a
+    layer where Keras should track the layer. For an argument named `initializer` or
+    `..._initializer`, the attribute is always an initializer object, even if the caller passed a
+    name.
 
-    Keras's padding masks pass through. Output shapes come from a symbolic call. Sub-layers made in
-    the constructor or in `build` get the layer's dtype policy unless they are given their own.
+    The layer passes Keras's padding masks on to the next layer. A symbolic call computes output
+    shapes. Sub-layers created in the constructor or in `build` get the dtype policy of the layer,
+    unless they have an explicit dtype.
 
     Attributes:
-        takes_ids: whether inputs are integers; if not, they have the layer's compute dtype.
-        reads: names of those settings in `models.config.READERS` that the layer has a use for.
+        takes_ids: whether the inputs are integers. Otherwise, the inputs have the layer's compute
+            dtype.
+        reads: names of the settings in `macaron_tf.models.config.READERS` that affect the layer.
     """
 
     takes_ids = False
@@ -50,7 +54,8 @@ class Recording:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        # By package, so that a user's class does not replace one of ours with the same name.
+        # The name of the top-level package is part of the registered name, so that a user's class
+        # does not replace a class of this library with the same name.
         package = cls.__module__.partition(".")[0]
         keras.saving.register_keras_serializable(package=package)(cls)
         if "__init__" in cls.__dict__:
@@ -59,7 +64,14 @@ class Recording:
             cls.build = _building(cls.build)
 
     def part(self, kind, shape, *arguments, **options) -> keras.layers.Layer:
-        """Makes a sub-layer and builds it for an input shape."""
+        """Creates a sub-layer and builds the sub-layer for an input shape.
+
+        Args:
+            kind: class of the sub-layer.
+            shape: input shape.
+            arguments: positional arguments of the class.
+            options: keyword arguments of the class.
+        """
         layer = kind(*arguments, **options)
         layer.build(shape)
         return layer
@@ -67,12 +79,18 @@ class Recording:
     def dense_part(
         self, name: str, shape, units: int, initializer=None, axes=(), parts: int = 1, **options
     ) -> Dense:
-        """Makes and builds a `Dense` sub-layer.
+        """Creates and builds a `Dense` sub-layer.
 
         Args:
-            initializer: initializer of its matrix; None: a clone of this layer's
+            name: name of the sub-layer.
+            shape: input shape.
+            units: output width.
+            initializer: initializer of the matrix. `None` means a clone of this layer's
                 `kernel_initializer`.
-            axes, parts: description of its matrix, see `WeightSpec`; the bias has the last axis.
+            axes: names of the matrix dimensions (see `WeightSpec`). The bias has the name of the
+                last dimension.
+            parts: number of fused matrices (see `WeightSpec`).
+            options: other keyword arguments of `Dense`.
         """
         initializer = initializer or self.kernel_initializer.clone()
         made = self.part(Dense, shape, units, kernel_initializer=initializer, name=name, **options)
@@ -81,14 +99,25 @@ class Recording:
         return made
 
     def add_weight(self, *args, axes=(), parts: int = 1, decays: bool | None = None, **options):
-        """Keras's `add_weight`; the other arguments describe the weight, see `declare`."""
+        """Adds a weight as in Keras and attaches a `WeightSpec` to the weight.
+
+        Args:
+            args: positional arguments of Keras's `add_weight`.
+            axes: names of the dimensions (see `WeightSpec`).
+            parts: number of fused matrices (see `WeightSpec`).
+            decays: whether weight decay applies. `None` means the default of `spec_of`.
+            options: keyword arguments of Keras's `add_weight`.
+        """
         return declare(super().add_weight(*args, **options), axes, parts, decays)
 
     def compute_output_shape(self, *shapes, **named_shapes):
-        """Builds the layer and returns the shapes of its outputs.
+        """Builds the layer and returns the output shapes.
 
-        Inputs are shapes or nested structures of shapes. Further inputs are given by keyword, their
-        name followed by `_shape`.
+        Args:
+            shapes: shapes of the positional inputs. A shape may also be a nested structure of
+                shapes.
+            named_shapes: shapes of the keyword inputs, such as `memory_shape` for the input
+                `memory`.
         """
 
         def tensors(shapes):
@@ -100,7 +129,8 @@ class Recording:
         return keras.tree.map_structure(lambda output: output.shape, outputs)
 
     def compute_output_spec(self, *args, **kwargs):
-        # Keras's own would call compute_output_shape, which does not know the dtypes.
+        # Keras's default calls `compute_output_shape`, which does not know the dtypes of the
+        # inputs.
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
     def get_config(self) -> dict[str, Any]:
@@ -119,7 +149,7 @@ class Recording:
 
     @classmethod
     def from_config(cls, config: dict[str, Any]):
-        # Keras deserializes a dtype policy itself.
+        # Keras's constructor deserializes a dtype policy.
         values = {
             name: value if name == "dtype" else _deserialized(value)
             for name, value in config.items()
@@ -134,12 +164,15 @@ _KERAS_OWN = ("name", "dtype", "trainable", "autocast")
 
 
 def _recording(init):
-    """Wraps a constructor to record its arguments; those of the outermost class are the config."""
+    """Wraps a constructor to record its arguments for `get_config`.
+
+    If constructors call each other, the config contains the arguments of the outermost constructor.
+    """
     signature = inspect.signature(init)
     kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         raise TypeError(
-            f"{init.__qualname__} takes *args, which cannot be recorded: give each argument a name"
+            f"{init.__qualname__} takes *args, which cannot be serialized: name each argument"
         )
 
     @functools.wraps(init)
@@ -148,7 +181,7 @@ def _recording(init):
         bound.apply_defaults()
         named = {k: v for k, v in list(bound.arguments.items())[1:] if k not in _KERAS_OWN}
         more = named.pop(kinds.get(inspect.Parameter.VAR_KEYWORD), {})
-        noted = vars(self)  # Keras forbids attributes before its own constructor
+        noted = vars(self)  # Keras forbids `setattr` before its own constructor
         outermost = "_arguments" not in noted
         own = {k: v for k, v in more.items() if k not in _KERAS_OWN}
         noted.setdefault("_arguments", {**named, **own})
@@ -168,7 +201,7 @@ def _recording(init):
 def _building(build):
     @functools.wraps(build)
     def built(self, *args, **kwargs):
-        if self.built:  # as a Keras model of built layers
+        if self.built:  # a Keras model whose layers are built counts as built
             return
         before = len(self._flatten_layers(recursive=False)) - 1
         with _default_policy(self.dtype_policy):
@@ -180,10 +213,11 @@ def _building(build):
 
 
 def _freeze_new(layer, before: int = 0) -> None:
-    """Freezes the new sub-layers of a frozen layer, which Keras would leave trainable.
+    """Freezes the new sub-layers of a frozen layer, because Keras leaves new sub-layers trainable.
 
     Args:
-        before: the number of sub-layers that already existed.
+        layer: the layer.
+        before: number of sub-layers that existed before.
     """
     if not layer.trainable:
         for part in layer._flatten_layers(include_self=False, recursive=False)[before:]:
@@ -191,9 +225,10 @@ def _freeze_new(layer, before: int = 0) -> None:
 
 
 def _parts(layer, place: str = "") -> Iterator[tuple[str, keras.layers.Layer, keras.layers.Layer]]:
-    """Yields place, sub-layer and owner of all sub-layers, owners first.
+    """Yields a path, a sub-layer and its parent for all sub-layers at all levels.
 
-    A place such as `"2/0"` has the index of a layer among its owner's sub-layers at each level.
+    A path such as `"2/0"` contains the index of a sub-layer within its parent at each level. A
+    parent comes before its sub-layers.
     """
     for number, part in enumerate(layer._flatten_layers(include_self=False, recursive=False)):
         yield f"{place}{number}", part, layer
@@ -201,22 +236,29 @@ def _parts(layer, place: str = "") -> Iterator[tuple[str, keras.layers.Layer, ke
 
 
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
-    """`trainable` of those sub-layers that differ from their owner, by place (see `_parts`)."""
+    """Returns `trainable` of each sub-layer whose value differs from the parent's value.
+
+    The result is a dict from the sub-layer's path (see `_parts`) to the value.
+    """
     own = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**own, **vars(layer).get("_waiting", {})}
 
 
 def set_part_flags(layer: keras.layers.Layer, flags: Mapping[str, bool]) -> None:
-    """Sets `part_flags` on the sub-layers that exist; the others get theirs after `build`."""
+    """Sets `trainable` of sub-layers to the values that `part_flags` returned.
+
+    Sub-layers that do not exist yet receive the value when `build` creates them.
+    """
     parts = {place: part for place, part, _ in _parts(layer)} if flags else {}
-    for place in sorted(flags.keys() & parts.keys()):  # owners first: Keras sets sub-layers
+    # Parents come first, because Keras also sets `trainable` on all sub-layers of a layer.
+    for place in sorted(flags.keys() & parts.keys()):
         parts[place].trainable = flags[place]
     vars(layer)["_waiting"] = {n: flag for n, flag in flags.items() if n not in parts}
 
 
 @contextlib.contextmanager
 def _default_policy(policy) -> Iterator[None]:
-    """Sets Keras's default dtype policy within the context; None leaves it unchanged."""
+    """Sets Keras's default dtype policy within this context. `None` leaves the policy unchanged."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(keras.dtype_policies.get(policy))
     try:

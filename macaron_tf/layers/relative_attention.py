@@ -1,4 +1,4 @@
-"""Transformer-XL's relative attention, with a memory of earlier segments."""
+"""Transformer-XL's relative attention with a memory of earlier segments."""
 
 from typing import Any, NamedTuple
 
@@ -17,41 +17,45 @@ from macaron_tf.layers.mixer import Context
 
 
 class Segment(NamedTuple):
-    """Memory of the M positions before a segment; no gradient flows through it."""
+    """Memory of the M positions before a segment, without gradient."""
 
-    hidden: Any  # (B, M, D), the layer's inputs at these positions
-    seen: Any  # (B, M) boolean, False before the beginning of the text
+    hidden: Any  # (B, M, D), inputs of the layer at the M positions
+    seen: Any  # (B, M) boolean, False before the start of the text
 
 
 class Window(NamedTuple):
-    """Decoding state: the last M tokens of K hypotheses."""
+    """Decoding state: keys and values of the last M tokens for K hypotheses."""
 
     key: Any  # (B, K, H, M, d)
     value: Any
-    seen: Any  # (B, K, M) boolean, False before the beginning of the text
+    seen: Any  # (B, K, M) boolean, False before the start of the text
 
 
 class Keys(NamedTuple):
-    """Keys and values at S = M + T positions, M of them before x."""
+    """Keys and values at S = M + T positions: M positions in the memory and T positions of x."""
 
     key: Any  # (B, H, S, d)
     value: Any
-    distance: Any  # (H, C, d) or (B, H, C, d), a vector for each distance, from S downwards
+    distance: Any  # (H, C, d) or (B, H, C, d), one vector per distance in descending order from S
     segment_ids: Any  # (B, S) int or None
     mask: Any  # True = attend, broadcasting to (B, H, T, S), or None
 
 
 def sinusoids(distances, width: int, clamp_length: int | None = None):
-    """Encodes distances query - key by all sines, then all cosines: `(C,)` int to `(C, width)`.
+    """Encodes distances by all sines, then all cosines: `(C,)` int to `(C, width)` float32.
 
-    The result is float32. Distances beyond `clamp_length` are clipped to it, on both sides.
+    Args:
+        distances: query positions minus key positions.
+        width: width of the encoding.
+        clamp_length: maximum absolute distance, to which larger distances are clipped. `None` means
+            no limit.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.3; Vaswani et al. 2017, section 3.5.
     """
     if clamp_length is not None:
         distances = ops.clip(distances, -clamp_length, clamp_length)
     frequencies = 10_000.0 ** (-np.arange(0, width, 2, dtype="float64") / width)
-    # In float32 under any policy: bfloat16 cannot tell distance 256 from 257.
+    # Angles are float32 under any dtype policy, because bfloat16 rounds distance 257 to 256.
     angles = ops.cast(distances, "float32")[:, None] * frequencies.astype("float32")  # (C, D/2)
     return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=-1)[:, :width]
 
@@ -59,10 +63,10 @@ def sinusoids(distances, width: int, clamp_length: int | None = None):
 def aligned(scores, length):
     """Moves scores from distances to the keys at these distances: `(B, H, T, C) -> (B, H, T, S)`.
 
-    Column c has the distance S - c. Each head's scores are flattened, the first T are dropped, and
-    the rest is read as T rows of C - 1. New row i then starts at column T - i of old row i, which
-    has the distance of key 0. With C = S + 1 there are no distances below 0, and the scores of
-    later keys must be masked.
+    Column c of `scores` belongs to distance S - c. The function flattens the scores of each head,
+    drops the first T scores, and reads the rest as T rows of C - 1 scores. New row i then starts at
+    column T - i of old row i, which belongs to the distance of key 0. With C = S + 1, there are no
+    distances below 0, so the caller must mask the scores of later keys.
 
     References: Dai et al. 2019 (Transformer-XL), appendix B.
     """
@@ -73,29 +77,36 @@ def aligned(scores, length):
 
 
 class RelativeAttention(MultiHeadAttention):
-    """Attention with relative positions: scores depend on contents and distances (Transformer-XL).
+    """Self-attention with relative positions (Transformer-XL), optionally with a memory.
 
-    For queries q_i, keys k_j and the projected sinusoid r_(i-j) of their distance, the score is
-    `((q_i + u) k_j + (q_i + v) r_(i-j)) / sqrt(d)`: the paper's terms (a) and (c), then (b) and
-    (d). Distances are aligned with keys by a reshape (appendix B), so that shapes are static.
+    Scores depend on contents and distances. For a query q_i, a key k_j and the projected sinusoid
+    r_(i-j) of the distance, the score is `((q_i + u) k_j + (q_i + v) r_(i-j)) / sqrt(d)`. The first
+    product contains the paper's terms (a) and (c), the second product terms (b) and (d). A reshape
+    aligns distances with keys (appendix B), so that shapes are static.
 
     Args:
-        clamp_length: greatest distance, larger ones count as this one; None: no limit.
-        segments: whether scores also compare segments: `(q_i + s) e`, with one trained vector e for
-            keys of the query's own segment and one for all others (XLNet). Positions in the memory
-            are in segment 0.
+        num_heads: number of heads H.
+        head_dim: head width d. `None` means D / H.
+        clamp_length: maximum distance, to which larger distances are clipped. `None` means no
+            limit.
+        segments: whether scores also compare segments (XLNet). The added score is `(q_i + s) e`,
+            with one trained vector e for keys in the query's own segment and another trained vector
+            for keys in all other segments. Positions in the memory belong to segment 0.
         kwargs: arguments of `MultiHeadAttention` except `cross`, `window` and `num_kv_heads`. The
-            papers have no biases: `use_bias=False`.
+            papers use `use_bias=False`.
 
-    Call arguments: those of self-attention, and with `segments` also `segment_ids (B, T)` int, by
-    default 0. Returns `(B, T, D)`.
+    Call arguments:
+        x: `(B, T, D)`.
+        segment_ids: int `(B, T)`, used with `segments` and 0 by default.
 
-    The state is a `Segment` over segments, a `Window` in decoding, or, for a second pass of
-    queries, the `Keys` of the first pass (`Context.two_streams`). With a window of fixed size, each
-    token costs the same.
+    Other call arguments are the same as in `MultiHeadAttention`. The output has shape `(B, T, D)`.
 
-    References: Dai et al. 2019 (Transformer-XL), sections 3.2 and 3.3; segments and queries: Yang
-    et al. 2019 (XLNet), sections 2.3 and 2.5.
+    The state is a `Segment` between segments and a `Window` in decoding. With a window of fixed
+    size, the cost per token is constant. In XLNet's query stream, the state is the `Keys` of the
+    content stream (see `Context.two_streams`).
+
+    References: Dai et al. 2019 (Transformer-XL), sections 3.2 and 3.3; Yang et al. 2019 (XLNet),
+    sections 2.3 and 2.5, for segments and queries.
     """
 
     takes_queries = True
@@ -118,8 +129,8 @@ class RelativeAttention(MultiHeadAttention):
         super().__init__(num_heads, head_dim, **kwargs)
         if self.cross or self.window or self.num_kv_heads != num_heads:
             raise ValueError(
-                "relative attention takes no cross, window or num_kv_heads: set cross=False, "
-                "window=0 and num_kv_heads=None"
+                "relative attention does not support cross, window or num_kv_heads: set "
+                "cross=False, window=0 and num_kv_heads=None"
             )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
@@ -127,8 +138,8 @@ class RelativeAttention(MultiHeadAttention):
         self._biases = None
 
     def share_biases(self, other: "RelativeAttention") -> None:
-        """Uses u and v of another layer, which must be built first, instead of its own."""
-        # In a function, so that Keras does not track the other layer as a sub-layer.
+        """Uses the vectors u and v of another layer, which must be built first."""
+        # A function holds the other layer, so that Keras does not track that layer as a sub-layer.
         self._biases = lambda: (other.content_bias, other.distance_bias)
 
     def build_projections(self, x_shape, memory_shape, width):
@@ -146,18 +157,18 @@ class RelativeAttention(MultiHeadAttention):
             self.segment_vectors = self._vectors("segment_vectors", 2)
 
     def _vectors(self, name: str, *rows: int) -> keras.Variable:
-        """Adds a weight of one vector per head, `(H, 1, d)`, or of several, `(H, rows, d)`."""
+        """Adds a weight `(H, 1, d)`, or `(H, rows, d)` for several vectors per head."""
         return self.add_weight(
             name=name,
             shape=(self.num_heads, *(rows or (1,)), self._head_dim),
             initializer=self.kernel_initializer.clone(),
-            decays=bool(rows),  # a single vector is a bias of the queries
+            decays=bool(rows),  # a single vector per head is a bias of the queries
         )
 
     def mix(self, x, context: Context, state=None):
         if isinstance(state, Window):
             return self._with_window(x, context, state)
-        if isinstance(state, Keys):  # x is the second stream, whose queries have no keys
+        if isinstance(state, Keys):  # x is XLNet's query stream, which has no keys
             return self._attend_keys(x, state, context), None
         keys = self._keys(x, context, state)
         y = self._attend_keys(x, keys, context)
@@ -170,7 +181,7 @@ class RelativeAttention(MultiHeadAttention):
         return Segment(hidden, ops.zeros((batch_size, length), "bool"))
 
     def _next_segment(self, x, context: Context, past: Segment) -> Segment:
-        """The memory after x: the last M positions of the past and x."""
+        """Computes the memory after x: the last M positions of the old memory and x together."""
         length = ops.shape(x)[1]
         real = ops.ones(ops.shape(x)[:2], "bool") if context.mask is None else context.mask
         # (B, M + T, D) -> (B, M, D)
@@ -179,7 +190,7 @@ class RelativeAttention(MultiHeadAttention):
         return Segment(ops.stop_gradient(hidden), seen)
 
     def _keys(self, x, context: Context, past: Segment | None = None) -> Keys:
-        """Keys and values of the past and of `x (B, T, D)`."""
+        """Computes keys and values of the memory and of `x (B, T, D)`."""
         length = ops.shape(x)[1]
         held = 0 if past is None else past.hidden.shape[1]
         mask, segment_ids = broadcast_mask(context.mask), context.segment_ids
@@ -196,12 +207,12 @@ class RelativeAttention(MultiHeadAttention):
         return Keys(key, value, distance, segment_ids, mask)
 
     def _distance_keys(self, held, length, backward=None):
-        """Projected vectors of the distances from T queries to S = M + T keys: `(H, C, d)`.
+        """Projects the sinusoids of all distances from T queries to S = M + T keys: `(H, C, d)`.
 
-        With `backward (B,)` they are `(B, H, C, d)`: rows that are read backward have distances of
-        the opposite sign.
+        With `backward (B,)`, the output is `(B, H, C, d)`. In rows that are read backward, the
+        distances have the opposite sign.
 
-        References: Yang et al. 2019 (XLNet), its released code, `bi_data`.
+        References: Yang et al. 2019 (XLNet), released code, `bi_data`.
         """
         last = 0 if self.causal else 1 - length
         distances = ops.arange(held + length, last - 1, -1, dtype="int32")  # (C,)
@@ -219,7 +230,10 @@ class RelativeAttention(MultiHeadAttention):
         return ops.transpose(distance, (1, 0, 2))
 
     def _attend_keys(self, x, keys: Keys, context: Context):
-        """Attends from queries at x to keys; the last T keys are at x too: `(B, T, D)`."""
+        """Attends from queries at x to keys: `(B, T, D)`.
+
+        The last T keys are at the positions of x.
+        """
         positions = context.query_positions
         length = ops.shape(x)[1] if positions is None else ops.shape(positions)[2]
         total = ops.shape(keys.key)[2]
@@ -246,7 +260,13 @@ class RelativeAttention(MultiHeadAttention):
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """Returns an empty window: of fixed size for the last M tokens, or growing from size 0."""
+        """Returns an empty window. The window has a fixed size of M tokens, or grows from size 0.
+
+        Args:
+            batch_size: batch size B.
+            beams: number of hypotheses K.
+            room: number of tokens M in a window of fixed size. `None` means that the window grows.
+        """
         if self.segments:
             raise ValueError("cached decoding is not supported with segments: set segments=False")
         size = room or 0
@@ -257,7 +277,10 @@ class RelativeAttention(MultiHeadAttention):
         )
 
     def _with_window(self, x, context: Context, window: Window):
-        """Attends from the next tokens to the window; one of fixed size drops its oldest tokens."""
+        """Attends from the next tokens to the window, and returns the output and the new window.
+
+        A window of fixed size drops its oldest tokens.
+        """
         if len(x.shape) == 3:
             return self._prefill(x, context, window)
         beams = window.key.shape[1]
@@ -272,8 +295,8 @@ class RelativeAttention(MultiHeadAttention):
         seen = ops.concatenate([window.seen, ops.ones_like(query[:, :, 0, :, 0], "bool")], axis=2)
         distances = ops.arange(ops.shape(key)[3] - 1, -1, -1, dtype="int32")
         width = self.distance.kernel.shape[0]
-        # Projects the one query to the sinusoids' space instead of all M + 1 distances.
-        # (D, H d) -> (D, H, d) -> (H, d, D)
+        # The single query is projected to the space of the sinusoids. This avoids projecting all
+        # distances.
         kernel = self.distance.matrix(query.dtype)
         kernel = ops.reshape(kernel, (width, self.num_heads, self._head_dim))
         back = ops.add(query, ops.cast(self.distance_bias, query.dtype))
@@ -294,7 +317,7 @@ class RelativeAttention(MultiHeadAttention):
         return self.output_projection(y), window
 
     def _prefill(self, x, context: Context, window: Window):
-        """Attends from the next L tokens of every hypothesis at once, `x (B K, L, D)`."""
+        """Attends from the next L tokens of all hypotheses at once, `x (B K, L, D)`."""
         # (B, K, ...) -> (B K, ...)
         past = Window(*(ops.reshape(part, (-1, *ops.shape(part)[2:])) for part in window))
         new_key, new_value = self._split_heads(self.key_value(x), 2)  # (B K, H, L, d)
@@ -304,7 +327,7 @@ class RelativeAttention(MultiHeadAttention):
         held, length = ops.shape(past.seen)[1], ops.shape(x)[1]
         mask = broadcast_mask(seen)
         if context.index is not None:
-            # Each token sees only the M before it: token i sees keys from i on.
+            # Each token sees only the M tokens before itself: token i sees keys from i on.
             first = ops.arange(length, dtype="int32")[:, None]  # (L, 1)
             within = ops.arange(held + length, dtype="int32") >= first  # (L, M + L)
             mask = ops.logical_and(mask, within)
@@ -314,12 +337,12 @@ class RelativeAttention(MultiHeadAttention):
             beams, kept = window.key.shape[1], (key, value, seen)
             return y, Window(*(ops.reshape(p, (-1, beams, *ops.shape(p)[1:])) for p in kept))
         kept = (key[:, :, length:], value[:, :, length:], seen[:, length:])
-        # With the window's static shape, which a loop requires: (B K, ...) -> (B, K, ...)
+        # A loop requires the static shape of the window: (B K, ...) -> (B, K, ...)
         pairs = zip(kept, window, strict=True)
         return y, Window(*(ops.reshape(part, ops.shape(old)) for part, old in pairs))
 
     def _product(self, query, bias, key):
-        """`(query + bias) key^T / sqrt(d)` in float32: `(..., T, d) x (..., S, d)`."""
+        """Computes `(query + bias) key^T / sqrt(d)` in float32: `(..., T, d) x (..., S, d)`."""
         query = ops.add(query, ops.cast(bias, query.dtype))
         if self.scaled:
             query = ops.multiply(query, ops.cast(self._head_dim**-0.5, query.dtype))
@@ -335,7 +358,7 @@ class RelativeAttention(MultiHeadAttention):
 
 
 def _widened(mask, held):
-    """Puts `held` visible positions before those of a mask: `(..., T)` to `(..., held + T)`."""
+    """Prepends `held` visible positions to a mask: `(..., T)` to `(..., held + T)`."""
     if mask is None or (isinstance(held, int) and not held):
         return mask
     before = ops.ones((*ops.shape(mask)[:-1], held), "bool")

@@ -1,4 +1,4 @@
-"""Residual connections around sub-layers, with norm, dropout, step size and ODE solver."""
+"""Residual connections with norm, dropout, step size and ODE solver."""
 
 import keras
 from keras import ops
@@ -10,32 +10,38 @@ from macaron_tf.layers.scheme import SOLVERS
 
 
 class Residual(Recording, keras.layers.Layer):
-    """A residual connection, seen as an ODE step through a sub-layer f.
+    """Residual connection around a sub-layer f, computed as one step of an ODE solver.
 
-    Euler's step is `x + step_size * f(x)`. With pre-norm it is
-    `x + step_size * Dropout(sublayer(LayerNorm(x)))`, with post-norm
-    `LayerNorm(x + step_size * Dropout(sublayer(x)))`. Dropout comes before the step size, as in
-    Macaron Net's released code. Other solvers evaluate f, which includes pre-norm and dropout, at
-    several points; post-norm normalizes only the end of the step.
+    Euler's step is `x + step_size * f(x)`. With pre-norm, the output is `x + step_size *
+    Dropout(sublayer(LayerNorm(x)))`. With post-norm, the output is `LayerNorm(x + step_size *
+    Dropout(sublayer(x)))`. Dropout precedes the step size, as in Macaron Net's released code. Other
+    solvers evaluate f, including pre-norm and dropout, at several points. Post-norm normalizes only
+    the end of the step.
 
-    Parallel branches start from the same x and end with the first branch's norm. With post-norm:
-    `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))`.
+    Parallel branches start from the same x and share the norm of the first branch. With post-norm,
+    the output of two branches is `LayerNorm(x + h_1 f_1(x) + h_2 f_2(x))`.
 
     Args:
         sublayer: layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
-        step_size: step of the ODE solver; 1 in a Transformer, 1/2 for Macaron's feed-forwards.
+        step_size: step size of the ODE solver, 1 in a Transformer and 1/2 for Macaron's
+            feed-forwards.
         dropout: dropout rate of the sub-layer's output.
-        norm: `"pre"`, `"post"`, or `"none"` if x is already normalized.
-        epsilon, affine, norm_type: options of the norm, see `normalization`.
-        solver: name in `macaron_tf.layers.scheme.SOLVERS`.
-        layer_norm: norm shared with a parallel branch, or with another step through the sub-layer;
-            None: it makes its own.
+        norm: `"pre"`, `"post"` or `"none"`. `"none"` is for an x that is already normalized.
+        epsilon: number added to the variance in the norm.
+        affine: whether the norm has a scale and an offset.
+        norm_type: type of the norm (see `normalization`).
+        solver: name of the ODE solver, a key of `macaron_tf.layers.scheme.SOLVERS`.
+        layer_norm: norm shared with a parallel branch or with another step through the same
+            sub-layer. `None` means that the layer creates a norm.
 
-    Call arguments: `x (B, L, D)`, and by keyword those of the sub-layer, such as `memory` and
-    `attention_mask`. Returns `(B, L, D)`.
+    Call arguments:
+        x: `(B, L, D)`.
+        kwargs: call arguments of the sub-layer, such as `memory` and `attention_mask`.
+
+    The output has shape `(B, L, D)`.
 
     References: Lu et al. 2019, "Understanding and Improving Transformer From a Multi-Particle
-    Dynamic System Point of View", eq. 17-19; pre- and post-norm: Xiong et al. 2020.
+    Dynamic System Point of View", eq. 17-19; Xiong et al. 2020 for pre-norm and post-norm.
     """
 
     def __init__(
@@ -74,29 +80,37 @@ class Residual(Recording, keras.layers.Layer):
 
     @property
     def evaluations(self) -> int:
-        """How often a step evaluates the sub-layer."""
+        """Number of sub-layer evaluations per step."""
         return len(SOLVERS[self.solver])
 
     def solve(self, x, sublayer, training=None):
-        """Moves `x (B, L, D)` by one step. The function `sublayer` runs once per evaluation."""
+        """Moves `x (B, L, D)` by one step of the ODE solver.
+
+        Args:
+            x: start of the step.
+            sublayer: function that applies the sub-layer. The solver calls the function once per
+                evaluation.
+            training: whether the layer trains.
+        """
         return self.end(self.move(x, x, self.start(x, training), sublayer, training), training)
 
     def start(self, x, training=None):
-        """The input of the sub-layer at x."""
+        """Returns the input of the sub-layer: `LayerNorm(x)` with pre-norm, and x otherwise."""
         return self.layer_norm(x, training=training) if self.norm == "pre" else x
 
     def end(self, x, training=None):
-        """The output of a step that ended at x."""
+        """Returns the output of a step: `LayerNorm(x)` with post-norm, and x otherwise."""
         return self.layer_norm(x, training=training) if self.norm == "post" else x
 
     def move(self, moved, x, y, sublayer, training=None):
-        """Adds a step from x to `moved`, which other branches may have moved already.
+        """Adds a step from x to `moved`.
 
         Args:
-            moved: `(B, L, D)`, x plus the steps of earlier branches.
-            x: `(B, L, D)`, where the step starts.
-            y: input of the sub-layer at x, see `start`.
-            sublayer: function of y, called once per evaluation.
+            moved: `(B, L, D)`, x plus the steps of earlier parallel branches.
+            x: `(B, L, D)`, the start of the step.
+            y: input of the sub-layer at x, from `start`.
+            sublayer: function of y. The solver calls the function once per evaluation.
+            training: whether the layer trains.
         """
         *inner, last = SOLVERS[self.solver]
         slopes = []
@@ -107,12 +121,13 @@ class Residual(Recording, keras.layers.Layer):
         return self._moved(moved, slopes, last)
 
     def _moved(self, x, slopes, weights):
-        """x plus the weighted sum of the slopes."""
+        """Adds the weighted sum of the slopes to x."""
         for slope, weight in zip(slopes, weights, strict=True):
             step = self.step_size * weight
             if step == 0.0:
                 continue
             if step != 1.0:
                 slope = ops.multiply(slope, step)
-            x = ops.cast(x, slope.dtype) + slope  # see `_weighted` on `ops.add`
+            # `MultiHeadAttention._weighted` explains why this is not `ops.add`.
+            x = ops.cast(x, slope.dtype) + slope
         return x

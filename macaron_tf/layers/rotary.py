@@ -1,4 +1,4 @@
-"""Rotary position embeddings (RoPE): attention that rotates queries and keys by position."""
+"""Attention with rotary position embeddings (RoPE)."""
 
 from collections.abc import Sequence
 
@@ -10,22 +10,25 @@ from macaron_tf.layers.attention import MultiHeadAttention
 
 
 class RotaryAttention(MultiHeadAttention):
-    """Self-attention with rotary positions (RoPE): scores depend on contents and distances.
+    """Self-attention with rotary position embeddings (RoPE), which rotate queries and keys.
 
-    Channels i and i + d/2 of a head are rotated as a pair by the angle
-    `position * base^(-2 i / d)`, in queries and keys, so that their product depends on the
-    difference of positions only. Caches hold rotated keys. The pairs are those of Hugging Face; the
-    paper pairs neighbours.
+    The layer rotates each pair of channels i and i + d/2 in a head by the angle `position *
+    base^(-2 i / d)`. The product of a query and a key then depends only on their contents and on
+    the difference of their positions. Caches contain rotated keys. The pairs are the same as in
+    Hugging Face's code, whereas the paper pairs neighbouring channels.
 
     Args:
-        rotary_base: the base; a larger one rotates more slowly, for longer texts.
-        rotary_dim: number of channels that are rotated, the first ones, which replaces d in the
-            formula; None: all.
-        rotary_scaling: see `frequencies`.
+        num_heads: number of heads H.
+        head_dim: head width d. `None` means D / H.
+        rotary_base: base of the angles. A larger base rotates more slowly, which suits longer
+            texts.
+        rotary_dim: number of rotated channels, counted from the first channel. This number replaces
+            d in the formula. `None` means all channels.
+        rotary_scaling: scaling of the frequencies (see `frequencies`).
         kwargs: arguments of `MultiHeadAttention` except `cross`.
 
-    References: Su et al. 2021, "RoFormer", section 3.2; its layout: Touvron et al. 2023, "LLaMA",
-    as released by Hugging Face; a part of the channels: Black et al. 2022, "GPT-NeoX-20B".
+    References: Su et al. 2021, "RoFormer", section 3.2; Touvron et al. 2023, "LLaMA", as released
+    by Hugging Face, for the channel pairs; Black et al. 2022, "GPT-NeoX-20B", for `rotary_dim`.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class RotaryAttention(MultiHeadAttention):
     def build_projections(self, x_shape, memory_shape, width):
         turning = self.rotary_dim or self._head_dim
         name = "rotary_dim" if self.rotary_dim else "head_dim"
-        check_divisible(name, turning, "pairs of channels", 2)
+        check_divisible(name, turning, "channels_per_pair", 2)
         if turning > self._head_dim:
             raise ValueError(
                 f"rotary_dim={turning} is more than head_dim={self._head_dim}: lower rotary_dim"
@@ -58,7 +61,7 @@ class RotaryAttention(MultiHeadAttention):
         super().build_projections(x_shape, memory_shape, width)
 
     def rotate(self, query, key, positions):
-        # Angles in float32 under any policy: bfloat16 cannot tell position 256 from 257.
+        # Angles are float32 under any dtype policy, because bfloat16 rounds position 257 to 256.
         positions = ops.cast(positions, "float32")[..., None]
         angles = positions * self._frequencies.astype("float32")  # (..., T, r/2)
         cosine, sine = (ops.cast(f(angles), query.dtype) for f in (ops.cos, ops.sin))
@@ -74,17 +77,18 @@ class RotaryAttention(MultiHeadAttention):
 
 
 def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndarray:
-    """Radians per position by which each channel pair is rotated, `(dim / 2,)` float64.
+    """Computes the rotation of each channel pair in radians per position, `(dim / 2,)` float64.
 
     Args:
         dim: number of rotated channels.
-        base: see `RotaryAttention`.
-        scaling: () changes no frequency; (factor,) divides all of them; (factor, low, high, length)
-            divides those with less than `low` turns in `length` positions, leaves those with `high`
-            turns or more, and interpolates in between.
+        base: base of the angles (see `RotaryAttention`).
+        scaling: `()`, `(factor,)` or `(factor, low, high, length)`. `()` changes no frequency.
+            `(factor,)` divides all frequencies by `factor`. With four numbers, frequencies with
+            fewer than `low` turns in `length` positions are divided by `factor`, frequencies with
+            at least `high` turns are unchanged, and frequencies in between are interpolated.
 
     References: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
-    Interpolation"; Dubey et al. 2024, "The Llama 3 Herd of Models", its released code.
+    Interpolation"; Dubey et al. 2024, "The Llama 3 Herd of Models", released code.
     """
     found = base ** (-2.0 * np.arange(dim // 2, dtype="float64") / dim)
     if not scaling:
@@ -98,7 +102,7 @@ def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndar
 
 
 def check_scaling(scaling: Sequence[float]) -> None:
-    """Raises a ValueError for a scaling that `frequencies` does not take."""
+    """Raises a ValueError if `scaling` is not valid for `frequencies`."""
     if len(scaling) not in (0, 1, 4) or (len(scaling) == 4 and scaling[2] <= scaling[1]):
         raise ValueError(
             f"rotary_scaling={tuple(scaling)} is not valid: give (factor,), or (factor, low, high, "

@@ -1,35 +1,36 @@
-"""Splitting schemes of layers: which operators, in which order, with which step sizes.
+"""Splitting schemes of Transformer layers: the sub-layers in order, with their step sizes.
 
-A Transformer layer is Lie-Trotter splitting: a full step of the token mixer (attention), then one
-of the channel mixer (feed-forward). A Macaron layer is Strang-Marchuk splitting: half a step of
-channels, a full step of tokens, half a step of channels. A new block is a new scheme, or another
-operator for tokens or channels.
+A residual layer is one step of an ODE solver. A Transformer layer is Lie-Trotter splitting: a full
+step of the token mixer (attention), then a full step of the channel mixer (feed-forward). A Macaron
+layer is Strang-Marchuk splitting: half a step of channels, a full step of tokens, and half a step
+of channels. To define a new block, write a new scheme or replace an operator.
 
-In settings a scheme is a text that lists the operators in order:
+In settings, a scheme is a string that lists the operators in order:
 
-    tokens, channels                        Lie-Trotter: a Transformer's
-    channels/2, tokens, channels/2          Strang-Marchuk: Macaron's, half steps of half the width
-    channels/2 width 1, tokens, channels/2 width 1      half steps of the full width
+    tokens, channels                        Lie-Trotter splitting: the Transformer
+    channels/2, tokens, channels/2          Strang-Marchuk: Macaron, half steps at half the width
+    channels/2 width 1, tokens, channels/2 width 1      half steps at full width
     2 x (tokens/2, channels/2)              each operator twice, half a step each time
-    channels/2 width 1, tokens, channels/2 again        Strang's splitting of two operators
-    channels/2 by heun, tokens by heun, channels/2 by heun      sub-steps of second order
+    channels/2 width 1, tokens, channels/2 again        Strang splitting with two operators
+    channels/2 by heun, tokens by heun, channels/2 by heun      second-order sub-steps
     channels/2 with relu, tokens, channels/2 with gelu      another activation in each half
-    tokens & channels                       parallel branches: GPT-J's and PaLM's
+    tokens & channels                       parallel branches: GPT-J and PaLM
 
-`/N` after an operator means a step of size 1/N, and for channels also 1/N of the width. `step S`
-and `width W`, written after it, set only one of the two, to a fraction or a decimal number.
+`/N` after an operator sets the step size to 1/N. For channels, `/N` also sets the width to 1/N of
+`feed_forward_dim`. `step S` and `width W` after an operator set only the step size or only the
+width. S and W are fractions or decimal numbers.
 
-Each operator has its own weights. With `again` it uses the weights of its previous mention, as in
-the splitting of two operators. `with ACTIVATION` replaces the setting `activation` in that
-feed-forward. `by SOLVER` names the ODE solver of the step, a key of `SOLVERS`; the default is
-Euler's.
+Each operator has its own weights. With `again`, an operator reuses the weights of its previous
+occurrence in the scheme. `with ACTIVATION` replaces the setting `activation` in one feed-forward.
+`by SOLVER` names the ODE solver of the step, a key of `SOLVERS`. The default solver is `euler`.
 
-A decoder attends its memory right after tokens, with the same step size, or where the scheme has
-`memory`; blocks without cross-attention ignore `memory`.
+In a decoder, cross-attention to the encoder's output follows each `tokens` with the same step size,
+unless the scheme places cross-attention by `memory`. Blocks without cross-attention ignore
+`memory`.
 
-`&` joins parallel branches (additive splitting): all of them start from the same x, and their
-steps are added. They share the norm of the first branch; a branch with `again` that reuses earlier
-weights has the norm of those. In a decoder, attention to the memory is one more branch.
+`&` joins parallel branches (additive splitting). All branches start from the same x, and the layer
+adds their steps. The branches share the norm of the first branch. A branch with `again` reuses the
+norm together with the weights. In a decoder, cross-attention is one more branch.
 """
 
 import functools
@@ -43,9 +44,9 @@ from macaron_tf.layers.dense import activation
 
 OPERATORS = ("tokens", "memory", "channels")
 
-# Explicit Runge-Kutta methods for x' = f(x), with one row per evaluation of f. Each row has the
-# weights of the slopes found so far, which give the point of the next evaluation; those in the
-# last row give the end of the step.
+# Explicit Runge-Kutta methods for x' = f(x), with one row per evaluation of f. A row holds the
+# weights of the slopes found so far. The weights in the last row give the end of the step, and the
+# weights in every other row give the point of the next evaluation.
 SOLVERS: dict[str, tuple[tuple[float, ...], ...]] = {
     "euler": ((1.0,),),
     "midpoint": ((1 / 2,), (0.0, 1.0)),
@@ -56,19 +57,22 @@ SOLVERS: dict[str, tuple[tuple[float, ...], ...]] = {
 
 @dataclass(frozen=True)
 class Mix:
-    """One operator of a scheme.
+    """One operator of a splitting scheme.
 
     Attributes:
-        operator: `"tokens"` (attention; diffusion), `"channels"` (feed-forward; convection), or
-            `"memory"` (a decoder's attention to the encoder's output).
-        step_size: size of the step, not 0; schemes of high order also have negative ones.
-        width: fraction of `feed_forward_dim` that a channel mixer gets; 1 for other operators.
-        solver: solver of the step, a key of `SOLVERS`. All evaluations use the same weights:
-            `"midpoint"` and `"heun"` have two, `"rk4"` four.
-        again: whether to use the weights of the operator's previous mention, with their width and
-            activation.
-        activation: activation of the feed-forward's inner channels; None: the block's setting.
-        beside: whether this is a parallel branch that starts where the previous operator starts.
+        operator: `"tokens"` (attention, the diffusion term of the ODE), `"channels"` (feed-forward,
+            the convection term), or `"memory"` (a decoder's cross-attention).
+        step_size: size of the step, which must not be 0. High-order schemes have negative step
+            sizes too.
+        width: fraction of `feed_forward_dim` for a channel mixer. Other operators require 1.
+        solver: ODE solver of the step, a key of `SOLVERS`. All evaluations in a step use the same
+            weights. `"midpoint"` and `"heun"` evaluate the operator twice, and `"rk4"` four times.
+        again: whether to reuse the weights, width and activation of the operator's previous
+            occurrence.
+        activation: activation of the feed-forward's inner channels. `None` means the block's
+            setting.
+        beside: whether the operator is a parallel branch, which starts from the same x as the
+            previous operator.
     """
 
     operator: str
@@ -84,14 +88,14 @@ class Mix:
         check_choice("solver", self.solver, tuple(SOLVERS))
         if self.step_size == 0:
             raise ValueError(
-                f"{self.operator} with a step of 0 do nothing: leave {self.operator} out"
+                f"{self.operator} with a step size of 0 have no effect: leave {self.operator} out"
             )
         if self.width <= 0:
-            raise ValueError(f"{self.operator} have width {self.width}: give one above 0")
+            raise ValueError(f"{self.operator} have width {self.width}: give a width above 0")
         if self.width != 1 and self.operator != "channels":
             raise ValueError(f"{self.operator} take no width, only channels do: leave width out")
         if self.width != 1 and self.again:
-            raise ValueError("'again' uses the width of the earlier channels: leave width out")
+            raise ValueError("'again' reuses the width of the earlier channels: leave width out")
         if self.activation is not None:
             if self.operator != "channels" or self.again:
                 whose = "channels with 'again'" if self.again else self.operator
@@ -105,8 +109,8 @@ class Mix:
         return f"{self.operator} step {self.step_size}{width}{options}{' again' * self.again}"
 
 
-_LIMIT = 100  # most operators of a layer
-_SINGLE = "& joins single operators: write repeated ones out, such as 'tokens & tokens & channels'"
+_LIMIT = 100  # maximum number of operators in a layer
+_SINGLE = "& joins single operators: write each repeat out, such as 'tokens & tokens & channels'"
 _GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
 _NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
 _TERM = re.compile(
@@ -117,12 +121,13 @@ _TERM = re.compile(
 
 @functools.cache
 def parse_scheme(text: str) -> tuple[Mix, ...]:
-    """Parses the text of a scheme into its operators.
+    """Parses the string form of a scheme into operators.
 
     Raises:
-        ValueError: the text is not valid; the message is a clause without the scheme itself.
+        ValueError: the string is not valid. The message does not contain the scheme, so that the
+            caller can put the name of the setting in front.
     """
-    while group := _GROUP.search(text):  # the innermost first
+    while group := _GROUP.search(text):  # the innermost group first
         repeated = [group[2]] * _count(group[1], group[2].count(",") + 1)
         before, after = text[: group.start()], text[group.end() :]
         if before.rstrip().endswith("&") or after.lstrip().startswith("&"):
@@ -134,13 +139,13 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
     for number, mix in enumerate(scheme):
         if mix.again and not any(mix.operator == one.operator for one in scheme[:number]):
             raise ValueError(
-                f"'again' needs {mix.operator} earlier in the scheme: leave it out here"
+                f"'again' needs {mix.operator} earlier in the scheme: leave 'again' out here"
             )
     return scheme
 
 
 def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
-    """The operators grouped by step; parallel branches are one step."""
+    """Groups operators by step. Parallel branches belong to the same step."""
     steps: list[list[Mix]] = []
     for mix in scheme:
         if steps and mix.beside:
@@ -151,13 +156,13 @@ def steps_of(scheme: Iterable[Mix]) -> list[list[Mix]]:
 
 
 def spelled(scheme: Iterable[Mix], without: Collection[str] = ()) -> str:
-    """The text of a scheme for `parse_scheme`, without the operators named in `without`."""
+    """Writes a scheme as a string for `parse_scheme`, without the operators named in `without`."""
     steps = [[str(mix) for mix in s if mix.operator not in without] for s in steps_of(scheme)]
     return ", ".join(" & ".join(step) for step in steps if step)
 
 
 def _branches(terms: list[str]) -> list[Mix]:
-    """The operators of one step: its parallel branches, or the repeats of its single term."""
+    """Parses one step: either parallel branches, or one term that may be repeated."""
     mixes = [_mixes(term.strip()) for term in terms]
     if len(terms) == 1:
         return mixes[0]
@@ -170,9 +175,9 @@ def _mixes(term: str) -> list[Mix]:
     found = _TERM.fullmatch(term)
     if not found:
         raise ValueError(
-            f"{term!r} cannot be read: write operators with commas between them, or & between "
-            "parallel branches, such as 'channels/2, tokens', 'channels step 1/2 width 1, tokens "
-            "by heun', 'tokens & channels' or '2 x (tokens, channels)'"
+            f"{term!r} is not a valid operator: separate operators by commas and parallel branches "
+            "by &, such as 'channels/2, tokens', 'channels step 1/2 width 1, tokens by heun', "
+            "'tokens & channels' or '2 x (tokens, channels)'"
         )
     count, operator, parts, step, width, function, solver, again = found.groups()
     share = _number(f"1/{parts or 1}")
@@ -187,14 +192,14 @@ def _number(text: str) -> float:
     try:
         return float(Fraction(text))
     except (ZeroDivisionError, ValueError):
-        raise ValueError(f"{text} is not a number: write one such as 1/2 or 0.5") from None
+        raise ValueError(f"{text} is not a number: give a number such as 1/2 or 0.5") from None
 
 
 def _count(text: str, length: int) -> int:
-    """Parses how often `length` operators are repeated."""
+    """Parses the number of repeats for a group with `length` operators."""
     count = int(text)
     if not 1 <= count * length <= _LIMIT:
         raise ValueError(
-            f"{count} x {length} operators are too few or too many: give 1 to {_LIMIT} in all"
+            f"{count} x {length} operators are not allowed: give 1 to {_LIMIT} operators in all"
         )
     return count

@@ -1,4 +1,4 @@
-"""SwishRNN: a channel mixer with a recurrence, which replaces the feed-forward."""
+"""SwishRNN, a recurrent channel mixer that replaces the feed-forward layer."""
 
 from keras import ops
 
@@ -14,24 +14,28 @@ from macaron_tf.layers.watching import note
 class SwishRNN(Mixer):
     """Recurrent channel mixer: `((C + b_c) * gate(X W2 + b_s)) W3 + b_3`.
 
-    C is a recurrence over `X W1`, see `swish_recurrence`. There are three matrices instead of a
-    feed-forward's two, so two thirds of the inner width give the same number of parameters.
+    C is the output of a recurrence over `X W1` (see `swish_recurrence`). The layer has three
+    matrices, whereas a feed-forward layer has two. Two thirds of a feed-forward layer's inner width
+    therefore give the same number of parameters.
 
     Args:
-        inner_dim: R, the width of the recurrence.
-        step_size: k, the step of the recurrence in positions: position i follows i - k.
-        gate: `"gelu"` (the paper's choice), `"gelu_tanh"` or `"sigmoid"`.
+        inner_dim: width R of the recurrence.
+        step_size: step size k of the recurrence. Position i continues from position i - k.
+        gate: `"gelu"` (as in the paper), `"gelu_tanh"` or `"sigmoid"`.
         activation_dropout: dropout rate before W3.
-        kernel_initializer: initializer of the matrices. W1 and W2 are one fused matrix, and the
-            initializer sees its fan-out.
-        output_initializer: initializer of W3; None: `kernel_initializer`.
+        kernel_initializer: initializer of the matrices. W1 and W2 form one fused matrix, and the
+            initializer uses the fan-out of the fused matrix.
+        output_initializer: initializer of W3. `None` means `kernel_initializer`.
 
-    Call arguments: `x (B, L, D)`; `mask (B, L)` boolean, False at padding, which leaves the state
-    unchanged. Returns `(B, L, D)`. No position sees later ones.
+    Call arguments:
+        x: `(B, L, D)`.
+        mask: boolean `(B, L)`, False at padding. Padding does not change the state.
 
-    The state is the last k values of c, oldest first, in float32: `(B, K, k, R)` in decoding,
-    `(B, k, R)` over segments. Its size does not depend on the number of tokens. No gradient flows
-    through it.
+    The output has shape `(B, L, D)`. No position sees later positions.
+
+    The state contains the last k values of the recurrence in float32, oldest first: `(B, K, k, R)`
+    for K hypotheses in decoding, or `(B, k, R)` between segments. The size of the state does not
+    depend on the number of tokens. No gradient flows through the state.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 2-4.
     """
@@ -61,7 +65,7 @@ class SwishRNN(Mixer):
         axes = ("mlp", "embed")
         self.outer = self.dense_part("outer", inner_shape, input_shape[-1], last, axes=axes)
         vector = {"shape": (self.inner_dim,), "axes": ("mlp",)}
-        # Without autocast to bfloat16, because the recurrence is computed in float32.
+        # Autocast is off because the recurrence is computed in float32.
         self.alpha = self.add_weight(name="alpha", initializer="ones", autocast=False, **vector)
         self.beta = self.add_weight(name="beta", initializer="zeros", autocast=False, **vector)
         self.state_bias = self.add_weight(name="state_bias", initializer="zeros", **vector)
@@ -88,9 +92,9 @@ class SwishRNN(Mixer):
         return self._output(y, context), None  # (B, L, R) -> (B, L, D)
 
     def _mask(self, context: Context):
-        """The mask of the recurrence `(B, L)`, 2 where position i - k is in another document.
+        """Returns the mask `(B, L)` for `swish_recurrence`.
 
-        The values are those of `swish_recurrence`.
+        The value is 2 at position i if position i - k belongs to another document.
         """
         if context.documents is None:
             return context.mask
@@ -99,19 +103,20 @@ class SwishRNN(Mixer):
         return marks if context.mask is None else ops.where(context.mask, marks, 0)
 
     def _biases(self):
-        """b_c and b_s in the compute dtype."""
+        """Casts b_c and b_s to the compute dtype."""
         return tuple(ops.cast(b, self.compute_dtype) for b in (self.state_bias, self.gate_bias))
 
     def _output(self, y, context: Context):
         return self.outer(self.drop(y, training=context.training))
 
     def _over_turns(self, x, context: Context):
-        """Computes all of x under XLA, in the layout of the loops of `macaron_tf.kernels.xla`.
+        """Computes a whole sequence under XLA, in the layout of `macaron_tf.kernels.xla`.
 
-        x is rearranged instead of the inner activations, because D < R. There are two products,
-        because the gradient of a single one would first concatenate the gradients of its parts.
+        The method rearranges x instead of the inner activations, because D < R. The method computes
+        two matrix products, because the gradient of a single product would first concatenate the
+        gradients of both halves.
         """
-        from macaron_tf.kernels import xla  # it needs TensorFlow
+        from macaron_tf.kernels import xla  # needs TensorFlow
 
         batch, length, _ = ops.shape(x)
         x = xla.in_turns(x, self.step_size)  # (n, S, D)
@@ -129,7 +134,7 @@ class SwishRNN(Mixer):
         return ops.zeros((batch_size, beams, self.step_size, self.inner_dim), "float32")
 
     def _with_state(self, x, context: Context, state):
-        x1, x2 = ops.split(self.inner(x), 2, axis=-1)  # each (B, L, R), or of tokens (B K, R)
+        x1, x2 = ops.split(self.inner(x), 2, axis=-1)  # (B, L, R) each, or (B K, R) in decoding
         # (B, K, k, R) -> (B K, k, R)
         past = ops.reshape(ops.stop_gradient(state), (-1, self.step_size, self.inner_dim))
         step_size, new = self.step_size, x1
@@ -149,5 +154,8 @@ class SwishRNN(Mixer):
 
 
 def _implementation(context: Context) -> str:
-    """The kernel: outside training only stock ops, so that any machine can export models."""
+    """Returns the implementation of the recurrence: native kernels only in training.
+
+    Outside training, only standard operations run, so that any machine can export the model.
+    """
     return "auto" if context.training else "stock"

@@ -1,4 +1,4 @@
-"""Recording of intermediate results: attention weights and inputs of recurrences."""
+"""Recording of intermediate results, such as attention weights."""
 
 import contextlib
 import contextvars
@@ -10,12 +10,12 @@ _kept: contextvars.ContextVar[list | None] = contextvars.ContextVar("kept", defa
 
 @contextlib.contextmanager
 def watching() -> Iterator[list[tuple[Any, Any]]]:
-    """Within this context, layers record their intermediate results.
+    """Records the intermediate results of layers within this context.
 
-    Yields a list, to which each call of a layer appends the layer and its tensor: of attention the
-    float32 weights `(B, H, T, S)` before dropout, of a `SwishRNN` the inputs of recurrence and
-    gate, concatenated, `(B, L, 2 R)`. Nothing is computed additionally, but fused attention does
-    not run.
+    The context manager yields a list. Each call of a layer appends the pair of the layer and a
+    tensor. For attention, the tensor contains the float32 attention weights `(B, H, T, S)` before
+    dropout. For `SwishRNN`, the tensor `(B, L, 2 R)` contains the inputs of the recurrence and of
+    the gate side by side. Recording adds no computation, but disables fused attention kernels.
 
     Example:
         with watching() as kept:
@@ -32,12 +32,12 @@ def watching() -> Iterator[list[tuple[Any, Any]]]:
 
 
 def watched() -> bool:
-    """Whether the caller is inside a `watching` context."""
+    """Returns whether a `watching` context is active."""
     return _kept.get() is not None
 
 
 def note(layer, tensor) -> None:
-    """Appends a layer and its tensor to the list of the enclosing `watching` context, if any."""
+    """Appends a layer and a tensor to the list of the active `watching` context, if any."""
     kept = _kept.get()
     if kept is not None:
         kept.append((layer, tensor))

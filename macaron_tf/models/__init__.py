@@ -1,4 +1,4 @@
-"""Models: encoders, decoders, language models and their heads, built from stacks of blocks."""
+"""Models: encoders, encoder-decoders, language models, and models with heads for tasks."""
 
 from macaron_tf.models import catalog
 from macaron_tf.models.config import EncoderConfig, EncoderDecoderConfig

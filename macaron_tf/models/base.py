@@ -16,7 +16,7 @@ from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Settings, hints_of
 from macaron_tf.special_ids import PAD
 
-# Names of an encoder's inputs, each with its names in Hugging Face and KerasHub.
+# Names of an encoder's inputs, each with the names in Hugging Face and KerasHub.
 ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
     "token_ids": ("input_ids",),
     "segment_ids": ("token_type_ids",),
@@ -31,23 +31,28 @@ ENCODER_INPUTS: dict[str, tuple[str, ...]] = {
 class Model(Recording, keras.Model):
     """Base class of the models.
 
-    A model's default name is that of its class in snake case: `encoder_classifier`. `build` builds
-    the layers in the order in which they were made, each for vectors `(B, L, D)`. A call returns
-    the `logits` of the `hidden_states`, unless a subclass overrides it.
+    The default name of a model is the class name in snake case, such as `encoder_classifier`.
+    `build` builds the layers in the order of their creation, each for vectors `(B, L, D)`. A call
+    returns the `logits` of the `hidden_states`, unless a subclass overrides `call`.
 
-    A call takes a dict of the inputs in `input_names`, or the first of them alone. Hugging Face's
-    and KerasHub's names work too. An `attention_mask` of rank 2, or of the same rank as the ids, is
-    taken as the padding mask. Unknown names raise a ValueError. `model.export()` and
-    `tf.saved_model.save` use the inputs of the model's first call, with any batch size and length,
-    alone or in a dict as they were given. For a model that was never called, they use a dict of the
-    `required` inputs, ids `(B, L)`.
+    A call takes a dict of the inputs in `input_names`, or only the first input. The names in
+    Hugging Face and KerasHub are accepted too. An `attention_mask` of rank 2, or of the same rank
+    as the ids, counts as the padding mask. Unknown names raise a ValueError.
+
+    `model.export()` and `tf.saved_model.save` use the inputs of the model's first call, with any
+    batch size and length. If the first call passed a tensor instead of a dict, the exported model
+    takes a tensor too. A model that was never called is exported with the `required` inputs in a
+    dict, ids `(B, L)`.
 
     Attributes:
-        input_names: names of the inputs, each with its other names; None: `call` gets its argument
-            unchanged.
-        required: number of inputs that a call needs, the first ones of `input_names`.
-        encoder_decoder, pooler, language_head: parts of the model, besides its `encoder`, that get
-            pre-trained weights; None: the model has no such part.
+        input_names: names of the inputs, each with its alternative names. `None` means that `call`
+            gets the argument unchanged.
+        required: number of required inputs, which are the first inputs in `input_names`.
+        encoder: part of the model that gets pre-trained encoder weights, or `None`.
+        encoder_decoder: part of the model that gets pre-trained encoder-decoder weights, or `None`.
+        pooler: part of the model that gets pre-trained pooler weights, or `None`.
+        language_head: part of the model that gets the weights of a pre-trained language model head,
+            or `None`.
     """
 
     takes_ids = True
@@ -78,22 +83,29 @@ class Model(Recording, keras.Model):
                 layer.build((None, None, self.config.hidden_dim))
 
     def hidden_states(self, inputs, training=None):
-        """The encoder's output `(B, L, D)`; models without an encoder override this."""
+        """Returns the encoder's output `(B, L, D)`.
+
+        Models without an encoder override this method.
+        """
         return self.encoder(encoder_inputs(inputs), training=training)
 
     def unread(self) -> dict[str, str]:
-        """Settings without effect in this network, each with a clause that says what reads it.
+        """Finds the settings without effect in this network.
 
-        It can be called before `build`.
+        The method works before `build`.
+
+        Returns:
+            A dict that maps each setting to a clause, which names the layers or models that use the
+            setting.
         """
         config = self.config
         if isinstance(config, StackConfig) and any(map(is_place, config.blocks)):
-            return {}  # a user's own block may read all of them
+            return {}  # a user's own block may use all settings
         layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
         read = {name for layer in layers for name in layer.reads}
-        near = " and ".join(name for name in READERS if name in read)
+        near = ", ".join(name for name in READERS if name in read)
         return {
-            name: f"{reader} reads it, but this network reads {near}"
+            name: f"only {reader} uses this setting, but this network uses {near}"
             for name, reader in READERS.items()
             if name in hints_of(type(config)) and name not in read
         }
@@ -104,9 +116,10 @@ class Model(Recording, keras.Model):
     def export(
         self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs
     ):
-        """Keras's `export`, by default for the first call's inputs with any batch size and length.
+        """Exports the model as Keras does, by default for the inputs of the first call.
 
-        An ONNX file is checked, so that runtimes can open it: see `macaron_tf.models.onnx_file`.
+        The exported model accepts any batch size and length. An ONNX file is checked after the
+        export (see `macaron_tf.models.onnx_file`).
         """
         if input_signature is None and (self.input_names or self._first_inputs):
             input_signature = [
@@ -118,7 +131,7 @@ class Model(Recording, keras.Model):
 
     @property
     def _default_save_signature(self):
-        # `tf.saved_model.save` reads this property; Keras's own takes ids for floats.
+        # `tf.saved_model.save` reads this property. Keras's default would declare ids as floats.
         if not self.input_names and not self._first_inputs:
             return super()._default_save_signature
         import tensorflow as tf
@@ -134,13 +147,13 @@ class Model(Recording, keras.Model):
         return next(iter(specs.values())) if self._first_alone else specs
 
     def _described(self, name: str, x) -> tuple[str, tuple, str]:
-        """Name, shape and dtype of an input in a signature for any batch size and length."""
+        """Returns name, shape and dtype of an input for any batch size and length."""
         if self.input_names:
             return name, (None,) * len(x.shape), "int32"
         return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
 
     def _named(self, inputs):
-        """Checks the inputs and renames them to this library's names."""
+        """Checks the inputs and renames them to the names in `input_names`."""
         if self.input_names is None:
             return inputs
         if not isinstance(inputs, Mapping):
@@ -150,48 +163,49 @@ class Model(Recording, keras.Model):
             name = self._own_name(given)
             if name in named:
                 raise ValueError(
-                    f"{model} has {name} twice among {', '.join(inputs)}: leave one of them out"
+                    f"{model} got {name} twice in {', '.join(inputs)}: remove one of the two"
                 )
             if value is not None:
                 value = ops.convert_to_tensor(value)
-                # MirroredStrategy builds models on the mean of the replicas' ids, which is a float.
+                # MirroredStrategy builds models on the mean of the ids over replicas, which is a
+                # float.
                 named[name] = ops.cast(value, "int32") if "float" in str(value.dtype) else value
         missing = [name for name in [*self.input_names][: self.required] if name not in named]
         if missing:
-            raise ValueError(f"{model} needs {' and '.join(missing)}: give a dict of its inputs")
+            raise ValueError(f"{model} needs {' and '.join(missing)}: give a dict of the inputs")
         ids, mask = named[next(iter(self.input_names))], named.get("attention_mask")
         if mask is not None and len(mask.shape) in (2, len(ids.shape)):
             if "padding_mask" in named:
                 raise ValueError(
-                    f"{model} has padding_mask and an attention_mask of rank {len(mask.shape)}, "
-                    "which is a padding mask too: leave one of them out"
+                    f"{model} got padding_mask and an attention_mask of rank {len(mask.shape)}, "
+                    "which is also a padding mask: remove one of the two"
                 )
             named["padding_mask"] = named.pop("attention_mask")
         return named
 
     def _own_name(self, given: str) -> str:
-        """This library's name of an input."""
+        """Returns the name in `input_names` for a given name."""
         names = {other: name for name, others in self.input_names.items() for other in others}
         name = names.get(given, given)
         if name not in self.input_names:
             raise ValueError(
-                f"{type(self).__name__} has no input {given!r}: it takes "
+                f"{type(self).__name__} has no input {given!r}: use one of "
                 f"{', '.join(self.input_names)}"
             )
         return name
 
 
 def encoder_inputs(inputs) -> dict[str, Any]:
-    """Those of the inputs that an encoder takes."""
+    """Selects the inputs that an encoder takes."""
     return {name: value for name, value in inputs.items() if name in ENCODER_INPUTS}
 
 
 def padding_mask(inputs):
-    """The padding mask `(B, L)`, boolean, False at padding.
+    """Returns the padding mask `(B, L)`, boolean, False at padding.
 
-    It is the input `padding_mask`, or by default False where an id is 0. For words given by their
-    characters, `token_ids (B, L, C)`, it is False where all ids of a word are 0. Positions that no
-    position attends under an `attention_mask` of rank 3 or 4 are padding too.
+    The default without an input `padding_mask` is False where an id is 0. For words given as
+    characters, `token_ids (B, L, C)`, the default is False where all ids of a word are 0. With an
+    `attention_mask` of rank 3 or 4, positions that no position attends to are padding too.
     """
     real = inputs.get("padding_mask")
     real = ops.not_equal(inputs["token_ids"], PAD) if real is None else ops.cast(real, "bool")
@@ -201,6 +215,6 @@ def padding_mask(inputs):
 
 
 def attention_mask(inputs):
-    """The input `attention_mask` of rank 2 to 4 as booleans `(B, H or 1, T or 1, S)`, or None."""
+    """Returns the input `attention_mask`, if any, as booleans `(B, H or 1, T or 1, S)`."""
     mask = inputs.get("attention_mask")
     return None if mask is None else broadcast_mask(ops.cast(mask, "bool"))

@@ -1,4 +1,4 @@
-"""The catalog: all named model configurations."""
+"""Catalog of all named model configurations."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.tcn import TemporalConfig, TemporalModel
 from macaron_tf.plug_ins import allow_within
 
-# base and large: Devlin et al. 2018 and Lei et al. 2022, table 3; the 30,522 word pieces are padded
-# to a multiple of 8. small is ELECTRA's (Clark et al. 2020, table 6).
-# tiny and mini are for CPUs with two cores. F = 3 D, so that two thirds of F are a multiple of 64
-# and all blocks have the same number of parameters. tiny has one layer per step size 1, 2 and 4,
-# and base's initializer range scaled to its width: 0.02 sqrt(768 / 128) = 0.05.
+# base and large are from Devlin et al. 2018 and Lei et al. 2022, table 3. The 30,522 word pieces
+# are padded to a multiple of 8. small is from Clark et al. 2020 (ELECTRA), table 6. tiny and mini
+# are for CPUs with two cores. In tiny and mini, F = 3 D, so that two thirds of F are a multiple of
+# 64 and all blocks have the same number of parameters. tiny has one layer for each step size 1, 2
+# and 4. The initializer range of base is scaled to the width of tiny: 0.02 sqrt(768 / 128) = 0.05.
 _SIZES = {
     "tiny": EncoderConfig(8_000, 128, 384, 4, 3, initializer_range=0.05),
     "mini": EncoderConfig(8_000, 256, 768, 4, 4),
     "small": EncoderConfig(30_528, 256, 1024, 4, 12),
     "base": EncoderConfig(30_528, 768, 3072, 12, 12),
     "large": EncoderConfig(30_528, 1024, 4096, 16, 24),
-    # ALBERT's: H = D / 64 heads, F = 4 D.
+    # ALBERT's sizes, with H = D / 64 heads and F = 4 D.
     "xlarge": EncoderConfig(30_000, 2048, 8192, 32, 24),
     "xxlarge": EncoderConfig(30_000, 4096, 16384, 64, 12),
 }
@@ -33,15 +33,22 @@ _TWO_CORES, _PAPERS = ("tiny", "mini"), ("base", "large")
 
 
 def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **changes) -> dict:
-    """The configurations of a family of models, by name."""
+    """Returns the configurations of a model family as a dict from name to configuration.
+
+    Args:
+        name: name of the family.
+        sizes: keys of `_SIZES`.
+        changes: fields that differ from the configurations in `_SIZES`.
+    """
     return {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
 
 
-# GPT (Radford et al. 2018, section 4.1): 40,000 merges and 478 characters, 512 positions.
-# GPT-2 (Radford et al. 2019, table 2): 50,257 pieces, 1,024 positions, a LayerNorm before each
-# sub-layer and one at the end; the standard deviation of the last matrices is divided by
-# sqrt(sub-layers) (section 2.3). Released code: GELU by tanh, epsilon 1e-5, dropout 0.1 everywhere,
-# no LayerNorm after the embeddings. Vocabularies are padded to a multiple of 8.
+# GPT (Radford et al. 2018, section 4.1) has 40,000 merges, 478 characters and 512 positions. GPT-2
+# (Radford et al. 2019, table 2) has 50,257 tokens, 1,024 positions, a LayerNorm before each
+# sub-layer and a final LayerNorm. The initial standard deviation of the last matrices is divided by
+# sqrt(number of sub-layers) (section 2.3). The released code uses the tanh approximation of GELU,
+# epsilon 1e-5, dropout 0.1 everywhere, and no LayerNorm after the embeddings. Vocabularies are
+# padded to a multiple of 8.
 _GPT = dict(causal=True, num_segments=0, embedding_norm=False, activation="gelu_tanh", epsilon=1e-5)
 _GPT2 = {**_GPT, "norm": "pre", "scaled_outputs": True, "max_length": 1024}
 _GPT2_VOCABULARY = 50_264
@@ -51,10 +58,11 @@ _GPT2_SIZES = {  # D, H, layers
     "large": (1280, 20, 36),
     "xl": (1600, 25, 48),
 }
-# GPT-3 (Brown et al. 2020, table 2.1): GPT-2 in these sizes with 2,048 positions. GPT-3 alternates
-# dense and locally banded layers, but the paper does not give the width of the band: here all
-# layers are dense unless `attention_windows` is set. XL has 16 heads here, because the table's 24
-# heads of width 128 would give 1.5 billion parameters instead of its 1.3.
+# GPT-3 (Brown et al. 2020, table 2.1) is GPT-2 in the sizes below with 2,048 positions. GPT-3
+# alternates full and sliding-window attention, but the paper does not give the window. All layers
+# in these configurations have full attention unless `attention_windows` is set. XL has 16 heads in
+# this catalog, because 24 heads of width 128, as in the table, would give 1.5 billion parameters
+# instead of the table's 1.3 billion.
 _GPT3 = {**_GPT2, "max_length": 2048}
 _GPT3_SIZES = {  # D, H, d, layers
     "small": (768, 12, 64, 12),
@@ -66,15 +74,16 @@ _GPT3_SIZES = {  # D, H, d, layers
     "13b": (5140, 40, 128, 40),
     "175b": (12288, 96, 128, 96),
 }
-# Llama (Touvron et al. 2023, sections 2.1 to 2.3; grouped queries since Llama 2's 70B): no biases,
-# no dropout, a gated feed-forward with three matrices of two thirds of F. In tiny, mini and base
-# two or three query heads share a key head; 7b is the first paper's, 3_8b Llama 3's.
+# Llama (Touvron et al. 2023, sections 2.1 to 2.3) has no biases, no dropout, and a gated
+# feed-forward layer with three matrices of two thirds of F. Grouped queries were introduced in
+# Llama 2's 70B model. In tiny, mini and base, two or three query heads share a key head. 7b is from
+# the first paper, and 3_8b is Llama 3's.
 _LLAMA = {
     **{"causal": True, "num_segments": 0, "embedding_norm": False, "positions": "rotary"},
     **{"norm": "pre", "norm_type": "rms", "epsilon": 1e-5, "use_bias": False},
     **{"activation": "silu", "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
 }
-_LLAMA_HEADS = {"tiny": 2, "mini": 2, "base": 4}  # key and value heads
+_LLAMA_HEADS = {"tiny": 2, "mini": 2, "base": 4}  # number of key and value heads
 LANGUAGE_MODELS: dict[str, EncoderConfig] = {
     **_family("gpt", _TWO_CORES, **_GPT),
     **_family("gpt", ("base",), vocab_size=40_480, **_GPT),
@@ -106,13 +115,14 @@ LANGUAGE_MODELS: dict[str, EncoderConfig] = {
     ),
 }
 
-# Dai et al. 2019, section 4.1, "standard" for WikiText-103, and its released script: 16 layers,
-# D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and v shared by all layers;
-# 267,735 words, an adaptive softmax tied to the embeddings, 151 million parameters. Embeddings are
-# multiplied by sqrt(D), but not in the tiny and mini configurations.
-# XLNet (Yang et al. 2019, appendix A.4; base: its released configuration): BERT's sizes, 32,000
-# pieces, no LayerNorm after the embeddings, separate u and v in each layer; segments are compared,
-# not added. Dropout after GELU is from its released code; table 7 has none.
+# Transformer-XL is the "standard" model for WikiText-103 in Dai et al. 2019, section 4.1, with the
+# released script: 16 layers, D 410, 10 heads, F 2,100, ReLU, no dropout of attention weights, u and
+# v shared by all layers, 267,735 words, an adaptive softmax tied to the embeddings, and 151 million
+# parameters. Embeddings are multiplied by sqrt(D), but not in the tiny and mini configurations.
+# XLNet (Yang et al. 2019, appendix A.4, and the released configuration of base) has BERT's sizes,
+# 32,000 tokens, no LayerNorm after the embeddings, and separate u and v in each layer. Attention
+# compares segments, so segment embeddings are not added. Dropout after GELU is from the released
+# code, and does not appear in table 7.
 _RELATIVE = {"positions": "transformer_xl", "embedding_norm": False}
 _XL = {
     **_RELATIVE,
@@ -142,26 +152,27 @@ MEMORY_MODELS: dict[str, EncoderConfig] = {
 }
 
 # BERT-rab and the SwishRNN model have T5's bias in addition to learned positions (Lei et al. 2022,
-# section 3: it "adds" the bias to each attention layer); the released Macaron runs are all
-# pre-norm. RoBERTa (Liu et al. 2019) and SpanBERT (Joshi et al. 2020) have no segment embeddings.
-# ALBERT (Lan et al. 2020, table 1): 30,000 pieces, E 128, all layers share their weights.
-# ELECTRA's small size has E 128 (Clark et al. 2020, table 6).
-# XLM (Conneau and Lample 2019, section 5.1): 12 layers, D 1024, 8 heads, 95,000 pieces and 15
-# languages for XNLI; no segments.
-# gMLP and aMLP (Liu et al. 2021) have no position encoding besides their matrices. With Toeplitz
-# matrices for 512 positions and 32,000 pieces, gmlp_base has 130 and gmlp_large 365 million
-# parameters, as published.
-# In tiny, six thin layers have as many parameters as BERT's three: 6 x 1.5 D F = 3 x 10 D^2.
+# section 3, says that the model "adds" the bias to each attention layer). The released Macaron runs
+# are all pre-norm. RoBERTa (Liu et al. 2019) and SpanBERT (Joshi et al. 2020) have no segment
+# embeddings. ALBERT (Lan et al. 2020, table 1) has 30,000 tokens and E 128, and all layers share
+# weights. ELECTRA's small size has E 128 (Clark et al. 2020, table 6). XLM (Conneau and Lample
+# 2019, section 5.1) has 12 layers, D 1024, 8 heads, 95,000 tokens and 15 languages for XNLI, but no
+# segments. gMLP and aMLP (Liu et al. 2021) have no position encoding besides their matrices. With
+# Toeplitz matrices for 512 positions and 32,000 tokens, gmlp_base has 130 million and gmlp_large
+# 365 million parameters, as published. In gmlp_tiny, six thin layers have as many parameters as
+# three layers of bert_tiny: 6 x 1.5 D F = 3 x 10 D^2.
 _ALBERT_SIZES = (*_PAPERS, "xlarge", "xxlarge")
 _ONE_SEGMENT = {"num_segments": 0}
 _SHARED = {"sharing": "all", "activation": "gelu_tanh"}
 _GATED_PAPER = {"positions": "none", "num_segments": 0, "norm": "pre"}
 _GATED = EncoderConfig(8_000, 128, 416, 4, 6, initializer_range=0.05, **_GATED_PAPER)
 _ROBERTA = {**_ONE_SEGMENT, "epsilon": 1e-5}
-# ModernBERT (Warner et al. 2024, sections 2.1 and 2.2, table 4; its released configurations): no
-# biases, no segments, one norm between embeddings and first attention, gated feed-forwards; the
-# standard deviation of the last matrices is divided by sqrt(sub-layers). Every third layer attends
-# all positions, the others 64 on each side (tiny and mini, trained on rows of 64 tokens: 16).
+# ModernBERT (Warner et al. 2024, sections 2.1 and 2.2, table 4, and the released configurations)
+# has no biases, no segments, one norm between the embeddings and the first attention, and gated
+# feed-forward layers. The initial standard deviation of the last matrices is divided by sqrt(number
+# of sub-layers). Every third layer has full attention, and the other layers attend to 64 positions
+# on each side. tiny and mini, which were trained on sequences of 64 tokens, attend to 16 positions
+# on each side.
 _MODERN = {
     **{"norm": "pre", "norm_type": "unbiased", "first_norm": False, "epsilon": 1e-5},
     **{"use_bias": False, "gated": True, "dropout": 0.0, "attention_dropout": 0.0},
@@ -207,9 +218,10 @@ ENCODERS: dict[str, EncoderConfig] = {
 }
 
 
-# T5 (Raffel et al. 2020, section 3.7 and its released configurations): 32,000 pieces, 100 sentinels
-# and padding make 32,128 ids. T5 1.1 (its released notes): gated GELU, untied output, no dropout in
-# pre-training. BART (Lewis et al. 2020, section 2.2): GPT-2's pieces, 50,265 and padding.
+# T5 (Raffel et al. 2020, section 3.7, and the released configurations) has 32,000 tokens. With 100
+# sentinels and padding, there are 32,128 ids. T5 1.1 (released notes) has gated GELU, an untied
+# output matrix, and no dropout in pre-training. BART (Lewis et al. 2020, section 2.2) has GPT-2's
+# tokens. The 50,265 ids are padded to a multiple of 8.
 _T5 = EncoderDecoderConfig(
     32_128,
     512,
@@ -252,7 +264,16 @@ _BART = EncoderDecoderConfig(
 
 
 def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
-    """A configuration with other sizes, and the same number of layers in both stacks."""
+    """Returns a configuration with other sizes and the same number of layers in both stacks.
+
+    Args:
+        config: configuration to change.
+        hidden_dim: width D.
+        feed_forward_dim: feed-forward width F.
+        heads: number of attention heads.
+        layers: number of layers in the encoder and in the decoder.
+        changes: other fields.
+    """
     return dataclasses.replace(
         config,
         hidden_dim=hidden_dim,
@@ -264,8 +285,9 @@ def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, lay
     )
 
 
-# The tiny ones are for CPUs with two cores and have the tiny encoders' sizes. Like theirs, their
-# initializer range is 0.05 where base's is 0.02, and there is one layer per step size 1, 2 and 4.
+# The tiny models are for CPUs with two cores and have the sizes of the tiny encoders. As in the
+# tiny encoders, the initializer range is 0.05 instead of 0.02, and there is one layer for each step
+# size 1, 2 and 4.
 _TINY = {"vocab_size": 8_000, "rnn_step_sizes": (1, 2, 4)}
 
 SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
@@ -289,16 +311,23 @@ SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
 def _tied(
     size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: float
 ) -> TemporalConfig:
-    """A TCN over embedded ids, whose embeddings also score tokens."""
+    """Returns a TCN over embedded ids that also scores tokens by the embedding table.
+
+    Args:
+        size: vocabulary size.
+        widths: number of channels per block.
+        kernel_size: kernel size of the convolutions.
+        dropouts: dropout rates.
+    """
     table = {"vocab_size": size, "embedding_dim": widths[-1], "tied": True}
     return TemporalConfig(size, widths, kernel_size=kernel_size, **table, **dropouts)
 
 
-# Kernel sizes, blocks, channels and dropout rates are those of the code released with Bai et al.
-# 2018. The two for music follow the paper's table 2 (not verified) and have 300K and 1M parameters;
-# the released default for both is kernel size 5, 4 blocks of 150 channels and dropout 0.25. Those
-# for WikiText-103 and LAMBADA follow the same table (not verified); their vocabularies depend on
-# the data.
+# Kernel sizes, blocks, channels and dropout rates are from the code released with Bai et al. 2018.
+# The two music models follow table 2 of the paper (not verified) and have 300K and 1M parameters,
+# whereas the released default for both is kernel size 5, 4 blocks of 150 channels and dropout 0.25.
+# The models for WikiText-103 and LAMBADA follow the same table (not verified). The vocabularies of
+# these models depend on the data.
 TEMPORAL_MODELS = {
     "tcn_adding": TemporalConfig(1, (30,) * 8, kernel_size=7, input_dim=2, last_only=True),
     "tcn_copy_memory": TemporalConfig(10, (10,) * 8, kernel_size=8, input_dim=10),
@@ -315,10 +344,10 @@ TEMPORAL_MODELS = {
 
 
 ELMOS = {
-    # Peters et al. 2018, section 3.4: 93.6M parameters, besides the matrix that scores the 793,471
-    # words of the One Billion Word Benchmark.
+    # Peters et al. 2018, section 3.4. The model has 93.6M parameters, without the matrix that
+    # scores the 793,471 words of the One Billion Word Benchmark.
     "elmo_original": ElmoConfig(793_471),
-    # For two cores: a pass over two million words takes about a quarter of an hour.
+    # A model for two CPU cores: an epoch of two million words takes about a quarter of an hour.
     "elmo_tiny": ElmoConfig(
         8_000,
         lstm_dim=256,
@@ -337,12 +366,13 @@ _MODELS: dict[type, type[keras.Model]] = {
     TemporalConfig: TemporalModel,
 }
 
-# Default sizes of the joint vocabulary, those of the paper; both are multiples of 8.
+# Default sizes of the joint vocabulary are the paper's sizes. Both are multiples of 8.
 _IWSLT_VOCABULARY, _WMT_VOCABULARY = 10_000, 37_000
 
-# Sizes of Lu et al. 2019, appendix B.1; feed_forward_dim is for a whole layer, which has two
-# feed-forwards in Macaron. small follows the released code, 2 x 512; the paper says 2 x 1024.
-# tiny is the published Transformer-Tiny for Multi30k: 4+4 layers, D 128, F 256, 4 heads.
+# Sizes are from Lu et al. 2019, appendix B.1. feed_forward_dim is the total width in a layer, which
+# has two feed-forward layers in Macaron. small follows the released code, 2 x 512, whereas the
+# paper says 2 x 1024. tiny is the published Transformer-Tiny for Multi30k: 4 encoder and 4 decoder
+# layers, D 128, F 256, 4 heads.
 _TRANSLATORS = {
     "tiny": EncoderDecoderConfig(
         _IWSLT_VOCABULARY, 128, 256, 4, 4, 4, dropout=0.3, attention_dropout=0.0,
@@ -367,12 +397,16 @@ CONFIGS: dict[str, Config] = {
 
 
 def names(kind: type | None = None) -> list[str]:
-    """Sorted names of all configurations, or of those of one class."""
+    """Returns the sorted names of the configurations.
+
+    Args:
+        kind: class of the configurations, such as `EncoderConfig`. `None` means all classes.
+    """
     return sorted(name for name, known in CONFIGS.items() if kind in (None, type(known)))
 
 
 def config(name: str, /, **overrides) -> Config:
-    """The configuration of that name, with fields replaced by `overrides`.
+    """Returns a named configuration, with fields replaced by `overrides`.
 
     Raises:
         ValueError: the name or a field does not exist.
@@ -390,15 +424,18 @@ def config(name: str, /, **overrides) -> Config:
 
 
 def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
-    """Builds a model of the catalog, with fields of its configuration replaced by `overrides`.
-
-    It is an `EncoderDecoder`, an `Encoder` without head, an `Elmo` or a `TemporalModel`.
+    """Builds a model of the catalog, with configuration fields replaced by `overrides`.
 
     Args:
-        dtype: Keras dtype policy such as `"mixed_bfloat16"`; None: Keras's global policy.
+        name: name of the configuration.
+        dtype: Keras dtype policy such as `"mixed_bfloat16"`. `None` means Keras's global policy.
+        overrides: fields of the configuration.
+
+    Returns:
+        An `EncoderDecoder`, an `Encoder` without a head, an `Elmo` or a `TemporalModel`.
 
     Raises:
-        ValueError: an override does not exist or has no effect in this network.
+        ValueError: a field in `overrides` does not exist or has no effect in this network.
 
     Example:
         model = build("macaron_tiny", vocab_size=8000)
@@ -414,12 +451,12 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
 
 
 def network(described: Config, dtype: str | None = None) -> keras.Model:
-    """The model of a configuration, before `build`."""
+    """Returns the model for a configuration. The model is not built yet."""
     return _MODELS[type(described)](described, dtype=dtype)
 
 
 def sized_name(name: str, options: Mapping[str, Any]) -> str:
-    """A model's name with those sizes that `options` sets: `bert_base (hidden_dim=128)`."""
+    """Appends the sizes in `options` to a model name: `bert_base (hidden_dim=128)`."""
     known = ("hidden_dim", "num_layers", "num_encoder_layers", "num_decoder_layers")
     sizes = [f"{field}={value}" for field, value in options.items() if field in known]
     return f"{name} ({', '.join(sizes)})" if sizes else name

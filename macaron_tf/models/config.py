@@ -15,21 +15,22 @@ from macaron_tf.plug_ins import is_place
 from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_of
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
-# Blocks that mix tokens by attention and decode token by token.
+# Blocks with attention, which decode token by token.
 SEQUENCE_BLOCKS = ("transformer", "macaron", "swish_rnn")
 BY_ATTENTION = ("rotary", "alibi")  # position encodings inside attention
 
 
 @dataclasses.dataclass(frozen=True)
 class Sizes(Settings):
-    """Sizes that every model has. They can be given as positional arguments.
+    """Sizes of a model, which can be positional arguments.
 
     Attributes:
-        vocab_size: V, the number of token ids.
-        hidden_dim: D, the width of the hidden states.
-        num_heads: H, the number of attention heads.
-        feed_forward_dim: F of a whole layer. Each of Macaron's two feed-forwards has half of it, a
-            SwishRNN two thirds (see `SwishRNNBlock`).
+        vocab_size: vocabulary size V.
+        hidden_dim: width D of the hidden states.
+        num_heads: number of attention heads H.
+        feed_forward_dim: total feed-forward width F in a layer. Each of Macaron's two feed-forward
+            layers has width F / 2, and SwishRNN has a width of two thirds of F (see
+            `SwishRNNBlock`).
     """
 
     vocab_size: Count
@@ -40,33 +41,37 @@ class Sizes(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class StackConfig(BlockConfig, Sizes):
-    """Fields that encoders and encoder-decoders share: options of blocks, stacks and embeddings.
+    """Settings that encoders and encoder-decoders share.
 
     Attributes:
-        block: name of the layers' block, a key of `macaron_tf.layers.BLOCKS`, or a `Block` of your
-            own, `package.module:Name`. Several names are repeated over the layers in turn.
-        rnn_step_sizes: step sizes k of recurrences, repeated over the layers in turn: (1,), (2,) or
-            (1, 2, 4).
-        attention_windows: positions that attention sees, repeated over the layers in turn; 0: all.
-            Causal layers see the last ones up to their own position: (0, 256) alternates dense and
-            banded layers (GPT-3). In an encoder half of them are on each side: (0, 128, 128) is
-            ModernBERT's.
-        positions: position encoding: `"sinusoidal"` or `"learned"`, added to embeddings; inside
-            self-attention `"rotary"`, which rotates queries and keys (Llama), or `"alibi"`, by
-            which scores fall with distance (Press et al. 2022); or `"none"`.
-        relative_bias: T5's relative position bias in self-attention: `"none"`, `"shared"` by the
+        block: type of the blocks: a key of `macaron_tf.layers.BLOCKS`, or the location of your own
+            `Block` subclass as `package.module:Name`. With several blocks, the layers cycle through
+            the list.
+        rnn_step_sizes: step sizes of the recurrences, such as (1,), (2,) or (1, 2, 4). The layers
+            cycle through the list.
+        attention_windows: windows of sliding-window attention in positions. 0 means full attention.
+            The layers cycle through the list. In a causal model, a window covers the last positions
+            up to the current position: (0, 256) alternates full and sliding-window attention
+            (GPT-3). In an encoder, half of the window is on each side: ModernBERT uses (0, 128,
+            128).
+        positions: position encoding. `"sinusoidal"` and `"learned"` encodings are added to the
+            embeddings. `"rotary"` rotates queries and keys (Llama). `"alibi"` lowers attention
+            scores in proportion to the distance (Press et al. 2022). `"none"` means no position
+            encoding.
+        relative_bias: T5's relative position bias in self-attention: `"none"`, `"shared"` by all
             layers of a stack, or `"per_layer"`.
         embedding_norm: whether a LayerNorm follows the embeddings (BERT, BART).
-        first_norm: whether the first sub-layer of a pre-norm stack has a norm. ModernBERT has none
-            there, because `embedding_norm` comes right before.
+        first_norm: whether the first sub-layer of a pre-norm stack has a norm. ModernBERT has no
+            such norm, because `embedding_norm` directly precedes the sub-layer.
         embedding_scale: whether token embeddings are multiplied by the square root of their width.
-        remat: gradient checkpointing: training recomputes the activations of each block in the
-            backward pass, which takes a third more time and the memory of one block only.
+        remat: whether to use gradient checkpointing, which recomputes the activations of each block
+            in the backward pass. Training then takes about one third more time, but activations
+            take the memory of only one block.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = tuple(BLOCKS)
 
-    feed_forward_dim: Count  # repeated to stay positional arguments
+    feed_forward_dim: Count  # repeated, so that these fields stay positional arguments
     num_heads: Count
     _: dataclasses.KW_ONLY
     block: str | tuple[str, ...] = "transformer"
@@ -85,7 +90,7 @@ class StackConfig(BlockConfig, Sizes):
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
         if self.norm == "post" and not self.first_norm:
-            raise self.error("first_norm=False needs norm='pre': set it, or leave first_norm out")
+            raise self.error("first_norm=False needs norm='pre': set norm='pre' or first_norm=True")
         if self.positions == "rotary":
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
             if (self.rotary_dim or head_dim) % 2:
@@ -94,7 +99,7 @@ class StackConfig(BlockConfig, Sizes):
             if (self.rotary_dim or 0) > head_dim:
                 raise self.error(
                     f"rotary_dim={self.rotary_dim} is more than head_dim={head_dim}: give at most "
-                    "head_dim"
+                    f"{head_dim}"
                 )
         if self.positions in BY_ATTENTION and self.relative_bias != "none":
             raise self.error(
@@ -103,9 +108,9 @@ class StackConfig(BlockConfig, Sizes):
             )
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
-                raise self.error(f"{name} is empty: give one or more, such as {example}")
+                raise self.error(f"{name} is empty: give at least one number, such as {example}")
         if not self.blocks:
-            raise self.error("block is empty: give one name, or several for the layers in turn")
+            raise self.error("block is empty: give at least one name, such as 'transformer'")
         for block in self.blocks:
             own = is_place(block) and block_class(block)
             if not own and block not in self.known_blocks:
@@ -114,16 +119,20 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def blocks(self) -> tuple[str, ...]:
-        """Names of the blocks, which the layers repeat in turn."""
+        """Names of the blocks. The layers cycle through these names."""
         return self.block if isinstance(self.block, tuple) else (self.block,)
 
     @property
     def splittings(self) -> tuple[tuple[Mix, ...], ...]:
-        """Operators of the blocks, which the layers repeat in turn."""
+        """Splitting schemes of the blocks. The layers cycle through these schemes."""
         return tuple(self.splitting(block_class(block).scheme) for block in self.blocks)
 
     def layer(self, number: int) -> tuple[str, int, int]:
-        """Block name, step size of the recurrence, and attention window of layer `number`."""
+        """Returns the block name, the recurrence's step size and the attention window of a layer.
+
+        Args:
+            number: index of the layer.
+        """
         block = self.blocks[number % len(self.blocks)]
         step_size = self.rnn_step_sizes[number % len(self.rnn_step_sizes)]
         step_size = step_size if block == "swish_rnn" or is_place(block) else 1
@@ -131,51 +140,57 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def outer_norm_type(self) -> str:
-        """`norm_type` of norms after embeddings and in heads: as configured, but never `"rms"`."""
+        """Type of the norms after the embeddings and in heads.
+
+        The type is `norm_type`, except that `"rms"` becomes `"layer"`.
+        """
         return "layer" if self.norm_type == "rms" else self.norm_type
 
     @property
     def relative(self) -> bool:
-        """Whether attention is Transformer-XL's, which scores distances."""
+        """Whether attention uses Transformer-XL's relative positions."""
         return self.positions == "transformer_xl"
 
     @property
     def added_positions(self) -> str:
-        """The position encoding that is added to embeddings; `"none"` if attention has its own."""
+        """Position encoding added to the embeddings, or `"none"` if attention encodes positions."""
         return self.positions if self.positions in ("sinusoidal", "learned") else "none"
 
     @property
     def longest(self) -> int | None:
-        """The greatest length of a text; None: no limit."""
+        """Maximum length of a text. `None` means no limit."""
         bound = any(block_class(block).fixed_length for block in self.blocks)
         return self.max_length if bound or self.positions == "learned" else None
 
     @property
     def without_attention(self) -> list[str]:
-        """The blocks that mix tokens without attention, see `Block.attends`."""
+        """Names of the blocks that cannot decode token by token (see `Block.attends`)."""
         return sorted(block for block in set(self.blocks) if not block_class(block).attends)
 
     def check_room(self, room: int | None) -> None:
-        """Raises a ValueError if `room` tokens are more than the model's positions; None passes."""
+        """Raises a ValueError if the model has fewer than `room` positions.
+
+        The value `None` is always accepted.
+        """
         if room is not None and self.longest is not None and room > self.longest:
             raise ValueError(
-                f"max_length={room} is more than the {self.longest} positions of the model: give "
-                f"at most {self.longest}"
+                f"max_length={room} is more than the model's {self.longest} positions: give at "
+                f"most {self.longest}"
             )
 
 
-# For each setting that some networks ignore: what reads it. A network's layers list the settings
-# that they read in `Recording.reads`.
+# Settings that some networks ignore, with a description of the layers or models that use the
+# setting. Layers list the settings that they use in `Recording.reads`.
 READERS = {
     **dict.fromkeys(
         ("head_dim", "scaled", "attention_dropout", "relative_bias", "num_kv_heads"),
-        "attention, of block=transformer, macaron or swish_rnn,",
+        "attention in block=transformer, macaron or swish_rnn",
     ),
     **dict.fromkeys(
         ("activation", "activation_dropout", "gated", "use_bias"),
-        "a feed-forward, of block=transformer or macaron,",
+        "a feed-forward layer in block=transformer or macaron",
     ),
-    "scaled_outputs": "a block of attention or feed-forward",
+    "scaled_outputs": "a block with attention or a feed-forward layer",
     **dict.fromkeys(("rnn_gate", "rnn_step_sizes"), "block=swish_rnn"),
     "toeplitz": "block=gmlp or amlp",
     "tiny_attention_dim": "block=amlp",
@@ -183,55 +198,60 @@ READERS = {
     "position_layout": "positions=sinusoidal",
     **dict.fromkeys(("rotary_base", "rotary_dim", "rotary_scaling"), "positions=rotary"),
     "local_rotary_base": "positions=rotary with attention_windows",
-    "positions": "attention, of block=transformer, macaron, swish_rnn or amlp,",
+    "positions": "attention in block=transformer, macaron, swish_rnn or amlp",
     "output_bias": "a causal model without adaptive_cutoffs",
     "adaptive_divisor": "a model with adaptive_cutoffs",
-    "tied": "a causal model, or one with adaptive_cutoffs,",
+    "tied": "a causal model or a model with adaptive_cutoffs",
     "initializer": "initializer_range=None",
     "spatial_dropout": "mixer=tcn",
-    "embedding_dropout": "a model over ids",
+    "embedding_dropout": "a model with token ids as input",
 }
 
 DROPOUTS = tuple(name for name in hints_of(StackConfig) if name.endswith("dropout"))
-# Fields on which no weight depends.
+# Fields that do not affect the weights.
 FREE = (*DROPOUTS, "remat")
 
 
 def shape_of(config: StackConfig) -> dict[str, Any]:
-    """The shared fields that determine the weights of layers and embeddings, by name."""
+    """Returns the shared fields that determine the weights of layers and embeddings, as a dict."""
     return config.options(*(n for n in hints_of(StackConfig) if n not in (*DROPOUTS, "vocab_size")))
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderConfig(StackConfig):
-    """Configuration of a BERT-style encoder; the defaults are BERT's.
+    """Configuration of an encoder. The defaults are BERT's.
 
     Attributes:
         num_layers: number of layers.
-        activation: activation of feed-forwards and of the masked language head.
-        positions: position encoding, see `StackConfig`; or `"transformer_xl"`, relative attention,
-            which scores distances and may have a memory. No positions are added then, and attention
-            also compares segments instead of adding them (`RelativeAttention`).
-        affine: whether LayerNorms have a scale and an offset; that of the masked language head
-            always has both.
-        sharing: weights that all layers share (ALBERT), each with its LayerNorm: `"none"`, `"all"`,
-            `"attention"` (the token mixers) or `"feed_forward"` (the channel mixers). Layers share
+        activation: activation of the feed-forward layers and of the masked language head.
+        positions: position encoding (see `StackConfig`). `"transformer_xl"` means relative
+            attention without added positions. Relative attention supports a memory and compares
+            segments instead of adding segment embeddings (see `RelativeAttention`).
+        affine: whether LayerNorms have a scale and an offset. The LayerNorm in the masked language
+            head always has both.
+        sharing: weights that all layers share (ALBERT), including norms: `"none"`, `"all"`,
+            `"attention"` (token mixers) or `"feed_forward"` (channel mixers). Layers share weights
             only if they have the same block, step size and window.
-        embedding_dim: E, the width of the embeddings, which a matrix projects to D; None: D.
-        shared_position_biases: whether u and v of relative attention are the same in all layers.
-        num_segments, num_languages: rows of the segment and language embeddings; 0: none.
-        causal: whether no position sees later ones, as in a language model.
-        initializer_range: standard deviation of all matrices, truncated at two of them.
-        scaled_outputs: whether the last matrix of each sub-layer starts with 1/sqrt(sub-layers) of
-            the standard deviation, so that their sum does not grow with depth (GPT-2).
-        output_bias: whether a language model's scores have a bias per token.
-        adaptive_cutoffs, adaptive_divisor: options of a language model's `AdaptiveSoftmax`; no
-            cutoffs: a softmax over the embedding table.
-        tied: whether a language model scores tokens by their embeddings or by a table of its own.
-            With an adaptive softmax, tied embeddings are narrower for rare tokens
-            (`AdaptiveEmbedding`).
-        summary: position that a classifier reads: `"first"`, that of [CLS], or `"last"`, for rows
-            that end with it (XLNet).
+        embedding_dim: width E of the embeddings, which a matrix projects to D. `None` means D.
+        shared_position_biases: whether all layers share the bias vectors u and v of relative
+            attention.
+        num_segments: number of segment embeddings. 0 means no segment embeddings.
+        num_languages: number of language embeddings. 0 means no language embeddings.
+        causal: whether no position sees later positions, as in a language model.
+        initializer_range: standard deviation of the truncated normal initializer for all matrices.
+            The distribution is truncated at two standard deviations.
+        scaled_outputs: whether the initial standard deviation of the last matrix in each sub-layer
+            is divided by sqrt(number of sub-layers), so that the sum over sub-layers does not grow
+            with depth (GPT-2).
+        output_bias: whether a language model's scores have one bias per token.
+        adaptive_cutoffs: cutoffs of a language model's adaptive softmax (see `AdaptiveSoftmax`).
+            `()` means a full softmax over the embedding table.
+        adaptive_divisor: factor between the widths of successive clusters in the adaptive softmax.
+        tied: whether a language model scores tokens by the embedding table. Otherwise, the model
+            has a separate output table. With an adaptive softmax, tied embeddings are narrower for
+            rare tokens (see `AdaptiveEmbedding`).
+        summary: position that a classifier reads: `"first"` ([CLS] at the start, as in BERT) or
+            `"last"` ([CLS] at the end, as in XLNet).
     """
 
     num_layers: Depth
@@ -263,13 +283,14 @@ class EncoderConfig(StackConfig):
         super().check()
         if any(mix.operator == "memory" for mix in self.splitting()):
             raise self.error(
-                f"scheme={self.scheme!r}: an encoder has no memory to attend: leave 'memory' out"
+                f"scheme={self.scheme!r} has 'memory', but an encoder has no cross-attention: "
+                "remove 'memory'"
             )
         branches = any(mix.beside for scheme in self.splittings for mix in scheme)
         if branches and self.sharing in ("attention", "feed_forward"):
             raise self.error(
-                f"sharing={self.sharing!r}: parallel branches have one norm, which layers cannot "
-                "share for one branch only: set 'all' or 'none'"
+                f"sharing={self.sharing!r} is not possible with parallel branches, because the "
+                "branches have a common norm: set sharing='all' or sharing='none'"
             )
         if self.adaptive_cutoffs:
             # The layers check the size of the vocabulary, which may not be known here.
@@ -281,20 +302,20 @@ class EncoderConfig(StackConfig):
                 raise self.error(f"adaptive_{error}") from None
             if self.tied and self.embedding_width != self.hidden_dim:
                 raise self.error(
-                    f"embedding_dim={self.embedding_dim}: embeddings tied to an adaptive softmax "
-                    "are as wide as the model: leave embedding_dim out, or set tied=False"
+                    f"embedding_dim={self.embedding_dim} is not possible with a tied adaptive "
+                    "softmax: remove embedding_dim, or set tied=False"
                 )
         if any(self.attention_windows):
             given = f"attention_windows={self.attention_windows}"
             if self.relative or self.relative_bias != "none":
                 raise self.error(
-                    f"{given}: relative positions attend the whole text: set positions='learned' "
-                    "and relative_bias='none'"
+                    f"{given} is not possible with relative positions: set positions='learned' and "
+                    "relative_bias='none'"
                 )
             if self.without_attention:
                 raise self.error(
-                    f"{given}: block={self.without_attention[0]!r} has no attention: leave "
-                    "attention_windows out"
+                    f"{given} is not possible with block={self.without_attention[0]!r}, which has "
+                    "no attention: remove attention_windows"
                 )
         if self.relative:
             if self.relative_bias != "none":
@@ -304,8 +325,8 @@ class EncoderConfig(StackConfig):
                 )
             if self.without_attention:
                 raise self.error(
-                    f"positions='transformer_xl' needs blocks with attention, "
-                    f"{', '.join(SEQUENCE_BLOCKS)}, not {', '.join(self.without_attention)}"
+                    f"positions='transformer_xl' is not possible with "
+                    f"block={self.without_attention[0]!r}: use one of {', '.join(SEQUENCE_BLOCKS)}"
                 )
 
     @property
@@ -315,42 +336,46 @@ class EncoderConfig(StackConfig):
 
     @property
     def embedding_width(self) -> int:
-        """E, the width of the embeddings."""
+        """Width E of the embeddings."""
         return self.embedding_dim or self.hidden_dim
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderConfig(StackConfig):
-    """Configuration of an encoder-decoder; the defaults are those of a translation model.
+    """Configuration of an encoder-decoder. The defaults suit translation.
 
     Attributes:
-        vocab_size: V, the size of the joint vocabulary.
-        num_encoder_layers, num_decoder_layers: numbers of layers.
-        block: `"macaron"`, `"transformer"` or `"swish_rnn"`, or a `Block` of your own that decodes
-            token by token, `package.module:Name`. Several names are repeated over the layers in
-            turn.
-        max_length: greatest S and T of learned positions; source and target have a table each.
-        position_layout: order of sines and cosines, see `SinusoidalPositions`.
-        tied: whether the embeddings also score the target tokens; if not, a matrix of its own does.
+        vocab_size: size V of the joint vocabulary.
+        num_encoder_layers: number of encoder layers.
+        num_decoder_layers: number of decoder layers.
+        block: type of the blocks: `"macaron"`, `"transformer"`, `"swish_rnn"`, or the location of
+            your own `Block` subclass that decodes token by token, as `package.module:Name`. With
+            several blocks, the layers cycle through the list.
+        max_length: maximum source and target length for learned positions. Source and target have
+            separate position tables.
+        position_layout: order of sines and cosines (see `SinusoidalPositions`).
+        tied: whether the embedding table also scores the target tokens. Otherwise, a separate
+            matrix scores the target tokens.
         scaled_logits: whether the decoder's output is divided by sqrt(D) before scoring (T5 with
             tied embeddings).
-        logits_bias: whether the scores have a bias per token.
-        initializer: initializer of the matrices; T5's is `"lecun_normal"`. Embeddings start at unit
-            scale, after `embedding_scale` if that is set.
-        initializer_range: standard deviation of all matrices and tables, truncated at two of them
-            (BART); None: `initializer` decides.
-        language_embeddings: whether source tokens get one vector and target tokens another (XLM's
-            language embeddings).
-        two_way: whether the model translates in both directions: each side has vectors for its own
-            language and for the other one.
-        num_source_layers: number of layers of an additional encoder that reads the source and whose
-            output replaces the token embeddings (BART's translation); 0: none.
-        source_vocab_size: vocabulary size of that encoder; None: V.
+        logits_bias: whether the scores have one bias per token.
+        initializer: initializer of the matrices. T5 uses `"lecun_normal"`. Embeddings start at unit
+            scale, after the multiplication by sqrt(D) if `embedding_scale` is set.
+        initializer_range: standard deviation of the truncated normal initializer for all matrices
+            and tables (BART). The distribution is truncated at two standard deviations. `None`
+            means the initializer in `initializer`.
+        language_embeddings: whether all source tokens get one added vector and all target tokens
+            another (the language embeddings of XLM).
+        two_way: whether the model translates in both directions. Each side then has one vector for
+            its own language and one vector for the other language.
+        num_source_layers: number of layers in an additional source encoder, whose output replaces
+            the token embeddings (BART fine-tuned for translation). 0 means no additional encoder.
+        source_vocab_size: vocabulary size of the additional source encoder. `None` means V.
     """
 
     known_blocks: ClassVar[tuple[str, ...]] = SEQUENCE_BLOCKS
     causal: ClassVar[bool] = False  # the encoder attends in both directions
-    summary: ClassVar[str] = "end"  # classifiers read the decoder's last position
+    summary: ClassVar[str] = "end"  # classifiers read the last position of the decoder
 
     num_encoder_layers: Depth
     num_decoder_layers: Depth
@@ -374,24 +399,25 @@ class EncoderDecoderConfig(StackConfig):
 
     def check(self) -> None:
         if self.hidden_dim % 2:
-            raise self.error(f"hidden_dim={self.hidden_dim} is odd: give an even one")
+            raise self.error(f"hidden_dim={self.hidden_dim} is odd: give an even width")
         super().check()
         if self.without_attention:
             raise self.error(
-                f"block={self.without_attention[0]!r} cannot decode token by token: give one that "
-                f"can, such as {', '.join(SEQUENCE_BLOCKS)}"
+                f"block={self.without_attention[0]!r} cannot decode token by token: use "
+                f"one of {', '.join(SEQUENCE_BLOCKS)}, or your own block"
             )
         if any(self.attention_windows):
             given = f"attention_windows={self.attention_windows}"
             raise self.error(
-                f"{given}: an encoder-decoder attends all of its source: leave them out"
+                f"{given} is not possible in an encoder-decoder: remove attention_windows"
             )
 
 
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
-    """The fields of a configuration that differ from those of another one of its class.
+    """Returns the fields in which a configuration differs from another configuration of its class.
 
-    Schemes are equal if they spell the same operators, or those of the block.
+    If both configurations have the same blocks, schemes count as equal if they contain the same
+    operators.
     """
     found = {name: v for name, v in config.get_config().items() if v != getattr(base, name)}
     if "scheme" in found and "block" not in found and config.splittings == base.splittings:

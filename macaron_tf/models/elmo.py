@@ -1,4 +1,4 @@
-"""ELMo: a bidirectional LSTM language model, and models that use its layers as word vectors."""
+"""ELMo, a bidirectional LSTM language model, and models with ELMo's word vectors."""
 
 import dataclasses
 from typing import Annotated, ClassVar, Literal
@@ -20,23 +20,23 @@ Filters = tuple[tuple[Count, Count], ...]
 
 @dataclasses.dataclass(frozen=True)
 class ElmoConfig(Settings):
-    """Configuration of ELMo, a character CNN and LSTMs in both directions; defaults as published.
+    """Configuration of ELMo. The defaults are the published sizes.
 
     Attributes:
-        vocab_size: V, the number of words that the model predicts.
-        lstm_dim: number of cells of an LSTM.
-        projection_dim: P, the width of a word's vector and of an LSTM's output.
-        num_layers: number of LSTMs in each direction.
-        clip: greatest absolute value of cells and outputs; None: no limit.
-        dropout: dropout rate of each LSTM's input, and of the vectors that are scored.
-        max_characters: C, the bytes of a word together with the marks of its beginning and end.
-        char_dim: width of a byte's embedding.
-        filters: (width, number) of the CNN's filters.
+        vocab_size: number of words V that the model predicts.
+        lstm_dim: number of LSTM cells.
+        projection_dim: width P of a word vector and of an LSTM's output.
+        num_layers: number of LSTM layers in each direction.
+        clip: maximum absolute value in LSTM cells and outputs. `None` means no limit.
+        dropout: dropout rate applied to LSTM inputs and to the vectors before the softmax.
+        max_characters: maximum number of bytes C in a word, including the start and end marks.
+        char_dim: width of a byte embedding.
+        filters: pairs of filter width and number of filters in the character CNN.
         num_highways: number of highway layers after the filters.
     """
 
     causal: ClassVar[bool] = False
-    longest: ClassVar[None] = None  # rows may have any length
+    longest: ClassVar[None] = None  # sequences may have any length
     summary: ClassVar[str] = "max"
 
     vocab_size: Count
@@ -52,26 +52,29 @@ class ElmoConfig(Settings):
 
     def check(self):
         if not self.filters:
-            raise self.error("filters=() is empty: give one (width, number) or more")
+            raise self.error("filters=() is empty: give at least one (width, number) pair")
         widest = max(width for width, _ in self.filters)
         if self.max_characters < widest:
             raise self.error(
-                f"max_characters={self.max_characters} must be at least {widest}, the width of the "
-                "widest filter"
+                f"max_characters={self.max_characters} is less than the width {widest} of the "
+                f"widest filter: give at least {widest}"
             )
 
 
-CHARACTERS = 261  # 0 pads words, then come the 256 bytes and four marks
+CHARACTERS = 261  # padding (0), the 256 bytes, and four marks
 
 
 class Elmo(Model):
-    """ELMo, a bidirectional language model that reads words by characters and predicts words.
+    """ELMo, a bidirectional language model that reads characters and predicts words.
 
-    Both directions share the character CNN and the matrix that scores words.
+    Both directions share the character CNN and the output matrix.
 
-    Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros are
-    padding. Returns the layers `(B, L, 1 + num_layers, 2 P)`: the CNN's word vectors twice, then
-    each layer's forward and backward output, concatenated.
+    Call arguments:
+        characters: int `(B, L, C)` (see `macaron_tf.text.words`). Words of zeros are padding.
+
+    The output `(B, L, 1 + num_layers, 2 P)` contains all layers. The first layer is the word vector
+    from the CNN, repeated for both directions. Each other layer is the concatenation of the forward
+    and the backward output.
 
     References: Peters et al. 2018, "Deep contextualized word representations", section 3.
     """
@@ -106,9 +109,11 @@ class Elmo(Model):
         self.output_layer.build((None, config.projection_dim))
 
     def both_ways(self, characters, training=None):
-        """The CNN's word vectors, and a list of the layers' outputs for each direction.
+        """Computes the word vectors and the outputs of all LSTM layers in each direction.
 
-        All of them are `(B, L, P)`.
+        Returns:
+            The CNN's word vectors, the list of forward outputs and the list of backward outputs,
+            all `(B, L, P)`.
         """
         mask = padding_mask({"token_ids": characters})  # (B, L)
         x = self.words(characters)
@@ -126,12 +131,12 @@ class Elmo(Model):
         return ops.stack(layers, axis=2)
 
     def hidden_states(self, characters, training=None):
-        """The vectors that predict the next and the previous word, a pair of `(B, L, P)`."""
+        """Computes the vectors that predict the next and the previous word, `(B, L, P)` each."""
         _, forward, backward = self.both_ways(characters, training=training)
         return tuple(self.drop(h, training=training) for h in (forward[-1], backward[-1]))
 
     def logits(self, hidden):
-        """Scores of all words of the vocabulary: `(..., P) -> (..., V)`."""
+        """Computes the scores of all words: `(..., P) -> (..., V)`."""
         return self.output_layer(hidden)
 
 
@@ -140,23 +145,27 @@ class WordEncoderConfig(Settings):
     """Configuration of a `WordEncoder`.
 
     Attributes:
-        elmo: configuration of the ELMo language model; None: there is none.
-        lstm_dim: units of the LSTM in each direction.
-        word_dim, char_dim, filters: sizes of the encoder's own `CharacterCNN`.
-        max_characters: C, the characters per word.
+        elmo: configuration of the ELMo language model. `None` means no ELMo.
+        lstm_dim: number of LSTM units in each direction.
+        word_dim: width of the word vectors from the encoder's own character CNN.
+        char_dim: width of the character embeddings in this CNN.
+        filters: pairs of filter width and number of filters in this CNN.
+        max_characters: maximum number of characters C per word.
         dropout: dropout rate of the LSTM's inputs and outputs.
-        elmo_place: where ELMo's vectors are concatenated: to the LSTM's `"input"`, to its
-            `"output"`, to `"both"`, with separate weights of the layers, or `"none"`.
-        elmo_frozen: whether ELMo's weights are frozen, or trained with the rest.
-        elmo_norm: whether ELMo's layers are layer-normalized before they are weighted (section 3.2
-            of the paper). Without it they may saturate the LSTM: those of `elmo_tiny` have a
-            standard deviation of 7.7 after 1,500 updates.
+        elmo_place: where ELMo's vectors are concatenated. `"input"` means the LSTM's input,
+            `"output"` means the LSTM's output, `"both"` means both with separate layer weights, and
+            `"none"` means nowhere.
+        elmo_frozen: whether ELMo's weights are frozen. Otherwise, training also updates ELMo's
+            weights.
+        elmo_norm: whether ELMo's layers are layer-normalized before the weighted sum (section 3.2
+            of the paper). Without normalization, ELMo's vectors may saturate the LSTM: in
+            `elmo_tiny`, the vectors have a standard deviation of 7.7 after 1,500 updates.
     """
 
     section: ClassVar[str] = "words"
     causal: ClassVar[bool] = False
-    initializer_range: ClassVar[float] = 0.1  # for heads, whose input is narrower than BERT's
-    summary: ClassVar[str] = "max"  # a text is summarized by maxima, see `Pooling`
+    initializer_range: ClassVar[float] = 0.1  # for heads, because D is smaller than in BERT
+    summary: ClassVar[str] = "max"  # classifiers read the maximum over all words
 
     elmo: ElmoConfig | None = None
     lstm_dim: Count = 100
@@ -171,33 +180,35 @@ class WordEncoderConfig(Settings):
 
     @property
     def elmo_places(self) -> tuple[str, ...]:
-        """Where ELMo's vectors are concatenated: `"input"`, `"output"`, both or neither."""
+        """Concatenation points of ELMo's vectors: `"input"`, `"output"`, both or neither."""
         places = {"both": ("input", "output"), "none": ()}
         return places.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
 
     @property
     def hidden_dim(self) -> int:
-        """D, the width of the output."""
+        """Output width D."""
         beside = 2 * self.elmo.projection_dim if "output" in self.elmo_places else 0
         return 2 * self.lstm_dim + beside
 
     def check(self):
         if self.elmo and self.elmo.max_characters != self.max_characters:
             raise self.error(
-                f"max_characters={self.max_characters} differs from the language model's: set it "
-                f"to {self.elmo.max_characters}"
+                f"max_characters={self.max_characters} differs from ELMo's max_characters: set "
+                f"max_characters={self.elmo.max_characters}"
             )
 
 
 class WordEncoder(Model):
-    """A bidirectional LSTM over word vectors `[x; ELMo]`.
+    """Bidirectional LSTM over word vectors `[x; ELMo]`.
 
-    x is the output of the encoder's own character CNN. ELMo's vectors may also be concatenated to
-    the LSTM's output, `[h; ELMo]`, see `WordEncoderConfig`. For each of the two places, the encoder
-    learns its own weights of ELMo's layers.
+    x is the output of the encoder's own character CNN. ELMo's vectors can also be concatenated to
+    the LSTM's output, `[h; ELMo]` (see `WordEncoderConfig`). The encoder learns separate layer
+    weights for ELMo at the input and at the output.
 
-    Call arguments: `characters (B, L, C)` int, see `macaron_tf.text.words`; words of zeros are
-    padding. Returns `(B, L, D)`.
+    Call arguments:
+        characters: int `(B, L, C)` (see `macaron_tf.text.words`). Words of zeros are padding.
+
+    The output has shape `(B, L, D)`.
 
     References: Peters et al. 2018 (ELMo), section 3.3.
     """
@@ -214,7 +225,7 @@ class WordEncoder(Model):
             num_highways=0,
             name="words",
         )
-        # A vocabulary of one word, because the encoder does not need ELMo's scores.
+        # The vocabulary has only one word, because the encoder does not need ELMo's scores.
         self.elmo = None
         if config.elmo_places:
             self.elmo = Elmo(dataclasses.replace(config.elmo, vocab_size=1), name="elmo")
@@ -243,7 +254,11 @@ class WordEncoder(Model):
         self.lstm.build((None, None, width))
 
     def take_over(self, elmo: Elmo) -> None:
-        """Copies the weights of another ELMo of the same configuration, if this encoder has one."""
+        """Copies the weights of a trained ELMo into this encoder's ELMo, if any.
+
+        Args:
+            elmo: ELMo model with the same configuration.
+        """
         if self.elmo:
             for name in ("words", "forwards", "backwards"):
                 getattr(self.elmo, name).set_weights(getattr(elmo, name).get_weights())
@@ -257,19 +272,19 @@ class WordEncoder(Model):
         mask = padding_mask({"token_ids": characters})  # (B, L)
         layers = None
         if self.elmo and self.config.elmo_frozen:
-            # Frozen, so without dropout: it returns the same vectors each time.
+            # A frozen ELMo runs without dropout and returns the same vectors each time.
             layers = ops.stop_gradient(self.elmo(characters, training=False))  # (B, L, J, 2 P)
         elif self.elmo:
             layers = self.elmo(characters, training=training)
 
         def beside(vectors, place):
-            """Appends ELMo's vectors, if they are used here: `(B, L, D)` to `(B, L, D + 2 P)`."""
+            """Appends ELMo's vectors, if `place` is enabled: `(B, L, D)` to `(B, L, D + 2 P)`."""
             if place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)
 
         x = beside(self.words(characters), "input")
-        # cuDNN rejects rows without any word, so rows of padding get one.
+        # cuDNN rejects rows without words, so the first position counts as a word in every row.
         mask = ops.logical_or(mask, ops.equal(ops.arange(ops.shape(mask)[1]), 0))
         h = self.lstm(self.drops[0](x, training=training), mask=mask)
         return self.drops[1](beside(h, "output"), training=training)
@@ -280,16 +295,19 @@ class WordTaggerConfig(WordEncoderConfig):
     """Configuration of a `WordTagger`.
 
     Attributes:
-        num_tags: T, the number of tags.
+        num_tags: number of tags T.
     """
 
     num_tags: Count = dataclasses.field(kw_only=True)
 
 
 class WordTagger(WordEncoder):
-    """A `WordEncoder` with a linear layer that scores each word's tags.
+    """Word tagger: a `WordEncoder` with a linear layer that scores the tags of each word.
 
-    Call arguments: `characters (B, L, C)`, see `WordEncoder`. Returns scores `(B, L, T)`.
+    Call arguments:
+        characters: int `(B, L, C)` (see `WordEncoder`).
+
+    The output has shape `(B, L, T)`.
     """
 
     def __init__(self, config: WordTaggerConfig, **kwargs):
@@ -304,5 +322,5 @@ class WordTagger(WordEncoder):
         return self.logits(self.hidden_states(characters, training=training))
 
     def logits(self, hidden):
-        """Scores of the tags: `(..., D) -> (..., T)`."""
+        """Computes the scores of the tags: `(..., D) -> (..., T)`."""
         return self.output_layer(hidden)

@@ -1,4 +1,4 @@
-"""The BERT-style encoder, with any block and any position encoding."""
+"""Transformer encoder with any type of block and position encoding."""
 
 import keras
 from keras import ops
@@ -12,30 +12,40 @@ from macaron_tf.models.base import Model, attention_mask, padding_mask
 from macaron_tf.models.config import BY_ATTENTION, EncoderConfig
 from macaron_tf.models.stack import Stack
 
-# Inputs that have one number per token.
+# Inputs with one number per token.
 _OF_TOKENS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
 class Encoder(Model):
-    """Encoder: embeddings and a stack of blocks, from ids `(B, L)` to `(B, L, D)`.
+    """Encoder: embeddings and a stack of blocks, from ids `(B, L)` to hidden states `(B, L, D)`.
 
     Args:
-        embeddings: embeddings shared with another encoder; None: it makes its own.
+        config: configuration of the encoder.
+        embeddings: embeddings shared with another encoder. `None` means that the encoder creates
+            embeddings.
 
-    Call arguments: `token_ids (B, L)` int, or a dict of these and optionally: `segment_ids`,
-    `language_ids` and `position_ids`, all `(B, L)` int; `document_ids (B, L)` int, by which no
-    position sees another document and positions begin at 0 in each document; `padding_mask (B, L)`,
-    0 or False at padding, which real positions do not see, by default where an id is 0;
-    `attention_mask (B, L, L)` or `(B, H, L, L)`, 1 or True = attend. Returns `(B, L, D)`, with the
-    padding mask as its Keras mask.
+    A call takes `token_ids` alone, or a dict with these inputs, of which all others are optional:
+
+        token_ids (B, L)          int
+        segment_ids (B, L)        int, 0 by default
+        language_ids (B, L)       int, 0 by default
+        position_ids (B, L)       int, 0 to L - 1 by default
+        document_ids (B, L)       int, the document of each position
+        padding_mask (B, L)       0 or False at padding, by default where an id is 0
+        attention_mask (B, L, L)  1 or True = attend, also accepted as (B, H, L, L)
+
+    Real positions do not see padding. With `document_ids`, no position sees another document, and
+    positions start at 0 in each document.
+
+    The output has shape `(B, L, D)`, with the padding mask as Keras mask.
 
     Example:
         encoder = Encoder(EncoderConfig(1000, 128, 384, 2, 2, block="macaron"))
         hidden = encoder(token_ids)
 
-    References: Devlin et al. 2018 (BERT); Macaron blocks: Lu et al. 2019; SwishRNN and relative
-    biases: Lei et al. 2022; factorized embeddings and shared layers: Lan et al. 2020 (ALBERT),
-    section 3.1; gated MLPs: Liu et al. 2021.
+    References: Devlin et al. 2018 (BERT); Lu et al. 2019 for Macaron blocks; Lei et al. 2022 for
+    SwishRNN and relative biases; Lan et al. 2020 (ALBERT), section 3.1, for factorized embeddings
+    and shared layers; Liu et al. 2021 for gated MLPs.
     """
 
     def __init__(
@@ -62,7 +72,7 @@ class Encoder(Model):
             config.vocab_size,
             width,
             positions=config.added_positions,
-            # Relative attention compares segments itself.
+            # Relative attention compares segments instead of adding embeddings.
             num_segments=0 if config.relative else config.num_segments,
             norm=config.embedding_norm,
             norm_type=config.outer_norm_type,
@@ -74,8 +84,8 @@ class Encoder(Model):
         )
         if self.embeddings.embedding_dim != width:
             raise ValueError(
-                f"the shared embeddings are {self.embeddings.embedding_dim} wide, the encoder's "
-                f"{width}: set embedding_dim={self.embeddings.embedding_dim}"
+                f"the shared embeddings have width {self.embeddings.embedding_dim}, but "
+                f"embedding_dim={width}: set embedding_dim={self.embeddings.embedding_dim}"
             )
         self.projection = None
         if width != config.hidden_dim:
@@ -119,19 +129,19 @@ class Encoder(Model):
         """Encodes the next segment of a text, with a memory of the earlier segments.
 
         Args:
-            inputs: those of `call`.
-            memory: from the stack's `init_memory` or the previous segment; None: there is no
-                memory.
+            inputs: inputs of `call`.
+            memory: memory from the previous call, or from `init_memory` of the stack. `None` means
+                no memory.
 
         Returns:
-            `(B, L, D)`, and the new memory.
+            The output `(B, L, D)` and the new memory.
         """
         documents, masks = inputs.get("document_ids"), [attention_mask(inputs)]
         if documents is not None:
             self.stack.check_documents()
             if memory is not None:
                 raise ValueError(
-                    "document_ids and a memory exclude each other: leave one of the two out"
+                    "document_ids and a memory exclude each other: remove one of the two"
                 )
             masks.append(ops.equal(documents[:, None, :, None], documents[:, None, None, :]))
             if "position_ids" not in inputs:
@@ -156,7 +166,7 @@ class Encoder(Model):
         return packing.padded(x), memory
 
     def embed(self, inputs, training=None):
-        """The input of the first block, `(B, L, D)`; `inputs` are those of `call`."""
+        """Computes the input of the first block, `(B, L, D)`, from the inputs of `call`."""
         x = self.embeddings(
             inputs["token_ids"],
             segment_ids=inputs.get("segment_ids"),
@@ -168,10 +178,10 @@ class Encoder(Model):
 
 
 def _restarting(same):
-    """Positions `(B, L)` that restart at 0 in each document.
+    """Computes positions `(B, L)` that start at 0 in each document.
 
     Args:
-        same: `(B, 1, L, L)`, True if two positions are in the same document.
+        same: boolean `(B, 1, L, L)`, True if two positions are in the same document.
     """
     length = ops.shape(same)[-1]
     places = ops.arange(length, dtype="int32")
@@ -180,7 +190,7 @@ def _restarting(same):
 
 
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:
-    """Initializer of each sub-layer's last matrix; None: that of all other matrices."""
+    """Returns the initializer of the last matrix in each sub-layer, or `None` for the default."""
     if not config.scaled_outputs:
         return None
     schemes = (block_class(config.layer(n)[0]).scheme for n in range(config.num_layers))

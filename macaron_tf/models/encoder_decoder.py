@@ -26,23 +26,31 @@ from macaron_tf.variables import declare, spec_of
 
 
 class EncoderDecoder(Model):
-    """Encoder-decoder: scores of each next target token, from the source and the earlier target.
+    """Encoder-decoder, which scores the next target token at each position.
 
-    Source and target share one table of embeddings, which also scores the target unless the
-    configuration unties them. Id 0 is padding in both. If the source has another vocabulary, an
-    additional encoder reads it, and its output replaces the token embeddings.
+    Source and target share one embedding table. The table also scores the target tokens, unless
+    `config.tied` is False. Id 0 is padding in both. If the source has a different vocabulary, an
+    additional encoder reads the source, and the output of this encoder replaces the token
+    embeddings.
 
-    Call arguments: `{"source": (B, S), "target": (B, T)}`, int ids; the target is the decoder's
-    input, which the caller has shifted right. With `config.two_way` also `source_languages (B, S)`
-    and `target_languages (B, T)`: 0, the default, is the side's own language and 1 the other
-    side's. `padding_mask (B, S)` and `attention_mask (B, S, S)` are for the source, see `Encoder`;
-    `target_mask (B, T)` or `(B, T, T)` is for the target. Returns logits `(B, T, V)`.
+    A call takes a dict with these inputs:
+
+        source (B, S)            int
+        target (B, T)            int, the target shifted right by one position
+        source_languages (B, S)  int, optional, with `config.two_way`
+        target_languages (B, T)  int, optional, with `config.two_way`
+        padding_mask (B, S)      padding mask of the source, optional
+        attention_mask (B, S, S) attention mask of the source, optional
+        target_mask (B, T)       mask of the target, optional, also accepted as (B, T, T)
+
+    In the language inputs, 0 (the default) means the side's own language and 1 means the other
+    language. `Encoder` describes the masks. The output contains logits `(B, T, V)`.
 
     Example:
         model = EncoderDecoder(EncoderDecoderConfig(1000, 128, 256, 4, 2, 2, block="macaron"))
         logits = model({"source": source_ids, "target": target_ids})
 
-    References: Vaswani et al. 2017; Macaron blocks: Lu et al. 2019; Raffel et al. 2020 (T5),
+    References: Vaswani et al. 2017; Lu et al. 2019 for Macaron blocks; Raffel et al. 2020 (T5),
     section 2.1; Lewis et al. 2020 (BART), sections 2.1 and 3.4.
     """
 
@@ -63,7 +71,8 @@ class EncoderDecoder(Model):
         initializer = keras.initializers.get(config.initializer)
         if config.initializer_range is not None:
             initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-        # Standard deviation of the embeddings: 1, or D^-1/2 if they are multiplied by sqrt(D).
+        # The standard deviation of the embeddings is 1, or D^-1/2 if they are multiplied by
+        # sqrt(D).
         width = config.hidden_dim**-0.5 if config.embedding_scale else 1.0
         table = keras.initializers.RandomNormal(stddev=width)
         self.embedding = TiedEmbedding(
@@ -90,7 +99,7 @@ class EncoderDecoder(Model):
             )
             for name in ("source_embeddings", "target_embeddings")
         )
-        # T5's own code initializes relative biases with the standard deviation D^-1/2.
+        # T5's code initializes relative biases with standard deviation D^-1/2.
         bias_range = config.initializer_range or config.hidden_dim**-0.5
         self.encoder = Stack(
             config,
@@ -145,8 +154,10 @@ class EncoderDecoder(Model):
 
         Args:
             source: ids `(B, S)`.
-            languages: language ids `(B, S)`; None: 0.
-            masks: the inputs `padding_mask` and `attention_mask`, if any.
+            training: whether the model trains.
+            languages: language ids `(B, S)`. `None` means 0.
+            masks: dict of the inputs `padding_mask` and `attention_mask`, which may be empty or
+                `None`.
 
         Returns:
             The memory `(B, S, D)`.
@@ -161,14 +172,15 @@ class EncoderDecoder(Model):
         return self.encoder.mix(x, Context(**seen, training=training))[0]
 
     def hidden_states(self, inputs, training=None):
-        """The decoder's output `(B, T, D)`, from which `logits` computes the scores."""
+        """Returns the decoder's output `(B, T, D)`, from which `logits` computes the scores."""
         source, target = inputs["source"], inputs["target"]
         masks = {n: inputs[n] for n in ("padding_mask", "attention_mask") if n in inputs}
         memory = self.encode(source, training, inputs.get("source_languages"), masks)
         languages = inputs.get("target_languages")
         x = self.target_embeddings(target, language_ids=languages, training=training)
         real = padding_mask({"token_ids": source, **masks})
-        # A target has padding only at its end, where the causal mask hides it from real tokens.
+        # Targets have padding only at the end, where the causal mask hides the padding from real
+        # tokens.
         context = Context(
             attention_mask=attention_mask({"attention_mask": inputs.get("target_mask")}),
             memory=memory,
@@ -178,11 +190,11 @@ class EncoderDecoder(Model):
         return self.decoder.mix(x, context)[0]
 
     def logits(self, hidden, kernel=None):
-        """Scores of all tokens: `(..., D) -> (..., V)`.
+        """Computes the scores of all tokens: `(..., D) -> (..., V)`.
 
         Args:
             hidden: `(..., D)`.
-            kernel: `(D, V)`, used instead of the model's own matrix; None: the model's own.
+            kernel: output matrix `(D, V)`. `None` means the model's output matrix.
         """
         if self.config.scaled_logits:
             hidden = ops.multiply(hidden, self.config.hidden_dim**-0.5)
@@ -199,21 +211,22 @@ class EncoderDecoder(Model):
     def init_decode(
         self, source, beams: int, max_length: int | None = None, backward: bool = False
     ):
-        """Starts cached decoding of K hypotheses per sentence.
+        """Starts cached decoding with K hypotheses per source sequence.
 
         Args:
             source: ids `(B, S)`.
-            beams: K.
-            max_length: T, the number of target tokens that a cache of fixed size holds, as XLA
-                needs it. None: the cache starts with an axis of size 0 and grows with every step,
-                which is faster without XLA; loops must allow that axis to change.
-            backward: whether to translate from the target's language to the source's, with
-                `config.two_way`.
+            beams: number of hypotheses K.
+            max_length: capacity T of the cache in target tokens. XLA requires a fixed capacity.
+                `None` means that the cache starts with an axis of size 0 and grows with every step.
+                A growing cache is faster without XLA, but a loop must allow the shape of this axis
+                to change.
+            backward: whether to translate from the target language to the source language (with
+                `config.two_way`).
 
         Returns:
-            `context`, constant while decoding, whose tensors `(B, ...)` are under "rows"; and the
-            empty `cache`, tensors `(B, K, ...)`, which the caller reorders along axis 1 with the
-            hypotheses.
+            The `context`, which is constant during decoding, and the empty `cache`. The tensors
+            `(B, ...)` of the context are in `context["rows"]`. The cache contains tensors `(B, K,
+            ...)`. When hypotheses change places, the caller must reorder axis 1 of the cache.
         """
         self.config.check_room(max_length)
         languages = ops.ones_like(source) if backward else None
@@ -225,26 +238,27 @@ class EncoderDecoder(Model):
         if self.output_projection:
             kernel = self.output_projection.matrix("float32")
         else:
-            # Transposed once per search. On two cores, 128 rows times 512 x 10,000 then take 7.0 ms
-            # instead of 11.3; XLA would transpose the table in each step.
+            # The table is transposed once per search. On two cores, the product of 128 rows and 512
+            # x 10,000 weights then takes 7.0 ms instead of 11.3 ms. XLA would transpose the table
+            # in each step.
             kernel = ops.transpose(self.embedding.matrix("float32"))
         context = {"rows": rows, "kernel": kernel, "backward": backward}
         cache = self.decoder.init_cache(ops.shape(source)[0], beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache):
-        """Computes the scores of each hypothesis's next token.
+        """Computes the scores of the next token for each hypothesis.
 
         Args:
             tokens: ids `(B, K)`, the tokens at position `index` of the decoder's input.
-            index: scalar int32, 0 for BOS.
-            context: from `init_decode`.
-            cache: from `init_decode` or the previous step.
+            index: scalar int32, 0 at the start token.
+            context: context from `init_decode`.
+            cache: cache from `init_decode` or from the previous step.
 
         Returns:
             Logits `(B, K, V)` in float32, and the new cache.
         """
-        # (B, K) -> (B K, 1): each hypothesis is a row.
+        # Each hypothesis becomes a row: (B, K) -> (B K, 1).
         positions = ops.reshape(ops.cast(index, "int32"), (1, 1))
         tokens, beams = ops.reshape(tokens, (-1, 1)), tokens.shape[1]
         languages = ops.ones_like(tokens) if context["backward"] else None
@@ -261,7 +275,8 @@ class EncoderDecoder(Model):
             training=False,
         )
         x, state = self.decoder.mix(x, step, state)
-        # In float32 under any policy: bfloat16 has steps of 1/16 near 10, so scores would tie.
+        # Scores are float32 under any dtype policy. In bfloat16, numbers near 10 have steps of
+        # 1/16, so scores would tie.
         logits = self.logits(ops.cast(x, "float32"), context["kernel"])
         # (B K, V) -> (B, K, V)
         logits = ops.reshape(logits, (-1, beams, self.config.vocab_size))
@@ -270,7 +285,11 @@ class EncoderDecoder(Model):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Backward:
-    """A two-way encoder-decoder for decoding from the target's language to the source's."""
+    """Wrapper of a two-way encoder-decoder that decodes from the target to the source language.
+
+    Attributes:
+        network: the two-way encoder-decoder.
+    """
 
     network: EncoderDecoder
 
@@ -282,7 +301,10 @@ class Backward:
 
 
 def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
-    """The configuration of the additional source encoder, with layers like the model's."""
+    """Returns the configuration of the additional source encoder.
+
+    The layers have the same blocks and sizes as the model's layers.
+    """
     scheme = spelled(config.splitting(), without=("memory",))
     return EncoderConfig(
         vocab_size=config.source_vocab_size or config.vocab_size,
@@ -295,10 +317,11 @@ def source_encoder_config(config: EncoderDecoderConfig) -> EncoderConfig:
 
 
 def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
-    """The variables to train first if a new encoder was put in front of a pre-trained model.
+    """Returns the variables to train first after adding a new encoder to a pre-trained model.
 
-    They are those of the new `source_encoder`, the pre-trained positions of both sides, and the
-    query, key and value projection (with its bias) of the encoder's first layer.
+    These variables are the weights of the new `source_encoder`, the pre-trained position embeddings
+    of both sides, and the query, key and value projection (with its bias) in the first layer of the
+    pre-trained encoder.
 
     References: Lewis et al. 2020 (BART), section 3.4.
     """

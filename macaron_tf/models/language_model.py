@@ -1,4 +1,4 @@
-"""Causal language models with any block: GPT, GPT-2, GPT-3, Llama."""
+"""Causal language models with any type of block, such as GPT, GPT-2, GPT-3 and Llama."""
 
 from keras import ops
 
@@ -11,10 +11,13 @@ from macaron_tf.models.encoder import Encoder
 
 
 class TokenModel(Model):
-    """Base class of encoders with a head that scores tokens, `NextTokenHead` or `AdaptiveSoftmax`.
+    """Base class of encoders with a head that scores tokens.
+
+    The head is a `NextTokenHead` or, with `adaptive_cutoffs`, an `AdaptiveSoftmax`.
 
     Args:
-        use_bias: whether scores have a bias per token.
+        config: configuration of the encoder.
+        use_bias: whether the scores have one bias per token.
     """
 
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
@@ -23,7 +26,7 @@ class TokenModel(Model):
         self.language_head = self.make_language_head()
 
     def make_language_head(self) -> Head:
-        """Makes the head that scores tokens; override it for another head."""
+        """Creates the head that scores tokens. Subclasses can override this method."""
         config = self.config
         options = config.options("vocab_size", "initializer_range")
         if config.adaptive_cutoffs:
@@ -45,11 +48,14 @@ class TokenModel(Model):
         )
 
     def logits(self, hidden):
-        """Scores of all tokens of the vocabulary: `(..., D) -> (..., V)`."""
+        """Computes the scores of all tokens: `(..., D) -> (..., V)`."""
         return self.language_head(hidden, self.table(hidden.dtype))
 
     def table(self, dtype):
-        """The table that scores tokens, `(V, E)`; of adaptive embeddings, those of all clusters."""
+        """Returns the table `(V, E)` that scores tokens.
+
+        For adaptive embeddings, the method returns the tables of all clusters.
+        """
         tokens = self.encoder.embeddings.tokens
         if self.config.adaptive_embeddings:
             return tokens.tables(dtype)
@@ -58,48 +64,62 @@ class TokenModel(Model):
 
 
 class LanguageModel(TokenModel):
-    """Causal language model: scores of each next token, from the tokens up to it.
+    """Causal language model, which scores the next token at each position.
 
-    Call arguments: a dict of the encoder's inputs, `token_ids (B, L)` int and others (see
-    `Encoder`). Returns logits `(B, L, V)`; those at position t are for the token at t + 1.
+    Call arguments:
+        inputs: `token_ids (B, L)`, or a dict of the encoder's inputs (see `Encoder`).
+
+    The output contains logits `(B, L, V)`. The logits at position t are for the token at position t
+    + 1.
 
     Example:
         model = LanguageModel(EncoderConfig(1000, 128, 512, 2, 2, causal=True, norm="pre"))
         logits = model({"token_ids": token_ids})
 
-    References: Radford et al. 2018 (GPT), eq. 2; Radford et al. 2019 (GPT-2); with SwishRNN: Lei et
-    al. 2022.
+    References: Radford et al. 2018 (GPT), eq. 2; Radford et al. 2019 (GPT-2); Lei et al. 2022 for
+    SwishRNN.
     """
 
     def __init__(self, config: EncoderConfig, **kwargs):
         if not config.causal:
-            raise ValueError("a language model needs a configuration with causal=True")
+            raise ValueError("causal=False is not possible in a language model: set causal=True")
         super().__init__(config, config.output_bias, **kwargs)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """Starts cached decoding of B rows with K texts each, see `EncoderDecoder.init_decode`."""
+        """Starts cached decoding with K texts per row (see `EncoderDecoder.init_decode`).
+
+        Args:
+            batch_size: batch size B.
+            beams: number of texts K per row.
+            max_length: capacity of the cache in tokens. `None` means that the cache grows.
+        """
         self.config.check_room(max_length)
         context = {}
         if not self.config.adaptive_cutoffs:
-            # Transposed once, as in `EncoderDecoder.init_decode`.
+            # The table is transposed only once, as in `EncoderDecoder.init_decode`.
             context["table"] = ops.transpose(self.table("float32"))
         cache = self.encoder.stack.init_cache(batch_size, beams, max_length)
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache, with_hidden: bool = False):
-        """Computes the scores of each text's next token, see `EncoderDecoder.decode_step`.
-
-        No token may be padding.
+        """Computes the scores of the next token for each text (see `EncoderDecoder.decode_step`).
 
         Args:
-            with_hidden: whether to return also the hidden states `(B K, D)` that are scored.
+            tokens: ids `(B, K)` at position `index`. Padding is not allowed.
+            index: scalar int32.
+            context: context from `init_decode`.
+            cache: cache from `init_decode` or from the previous step.
+            with_hidden: whether to return the scored hidden states `(B K, D)` too.
+
+        Returns:
+            Logits `(B, K, V)` in float32, the new cache, and the hidden states if `with_hidden`.
         """
         [(kind, state)] = cache.items()
         # (B, K) -> (B K, 1) -> (B K, D): each text is a row.
         x, step = self._embedded(ops.reshape(tokens, (-1, 1)), index, context, kind)
         x = ops.reshape(x, (-1, self.config.hidden_dim))
         x, state = self.encoder.stack.mix(x, step, state)
-        # In float32 under any policy, as in `EncoderDecoder.decode_step`.
+        # Scores are float32 under any dtype policy, as in `EncoderDecoder.decode_step`.
         transposed = "table" in context
         table = context["table"] if transposed else self.table("float32")
         logits = self.language_head(x, table, transposed=transposed)
@@ -109,17 +129,18 @@ class LanguageModel(TokenModel):
 
     @property
     def can_prefill(self) -> bool:
-        """Whether `prefill` works: whether all mixers can."""
+        """Whether `prefill` is supported, which requires support in all mixers."""
         return self.encoder.stack.can_prefill
 
     def prefill(self, tokens, index, context, cache):
         """Adds the next L tokens of each text to the cache, in one pass instead of L steps.
 
         Args:
-            tokens: ids `(B, L)`, the tokens from position `index` on; none may be padding.
+            tokens: ids `(B, L)`, the tokens from position `index` on. Padding is not allowed.
             index: scalar int32.
-            context: from `init_decode`.
-            cache: from `init_decode` or the previous step, with one text per row: `(B, 1, ...)`.
+            context: context from `init_decode`.
+            cache: cache from `init_decode` or from the previous step, with one text per row: `(B,
+                1, ...)`.
 
         Returns:
             The new cache.
@@ -130,7 +151,10 @@ class LanguageModel(TokenModel):
         return {kind: state}
 
     def _embedded(self, ids, index, context, kind: str):
-        """The blocks' input and `Context` for ids `(B, L)` from position `index` on."""
+        """Returns the input of the first block and the `Context` for ids `(B, L)`.
+
+        The ids are at the positions from `index` on.
+        """
         positions = ops.arange(ops.shape(ids)[1], dtype="int32") + ops.cast(index, "int32")
         inputs = {"token_ids": ids, "position_ids": positions[None]}
         step = Context(

@@ -1,4 +1,4 @@
-"""Model cards in Markdown, with the header that model hubs read."""
+"""Model cards in Markdown, with the YAML header that model hubs read."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import keras
 
 from macaron_tf.models.base import Model
 
-# Metrics: our names and those of the Hugging Face Hub.
+# Metric names of this library and of the Hugging Face Hub.
 _HUB_METRICS = {
     "accuracy": "accuracy",
     "f1": "f1",
@@ -21,7 +21,7 @@ _HUB_METRICS = {
     "bleu": "bleu",
     "perplexity": "perplexity",
 }
-# Data sets: names in TensorFlow Datasets or of tasks, and names on the hub.
+# Names of data sets in TensorFlow Datasets or of tasks, and the names on the Hugging Face Hub.
 _HUB_DATASETS = {
     **dict.fromkeys(
         ("glue", "cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"),
@@ -40,26 +40,30 @@ _HUB_DATASETS = {
 }
 USE_OF_EXPORT = """## Use
 
-This folder is a version of a SavedModel. `macaron serve MODEL` serves it over REST and gRPC, where
-MODEL is the folder above this one (in a checkout: `python -m export.serve MODEL`). TensorFlow
-Serving serves it too. A program that loads it needs tensorflow and tensorflow_text.
+This folder is a version of a SavedModel. `macaron serve MODEL` serves the model over REST and gRPC,
+where MODEL is the parent folder (in a checkout: `python -m export.serve MODEL`). TensorFlow Serving
+can also serve the model. A program that loads this folder needs tensorflow and tensorflow_text.
 """
 _COMMANDS = """\
-`macaron export DIR OUT` writes it as a SavedModel (in a checkout: `python -m export.saved_model`).
-With `--init DIR`, the training commands start from its weights.
+`macaron export DIR OUT` writes the model as a SavedModel. In a checkout, the command is
+`python -m export.saved_model DIR OUT`. With `--init DIR`, the training commands start from these
+weights.
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class CardFacts:
-    """The facts in every form of a model card.
+    """Facts that appear in every type of model card.
 
     Attributes:
         name: title of the card.
-        languages, recipe, results, license: see `Pretrained`.
-        unlisted: names of recipe settings that the card leaves out; a name that ends with "."
-            stands for a whole section.
-        pipeline: the task's name on the hub; "": none.
+        languages: language codes (see `Pretrained`).
+        recipe: recipe of the training run (see `Pretrained`).
+        results: results of the training run (see `Pretrained`).
+        license: license of the weights (see `Pretrained`).
+        unlisted: names of recipe settings that the card omits. A name that ends with "." means a
+            whole section.
+        pipeline: name of the task on the Hugging Face Hub. "" means no task.
     """
 
     name: str
@@ -71,7 +75,11 @@ class CardFacts:
     pipeline: str = ""
 
     def header(self, **fields: Any) -> str:
-        """The YAML header that hubs read: `fields`, then the facts; empty fields are left out."""
+        """Returns the YAML header that model hubs read.
+
+        Args:
+            fields: additional fields, which come first. Empty fields are omitted.
+        """
         scores = {**self.results.get("scores", {}), "validation": self.results.get("metrics", {})}
         metrics = dict.fromkeys(path.rpartition(".")[2] for path, _ in _leaves(scores))
         fields |= {
@@ -83,13 +91,13 @@ class CardFacts:
         return "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])
 
     def _datasets(self) -> list[str]:
-        """The hub's names of those data sets in the recipe that the hub has."""
+        """Returns the Hugging Face names of the data sets in the recipe, if known."""
         text = " ".join(str(value) for _, value in _leaves(self.recipe))
         words = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
         return [*dict.fromkeys(_HUB_DATASETS[word] for word in words if word in _HUB_DATASETS)]
 
     def trained(self) -> Iterator[str]:
-        """Yields the sections with the settings of the training and with its results."""
+        """Yields the card's sections with the training settings and the results."""
         apart = ("kind", "model_options", *self.unlisted)
         sections = tuple(name for name in apart if name.endswith("."))
         yield _table(
@@ -108,13 +116,13 @@ class CardFacts:
 
 
 def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: str) -> str:
-    """The text of a README.md.
+    """Returns the text of a README.md for a network.
 
     Args:
-        facts: see `CardFacts`.
+        facts: facts of the model card.
         network: the network.
-        pieces: size of the vocabulary; None: there is no vocabulary.
-        use: section about usage: from `use_of_folder`, or `USE_OF_EXPORT`.
+        pieces: vocabulary size. `None` means that the model has no vocabulary.
+        use: section about usage, from `use_of_folder` or `USE_OF_EXPORT`.
     """
     kind, weights = type(network).__name__, network.count_params()
     reads = "without a vocabulary" if pieces is None else f"with a vocabulary of {pieces:,} pieces"
@@ -130,12 +138,12 @@ def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: 
 
 
 def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
-    """The section about using a folder of `save_pretrained`.
+    """Returns the section about the use of a folder written by `save_pretrained`.
 
     Args:
-        place: argument of `macaron_tf.load`: the folder or a name on the hub.
-        texts: one example text for each input of the model's task; empty for other models.
-        code: Python files in the folder that the network needs.
+        place: argument for `macaron_tf.load`: the folder or a name on the Hugging Face Hub.
+        texts: one example text for each input of the model's task. Empty for models without a task.
+        code: names of Python files in the folder that the network needs.
     """
     trusted = ", trust_code=True" if code else ""
     asked = ", ".join(json.dumps(text, ensure_ascii=False) for text in texts)
@@ -147,11 +155,13 @@ def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) ->
         "```\n",
     ]
     files = ", ".join(f"`{file}`" for file in code)
-    needs = f"The network needs {files}, which `trust_code=True` allows to run: read it first.\n"
+    needs = (
+        f"The network needs {files}. `trust_code=True` runs this code, so read the code first.\n"
+    )
     return "\n".join(["## Use\n", *lines, *([needs] if files else []), _COMMANDS])
 
 
-# Python lines that run a transformers model, by the hub's name of its task.
+# Python code that runs a transformers model, by the name of the task on the Hugging Face Hub.
 _ASK_ANY = 'inputs = tokenizer("A text.", return_tensors="pt")\noutputs = model(**inputs)'
 _WRITE = (
     'inputs = tokenizer("A text", return_tensors="pt")\n'
@@ -181,17 +191,17 @@ def hub_card(
     tokenizer: bool = True,
     place: str = "DIR",
 ) -> str:
-    """The README.md of a model in Hugging Face's format, with the header that its hub reads.
+    """Returns the README.md of a model in Hugging Face's format.
 
     Args:
-        facts: see `CardFacts`.
-        library: library that opens the folder.
-        pipeline: the task's name on the hub; "": none.
-        kind: name of the model's class in transformers.
+        facts: facts of the model card.
+        library: name of the library that opens the folder.
+        pipeline: name of the task on the Hugging Face Hub. "" means no task.
+        kind: name of the model class in transformers.
         notes: sentences about parts of the model that were left out or added.
-        code: whether the folder has that class as Python code.
-        tokenizer: whether the folder has a tokenizer.
-        place: the folder, or `OWNER/NAME` on the hub.
+        code: whether the folder contains the model class as Python code.
+        tokenizer: whether the folder contains a tokenizer.
+        place: the folder, or `OWNER/NAME` on the Hugging Face Hub.
     """
     trusted = ", trust_remote_code=True" if code else ""
     lines = [
@@ -210,10 +220,10 @@ def hub_card(
     remarks = "\n".join(f"- {note}" for note in notes)
     parts = [
         facts.header(library_name=library, pipeline_tag=pipeline, tags=["macaron_tf"]),
-        f"# {facts.name}\n\nTrained with macaron_tf; opens as `{kind}`.\n",
+        f"# {facts.name}\n\nA `{kind}` trained with macaron_tf.\n",
         "\n".join(["## Use\n", "```python", *lines, "```\n"]),
-        'macaron_tf reads the folder by `macaron_tf.load("hugging-face:DIR")`, and starts from\n'
-        "its weights by `--init hugging-face:DIR`.\n",
+        '`macaron_tf.load("hugging-face:DIR")` loads the folder in macaron_tf. With\n'
+        "`--init hugging-face:DIR`, macaron_tf's training commands start from these weights.\n",
         f"## Notes\n\n{remarks}\n" if remarks else "",
         *facts.trained(),
     ]
@@ -221,14 +231,17 @@ def hub_card(
 
 
 def _chosen(config) -> Iterator[tuple[str, Any]]:
-    """Names and values of those fields of a configuration that differ from their defaults."""
+    """Yields names and values of the configuration fields that differ from the defaults."""
     for field in dataclasses.fields(config):
         if (value := getattr(config, field.name)) != field.default:
             yield field.name, value
 
 
 def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields dotted paths and values of nested settings, except values that are None or empty."""
+    """Yields dotted paths and values of nested settings.
+
+    Values that are `None` or empty are skipped.
+    """
     for name, value in settings.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{path}{name}.")
@@ -237,7 +250,7 @@ def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
-    """A section with a Markdown table; "" if there are no rows."""
+    """Returns a section with a Markdown table, or "" if there are no rows."""
     lines = [[_text(cell).replace("|", "\\|") for cell in row] for row in rows]
     if not lines:
         return ""
@@ -246,7 +259,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
 
 
 def _text(value) -> str:
-    """A value in one line: numbers with five digits, lists as in YAML and JSON."""
+    """Formats a value in one line: numbers with five digits, and lists as in YAML and JSON."""
     if isinstance(value, float):
         return f"{value:.5g}"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""ONNX export: converts an operation that tf2onnx lacks, and checks the written file."""
+"""ONNX export: support for an operation that tf2onnx lacks, and a check of the written file."""
 
 import contextlib
 import os
@@ -11,7 +11,10 @@ from macaron_tf.errors import UserError, needed
 
 
 class _Erfc:
-    """Converts `Erfc`, which the exact GELU uses, to `1 - Erf(x)`; the error is at most 6e-8."""
+    """Converter of `Erfc`, which the exact GELU uses, to `1 - Erf(x)`.
+
+    The error is at most 6e-8.
+    """
 
     @classmethod
     def version_9(cls, graph, node, **kwargs):
@@ -25,10 +28,13 @@ class _Erfc:
 
 @contextlib.contextmanager
 def onnx_file(path: str | os.PathLike) -> Iterator[None]:
-    """Within this context tf2onnx can convert `Erfc`; at its end the written file is checked.
+    """Lets tf2onnx convert `Erfc` within this context, and then checks the written file.
 
-    The check is needed because tf2onnx raises no error for an operation that it does not know: it
-    writes a file that no runtime opens.
+    The check is needed because tf2onnx raises no error for an unknown operation. Instead, tf2onnx
+    writes a file that no runtime can open.
+
+    Args:
+        path: the file that the caller writes within the context.
 
     Raises:
         UserError: tf2onnx is not installed, or the file is not valid. An invalid file is removed.
@@ -45,5 +51,5 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
         pathlib.Path(path).unlink()
         cause = str(error).strip().splitlines()[0]
         raise UserError(
-            f"tf2onnx does not know a part of this network: export another format ({cause:.200})"
+            f"tf2onnx cannot convert this network: export to another format ({cause:.200})"
         ) from error

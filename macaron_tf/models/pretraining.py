@@ -1,4 +1,4 @@
-"""Encoders with their pre-training heads, and ELECTRA's generator and discriminator."""
+"""Encoders with pre-training heads, and ELECTRA's generator and discriminator."""
 
 import dataclasses
 import math
@@ -20,22 +20,28 @@ from macaron_tf.models.encoder import Encoder
 
 
 class PretrainingEncoder(Model):
-    """An encoder with pre-training heads: masked language, optionally pairs and span boundaries.
+    """Encoder with pre-training heads: masked tokens, sentence pairs, and span boundaries.
 
     Args:
-        sentence_pair: whether to add a pooler and a head with two classes. 0: the two segments
-            follow each other as in the text; 1: the second comes from elsewhere, or the two are
-            swapped.
-        head_options: `activation`, `epsilon`, `norm_type` and `transform` of the masked language
-            head, where they differ from the encoder's.
+        config: configuration of the encoder.
+        sentence_pair: whether to add a pooler and a head with two classes. Class 0 means that the
+            second segment follows the first segment in the text. Class 1 means that the second
+            segment comes from another text, or that the segments are swapped.
+        head_options: options of the masked language head that differ from the encoder's options:
+            `activation`, `epsilon`, `norm_type` and `transform`.
         span_boundary: whether to add the head that predicts masked spans from their boundaries.
-        embeddings: embeddings shared with another encoder; None: it makes its own.
+        embeddings: embeddings shared with another encoder. `None` means that the encoder creates
+            embeddings.
 
-    Call arguments: a dict of the encoder's inputs, all `(B, L)`, and optionally
-    `masked_positions (B, P)`, and with these `left_boundaries`, `right_boundaries` and
-    `span_positions (B, P)`. Returns a dict: `masked_language`, logits `(B, P, V)` at the masked
-    positions, or `(B, L, V)` at all positions if none are given; with a sentence-pair head
-    `sentence_pair (B, 2)`; with boundaries `span_boundary (B, P, V)`.
+    A call takes a dict with the encoder's inputs `(B, L)`. These inputs `(B, P)` are optional:
+    `masked_positions`, and with `masked_positions` also `left_boundaries`, `right_boundaries` and
+    `span_positions`.
+
+    A call returns a dict with these outputs:
+
+        masked_language  logits `(B, P, V)` at masked positions, or `(B, L, V)` without the input
+        sentence_pair    logits `(B, 2)`, with the sentence-pair head
+        span_boundary    logits `(B, P, V)`, with the span-boundary head and its inputs
 
     References: Devlin et al. 2018 (BERT), section 3.1; Lan et al. 2020 (ALBERT); Joshi et al. 2020
     (SpanBERT).
@@ -107,27 +113,39 @@ class PretrainingEncoder(Model):
         return outputs
 
     def masked_logits(self, hidden):
-        """Scores of all tokens of the vocabulary: `(..., D) -> (..., V)`."""
+        """Computes the scores of all tokens: `(..., D) -> (..., V)`."""
         return self.masked_language(hidden, self._table())
 
     def span_boundary_logits(self, left, right, positions):
-        """Scores of all tokens, from boundaries `(..., D)` and `positions (...,)` in the span."""
+        """Computes the scores of all tokens in a masked span: `(..., V)`.
+
+        Args:
+            left: encoder output before the span, `(..., D)`.
+            right: encoder output after the span, `(..., D)`.
+            positions: int `(...,)`, positions within the span.
+        """
         if not self.span_boundary:
-            raise ValueError("span_boundary=False: make the model with span_boundary=True")
+            raise ValueError(
+                "span_boundary is False, so the model has no span-boundary head: create the model "
+                "with span_boundary=True"
+            )
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
-        """Scores of the classes 0 (as in the text) and 1: `(B, L, D) -> (B, 2)`."""
+        """Computes the scores of classes 0 (segments in order) and 1: `(B, L, D) -> (B, 2)`."""
         if not self.sentence_pair:
-            raise ValueError("sentence_pair=False: make the model with sentence_pair=True")
+            raise ValueError(
+                "sentence_pair is False, so the model has no sentence-pair head: create the model "
+                "with sentence_pair=True"
+            )
         return self.sentence_pair(self.pooler(hidden), training=training)
 
     def _table(self):
-        """The token embeddings `(V, E)`."""
+        """Returns the token embeddings `(V, E)`."""
         return self.encoder.embeddings.tokens.matrix(self.compute_dtype)
 
     def get_config(self):
-        # Shared embeddings are saved by their owner, which passes them in again.
+        # The owner of shared embeddings saves the embeddings and passes them in again.
         return {**super().get_config(), "embeddings": None}
 
 
@@ -142,12 +160,14 @@ _SHARED = (
 
 
 def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderConfig:
-    """Configuration of a generator: the discriminator's embeddings and a fraction of its width.
+    """Returns the configuration of an ELECTRA generator for a discriminator.
+
+    The generator has the discriminator's embeddings and a fraction of the discriminator's width.
 
     Args:
-        config: the discriminator's configuration.
-        fraction: fraction of the width, the inner width and the number of heads. The paper has 1/4
-            for small and large models and 1/3 for base.
+        config: configuration of the discriminator.
+        fraction: fraction of the width, the inner width and the number of heads. The paper uses 1/4
+            for small and large models and 1/3 for base models.
 
     References: Clark et al. 2020 (ELECTRA), section 3.2 and table 6.
     """
@@ -163,18 +183,24 @@ def generator_config(config: EncoderConfig, fraction: float = 0.25) -> EncoderCo
 
 
 class GeneratorDiscriminator(Model):
-    """ELECTRA: a masked language model, and an encoder that detects the tokens it replaced.
+    """ELECTRA: a generator that replaces tokens, and a discriminator that detects replaced tokens.
 
-    The two share their embeddings, including positions, segments and LayerNorm; each has a matrix
-    that projects these to its width. After training, only the discriminator, `encoder`, is used.
+    The generator is a masked language model. Both networks share embeddings, including positions,
+    segments and LayerNorm. If the width of a network differs from the embedding width, a matrix
+    projects the embeddings to the width of the network. After training, only the discriminator in
+    the attribute `encoder` is used.
 
     Args:
-        config: the discriminator's configuration.
-        generator_config: the generator's, see the function of that name.
+        config: configuration of the discriminator.
+        generator_config: configuration of the generator (see the function `generator_config`).
 
-    Call arguments: a dict of the inputs of both encoders, all `(B, L)`, and optionally
-    `masked_positions (B, P)`. Returns a dict: `masked_language`, the generator's logits
-    `(B, P, V)`, or `(B, L, V)` without positions; and `replaced_token`, logits `(B, L)`.
+    A call takes a dict with the inputs of both encoders `(B, L)` and optionally `masked_positions
+    (B, P)`.
+
+    A call returns a dict with these outputs:
+
+        masked_language  logits of the generator, `(B, P, V)`, or `(B, L, V)` without positions
+        replaced_token   logits of the discriminator, `(B, L)`
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
@@ -187,8 +213,8 @@ class GeneratorDiscriminator(Model):
             mine, theirs = getattr(config, field), getattr(generator_config, field)
             if mine != theirs:
                 raise ValueError(
-                    f"the discriminator has {field}={mine!r} and the generator {theirs!r}: give "
-                    "both the same, because they share their embeddings"
+                    f"the discriminator has {field}={mine!r}, but the generator has {field}="
+                    f"{theirs!r}: set both to the same value, because both share the embeddings"
                 )
         self.encoder = Encoder(config)
         self.generator = PretrainingEncoder(
@@ -205,5 +231,5 @@ class GeneratorDiscriminator(Model):
         }
 
     def replaced_logits(self, inputs, training=None):
-        """The discriminator's logits that each token has been replaced, `(B, L)`."""
+        """Computes the discriminator's logit of each token having been replaced, `(B, L)`."""
         return self.replaced_token(self.encoder(encoder_inputs(inputs), training=training))

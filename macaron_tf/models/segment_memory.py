@@ -14,20 +14,21 @@ from macaron_tf.special_ids import PAD
 
 
 class SegmentMemory:
-    """Transformer-XL memory: row b of the next batch continues row b of this one.
+    """Transformer-XL memory: row b of the next batch continues the text in row b of this batch.
 
-    Its variables are not weights of the network, so the same weights work with any number of texts
-    and any length of the memory. Each replica has its own rows.
+    The memory is not a weight of the network. The same weights therefore work with any number of
+    rows and any memory length. In data-parallel training, each replica has a separate memory.
 
-    With several turns there is a memory for each micro-batch of an update, and each micro-batch has
-    its own texts. Index 0 is read next; `write` moves all memories up by one.
+    If an update has several micro-batches, each micro-batch has separate texts and a separate
+    memory. `read` returns the memory at index 0. `write` removes the memory at index 0 and appends
+    the new memory.
 
     Args:
-        empty: nested tensors `(B, ...)`, from the network's `init_memory`.
-        turns: number of batches until the first one's texts continue.
+        empty: empty memory from the network's `init_memory`, nested tensors `(B, ...)`.
+        turns: number of micro-batches with separate texts.
 
     Attributes:
-        variables: the variables, `(B, turns, ...)` each.
+        variables: Keras variables that store the memories, `(B, turns, ...)` each.
     """
 
     def __init__(self, empty: Any, turns: int = 1):
@@ -35,7 +36,12 @@ class SegmentMemory:
         self.variables: list[keras.Variable] = keras.tree.flatten(self._held)
 
     def read(self, starts=None):
-        """The memory; rows where `starts (B,)` is True are empty, because a text begins there."""
+        """Returns the memory of the next batch.
+
+        Args:
+            starts: boolean `(B,)`, True for rows in which a new text begins. The memory of such a
+                row is empty. `None` means that no row begins a new text.
+        """
 
         def kept(variable):
             value = ops.convert_to_tensor(variable)[:, 0]
@@ -47,7 +53,7 @@ class SegmentMemory:
         return keras.tree.map_structure(kept, self._held)
 
     def write(self, memory) -> None:
-        """Stores a new memory, with the structure that `read` returns."""
+        """Stores a new memory, which has the structure of the memory from `read`."""
         for variable, value in zip(self.variables, keras.tree.flatten(memory), strict=True):
             value = value[:, None]  # (B, ...) -> (B, 1, ...)
             if variable.shape[1] > 1:
@@ -57,11 +63,13 @@ class SegmentMemory:
 
 
 class KeepsMemory:
-    """Base class of networks whose memory of earlier segments lasts across training batches.
+    """Mixin for networks that keep a memory of earlier segments between training batches.
 
     Attributes:
-        memory_length: M, the number of earlier positions that attention sees.
-        memories: the memories `"training"` and `"evaluation"`; None before `keep_memory`.
+        encoder: the encoder.
+        memory_length: number of earlier positions M that attention sees.
+        memories: dict with the memories `"training"` and `"evaluation"`, or `None` before
+            `keep_memory`.
     """
 
     encoder: Encoder
@@ -69,15 +77,15 @@ class KeepsMemory:
     memories: dict[str, SegmentMemory] | None = None
 
     def init_memory(self, batch_size):
-        """The memory before a text, see `Mixer.init_memory`."""
+        """Returns the memory before the first segment of a text (see `Mixer.init_memory`)."""
         return self.encoder.stack.init_memory(batch_size, self.memory_length)
 
     def keep_memory(self, rows: int, turns: int = 1) -> None:
-        """Makes the variables for the memory of a replica's batches.
+        """Creates the memory variables for the batches of one replica.
 
         Args:
-            rows: B, the number of texts.
-            turns: number of micro-batches per update in training, each with its own texts.
+            rows: batch size B.
+            turns: number of micro-batches per training update.
         """
         empty = self.init_memory(rows)
         self.memories = {
@@ -92,7 +100,7 @@ def _variable(value, turns: int) -> keras.Variable:
         dtype=keras.backend.standardize_dtype(value.dtype),
         trainable=False,
         autocast=False,
-        # Each replica reads and writes its own memory.
+        # Each replica reads and writes a separate memory.
         synchronization="on_read",
         aggregation="only_first_replica",
         name="segment_memory",
@@ -100,16 +108,17 @@ def _variable(value, turns: int) -> keras.Variable:
 
 
 class SegmentLanguageModel(KeepsMemory, LanguageModel):
-    """A `LanguageModel` with a memory of earlier segments (Transformer-XL).
+    """Language model with a memory of earlier segments (Transformer-XL).
 
-    In every layer, attention remembers its inputs at the last M positions, and a recurrence its
-    state; no gradient flows through either. `call` computes a segment without a memory.
+    In each layer, attention keeps its inputs at the last M positions, and a recurrence keeps its
+    state. No gradient flows through the memory. `call` computes a segment without a memory.
 
     Args:
-        config: configuration of the encoder, with `causal=True` and `positions="transformer_xl"`.
-        memory_length: M.
+        config: encoder configuration with `causal=True` and `positions="transformer_xl"`.
+        memory_length: number of earlier positions M that attention sees.
 
-    In cached decoding a token sees itself and the last M tokens, so every step costs the same.
+    In cached decoding, a token sees itself and the last M tokens, so the cost per token is
+    constant.
 
     Example:
         memory = model.init_memory(batch_size)
@@ -124,41 +133,54 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative:
             raise ValueError(
-                f"positions={config.positions!r}: a memory of earlier segments needs "
-                "positions='transformer_xl'"
+                f"positions={config.positions!r} does not support a memory of earlier segments: "
+                "set positions='transformer_xl'"
             )
         check_count("memory_length", memory_length)
         super().__init__(config, **kwargs)
 
     def with_memory(self, inputs, memory, training=None):
-        """The output `(B, L, D)` for the next segment, and the new memory: see `Encoder`."""
+        """Returns the output `(B, L, D)` of the next segment and the new memory."""
         return self.encoder.with_memory(inputs, memory, training=training)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):
-        """See `LanguageModel.init_decode`; the cache holds M tokens, whatever `max_length` is."""
+        """Starts cached decoding (see `LanguageModel.init_decode`).
+
+        The cache contains the last M tokens. The method ignores `max_length`.
+        """
         context, _ = super().init_decode(batch_size, beams)
         cache = self.encoder.stack.init_cache(batch_size, beams, self.memory_length)
         return context, {"fixed": cache}
 
 
 class TwoStreamModel(KeepsMemory, TokenModel):
-    """XLNet: predicts tokens in any order, with a content stream (the encoder) and a query stream.
+    """XLNet, which predicts tokens in any order with a content stream and a query stream.
 
-    `order (B, L)` int decides what is visible: a content vector sees tokens of its own and lower
-    order, a query only those of lower order. Tokens of order -1 are given. The others are predicted
-    one after the other, from the given tokens, those predicted before, and a memory of earlier
-    segments.
+    The input `order` determines visibility. A content vector sees tokens with its own order or a
+    lower order. A query sees only tokens with a lower order. Tokens of order -1 are the visible
+    context. The model predicts the other tokens one after the other, from the context, the tokens
+    predicted before, and a memory of earlier segments.
 
     Args:
-        config: configuration of the encoder: `positions="transformer_xl"`, not causal, and blocks
-            whose channel mixers see one position only, `transformer` or `macaron`.
-        memory_length: M, the number of earlier positions that attention sees.
+        config: encoder configuration with `positions="transformer_xl"` and `causal=False`. The
+            blocks must have position-wise channel mixers: `transformer` or `macaron`.
+        memory_length: number of earlier positions M that attention sees.
 
-    Call arguments: a dict of `token_ids (B, L)` int, 0 at padding; `order (B, L)` int;
-    `masked_positions (B, P)` int, the positions to predict, -1 at padding; and optionally
-    `segment_ids (B, L)` int, `backward (B,)` bool, True for rows that are read from the end of
-    their text, and `memory`, from `init_memory`. Returns a dict: `masked_language`, logits
-    `(B, P, V)`; `content (B, L, D)`; `query (B, P, D)`; and `memory`.
+    A call takes a dict with these inputs:
+
+        token_ids (B, L)         int, 0 at padding
+        order (B, L)             int, the order of prediction
+        masked_positions (B, P)  int, the positions to predict, -1 at padding
+        segment_ids (B, L)       int, optional
+        backward (B,)            bool, True for rows read from the end of the text, optional
+        memory                   from `init_memory`, optional
+
+    A call returns a dict with these outputs:
+
+        masked_language (B, P, V)  logits
+        content (B, L, D)          content stream
+        query (B, P, D)            query stream
+        memory                     new memory
 
     References: Yang et al. 2019, "XLNet: Generalized Autoregressive Pretraining for Language
     Understanding", sections 2.2 to 2.5.
@@ -168,14 +190,17 @@ class TwoStreamModel(KeepsMemory, TokenModel):
 
     def __init__(self, config: EncoderConfig, memory_length: int, **kwargs):
         if not config.relative or config.causal:
-            raise ValueError("two streams need positions='transformer_xl' and causal=False")
+            raise ValueError(
+                f"positions={config.positions!r} with causal={config.causal} does not support two "
+                "streams: set positions='transformer_xl' and causal=False"
+            )
         check_count("memory_length", memory_length)
         super().__init__(config, use_bias=True, **kwargs)
         for block in self.encoder.stack.blocks:
             if not block.takes_queries:
                 raise ValueError(
-                    f"two streams are not possible with a {type(block).__name__}, which would show "
-                    "a query its own token: take transformer or macaron blocks"
+                    f"{type(block).__name__} does not support two streams, because a query would "
+                    "see its own token: use transformer or macaron blocks"
                 )
 
     def build(self, input_shape=None):
@@ -220,7 +245,7 @@ class TwoStreamModel(KeepsMemory, TokenModel):
         query = ops.zeros_like(positions[..., :1], dtype=content.dtype) + query
         query = self.encoder.embeddings.drop(query, training=training)
         content, kept = self.encoder.stack.mix(content, context, memory)
-        # In a second pass, queries attend the content stream's keys of each layer.
+        # In the second pass, queries attend to the keys of the content stream in each layer.
         memory, keys = ([[pair[i] for pair in block] for block in kept] for i in (0, 1))
         context = context.replace(
             attention_mask=order[:, None, :] < order[:, :, None], query_positions=positions

@@ -1,4 +1,4 @@
-"""`Stack`, a sequence of blocks: the body of every encoder and decoder."""
+"""`Stack`, a sequence of blocks in an encoder or decoder."""
 
 import functools
 import itertools
@@ -16,7 +16,7 @@ from macaron_tf.layers.remat import recomputed
 from macaron_tf.models.config import StackConfig
 from macaron_tf.settings import SettingError
 
-# The operators whose weights layers share, by `EncoderConfig.sharing`.
+# Operators whose weights the layers share, for the values of `EncoderConfig.sharing`.
 SHARING: dict[str, tuple[str, ...]] = {
     "none": (),
     "all": ("tokens", "memory", "channels"),
@@ -26,23 +26,30 @@ SHARING: dict[str, tuple[str, ...]] = {
 
 
 class Stack(Mixer):
-    """A sequence of blocks, with a final norm if they are pre-norm.
+    """Sequence of blocks, followed by a final norm in pre-norm models.
 
     Args:
-        config: configuration of the blocks, which also names the block of each layer.
+        config: configuration that also names the block of each layer.
         num_layers: number of blocks.
-        causal, cross_attention: see `Block`.
-        sharing: operators whose weights, norms included, are shared by all layers with the same
-            block, step size, window and norms; see `EncoderConfig`.
+        causal: whether each position sees only itself and earlier positions.
+        cross_attention: whether each block has cross-attention.
+        sharing: weights that layers share, including norms (see `EncoderConfig`). Layers share
+            weights only if they have the same block, step size, window and norms.
         segments: whether relative attention also compares segments.
-        shared_biases: whether u and v are the same in all relative attention layers.
-        kernel_initializer, output_initializer: see `Block`.
-        bias_range: initial standard deviation of T5's relative biases; 0: they start at 0.
+        shared_biases: whether all relative attention layers share the bias vectors u and v.
+        kernel_initializer: initializer of all matrices.
+        output_initializer: initializer of the last matrix in each sub-layer. `None` means
+            `kernel_initializer`.
+        bias_range: initial standard deviation of T5's relative position biases. 0 means that the
+            biases start at 0.
 
-    Call arguments: those of a block, `x (B, T, D)` first. Returns `(B, T, D)`.
+    Call arguments:
+        x: `(B, T, D)`.
 
-    References: sharing across layers: Lan et al. 2020 (ALBERT), section 3.1; memory: Dai et al.
-    2019 (Transformer-XL), section 3.2.
+    Other call arguments are the same as in `Block`. The output has shape `(B, T, D)`.
+
+    References: Lan et al. 2020 (ALBERT), section 3.1, for shared layers; Dai et al. 2019
+    (Transformer-XL), section 3.2, for the memory.
     """
 
     def __init__(
@@ -122,17 +129,17 @@ class Stack(Mixer):
 
     @property
     def can_hold(self) -> bool:
-        """Whether all mixers take a read-only cache, see `Context.held`."""
+        """Whether all mixers accept a read-only cache (see `Context.held`)."""
         mixers = [mixer for block in self.blocks for mixer in block.mixers()]
         return not self.biases and all(m.takes_held or not m.keeps_state for m in mixers)
 
     def check_documents(self) -> None:
-        """Raises a SettingError if a mixer would show a position another document of its row."""
+        """Raises a SettingError if a mixer cannot separate the documents within a sequence."""
         for mixer in (mixer for block in self.blocks for mixer in block.mixers()):
             if mixer.keeps_state and not mixer.takes_documents:
                 raise SettingError(
-                    f"a {type(mixer).__name__} cannot keep the documents of a row apart: take "
-                    "blocks that can, such as transformer, macaron or swish_rnn"
+                    f"{type(mixer).__name__} cannot separate the documents of a packed sequence: "
+                    "use blocks such as transformer, macaron or swish_rnn"
                 )
 
     def mix(self, x, context: Context, state=None):
@@ -140,7 +147,7 @@ class Stack(Mixer):
             attention_mask=broadcast_mask(context.attention_mask),
             memory_mask=broadcast_mask(context.memory_mask),
         )
-        # One bias for each block with attention scores, or the same for all of them.
+        # Each block with attention scores has its own bias, or all blocks share one bias.
         biases = itertools.cycle([_once(bias) for bias in self.biases] or [context.bias])
         kept = []
         for number, block in enumerate(self.blocks):
@@ -161,14 +168,14 @@ class Stack(Mixer):
         return [block.init_memory(batch_size, length) for block in self.blocks]
 
     def project_memory(self, memory) -> list:
-        """Keys and values of the memory `(B, S, D)`, for each block."""
+        """Computes keys and values of the memory `(B, S, D)` for each block."""
         return [block.project_memory(memory) for block in self.blocks]
 
     def copy_from(self, other: "Stack") -> None:
-        """Copies the weights of another stack with the same layers, see `Block.copy_from`.
+        """Copies the weights of another stack with the same layers (see `Block.copy_from`).
 
-        T5's relative bias is copied only if both stacks are causal or neither is, because the
-        buckets of distances differ.
+        T5's relative bias is copied only if both stacks are causal or both are bidirectional,
+        because the buckets otherwise stand for other distances.
         """
         for block, one in zip(self.blocks, other.blocks, strict=True):
             block.copy_from(one)
@@ -180,7 +187,10 @@ class Stack(Mixer):
 
 
 def _once(bias: RelativePositionBias) -> Callable:
-    """A function that computes the bias once per pass: all its layers have the same lengths."""
+    """Returns a function that computes the bias once per forward pass.
+
+    All layers that share the bias have the same query and key lengths.
+    """
     made = []
 
     def of(**lengths):

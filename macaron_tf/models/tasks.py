@@ -1,4 +1,4 @@
-"""Task models: classifiers, taggers, span readers, choosers and sentence encoders."""
+"""Task models: classifiers, taggers, span readers, multiple-choice models and sentence encoders."""
 
 import abc
 from typing import ClassVar
@@ -15,36 +15,36 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.models.language_model import LanguageModel
 from macaron_tf.special_ids import CLS_SEGMENT, EOS, PAD
 
-# `Pooling` modes by the `summary` of configurations.
+# `Pooling` modes for the values of `summary` in configurations.
 _POOLINGS = {"first": "cls", "last": "last", "end": "last", "max": "max"}
 ReaderConfig = EncoderConfig | EncoderDecoderConfig | WordEncoderConfig
 
 
 class TaskModel(Model):
-    """Base class of task models: an encoder or language model, and layers on its outputs."""
+    """Base class of task models, which add a head to an encoder or language model."""
 
     @property
     def head_range(self) -> float:
-        """Standard deviation of the matrices in heads."""
+        """Standard deviation of the initializers in heads."""
         return self.config.initializer_range or 0.02
 
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
-        """Dropout and a linear layer with that number of outputs."""
+        """Creates a head that consists of dropout and a linear layer with `outputs` outputs."""
         return ClassificationHead(outputs, dropout, initializer_range=self.head_range, name="head")
 
 
 class ReadingModel(TaskModel):
-    """Base class of models that read the hidden state of each position in an encoder or a decoder.
+    """Base class of task models that read the hidden state at each position.
 
-    An encoder-decoder reads the row in its encoder, and again in its decoder, shifted right behind
-    a [SEP]: the state at a position sees the whole row in the encoder, and the ids up to it in the
-    decoder. A `WordEncoder`, with or without ELMo, reads words by their characters,
-    `token_ids (B, L, C)`.
+    An encoder-decoder processes the sequence in its encoder and, shifted right behind a [SEP],
+    again in its decoder. The hidden state at a position then depends on the whole sequence through
+    the encoder and on the tokens up to this position through the decoder. A `WordEncoder`, with or
+    without ELMo, reads words as characters, `token_ids (B, L, C)`.
 
     Args:
         config: configuration of the encoder, encoder-decoder or `WordEncoder`.
 
-    References: Lewis et al. 2020 (BART), sections 3.1 and 3.2, its released code; Peters et al.
+    References: Lewis et al. 2020 (BART), sections 3.1 and 3.2, and released code; Peters et al.
     2018 (ELMo), section 3.3.
     """
 
@@ -65,31 +65,32 @@ class ReadingModel(TaskModel):
             return super().hidden_states(inputs, training=training)
         source = ops.where(padding_mask(inputs), inputs["token_ids"], PAD)
         pair = {**inputs, "source": source, "target": _behind(EOS, source)}
-        if "attention_mask" in inputs:  # it also applies in the decoder
+        if "attention_mask" in inputs:  # the mask also applies in the decoder
             pair["memory_mask"] = attention_mask(inputs)
             pair["target_mask"] = _behind(True, pair["memory_mask"])
         return self.encoder_decoder.hidden_states(pair, training=training)
 
 
 def _behind(start, x):
-    """Shifts `x (..., L)` right by one place and puts `start` in front."""
+    """Shifts `x (..., L)` right by one position and puts `start` in front."""
     return ops.concatenate([ops.full_like(x[..., :1], start), x[..., :-1]], axis=-1)
 
 
 class EncoderClassifier(ReadingModel):
-    """Classifies texts or pairs of texts: an encoder, a pooler over [CLS], and a linear layer.
+    """Classifier of texts or text pairs: an encoder, a pooler over [CLS], and a linear layer.
 
     Args:
-        config: configuration of the encoder, whose `summary` says where [CLS] is. An
-            encoder-decoder is read at the last id, [SEP], in the decoder, and a `WordEncoder` by
-            its maxima over all words.
-        num_classes: C; 1 for regression.
+        config: configuration of the encoder, whose setting `summary` gives the position of [CLS].
+            For an encoder-decoder, the classifier reads the decoder at the last token, [SEP]. For a
+            `WordEncoder`, the classifier reads the maximum over all words.
+        num_classes: number of classes C. 1 means regression.
         head_dropout: dropout rate of the pooled vector.
-        pooler_activation: see `Pooler`; None: "tanh", or for ModernBERT (an encoder with
-            `norm_type="unbiased"`) "gelu" and a norm.
+        pooler_activation: activation of the pooler (see `Pooler`). `None` means `"tanh"`. In
+            ModernBERT (an encoder with `norm_type="unbiased"`), `None` means `"gelu"` followed by a
+            norm.
 
-    Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
-    logits `(B, C)`.
+    A call takes a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. The output
+    contains logits `(B, C)`.
 
     References: Devlin et al. 2018 (BERT), figure 4 (a) and (b); Lewis et al. 2020 (BART), figure 3.
     """
@@ -104,8 +105,8 @@ class EncoderClassifier(ReadingModel):
     ):
         if config.causal and config.summary == "first":
             raise config.error(
-                "causal=True: a classifier reads the first position, which sees no other: take a "
-                "CausalClassifier or CausalChooser, or set summary='last'"
+                "causal=True with summary='first' is not possible, because the first position sees "
+                "no other position: set summary='last', or use CausalClassifier or CausalChooser"
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")
@@ -122,15 +123,17 @@ class EncoderClassifier(ReadingModel):
 
 
 class EncoderChooser(TaskModel):
-    """Scores the choices for a context (multiple choice) with an encoder.
+    """Multiple-choice model with an encoder, which scores the choices for a context.
 
     Args:
-        config, head_dropout, pooler_activation: see `EncoderClassifier`; the linear layer has one
-            output.
+        config: configuration of the encoder or encoder-decoder.
+        head_dropout: dropout rate of the pooled vector.
+        pooler_activation: activation of the pooler (see `EncoderClassifier`).
 
-    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, from
-    `encode_choices`, and optionally `segment_ids (B, R, L)`. Returns float32 logits `(B, R)`, for a
-    softmax over the choices. An example with fewer choices has rows of padding, which score -1e9.
+    A call takes a dict of `token_ids (B, R, L)` and optionally `segment_ids (B, R, L)`. The R rows
+    of an example contain the context with each of the R choices (see `encode_choices`). The output
+    contains float32 logits `(B, R)` for a softmax over the choices. If an example has fewer than R
+    choices, the other rows contain padding and get the logit -1e9.
 
     References: Devlin et al. 2018 (BERT), section 4.4.
     """
@@ -165,35 +168,41 @@ class EncoderChooser(TaskModel):
 
 
 def _flat(inputs):
-    """Flattens outer axes of inputs: ids `(..., L)` to `(N, L)`, attention masks to `(N, L, L)`."""
+    """Flattens the outer axes of inputs.
+
+    Ids change from `(..., L)` to `(N, L)`, and attention masks from `(..., L, L)` to `(N, L, L)`.
+    """
     outer = len(inputs["token_ids"].shape) - 1
     return {name: ops.reshape(x, (-1, *ops.shape(x)[outer:])) for name, x in inputs.items()}
 
 
 def choice_logits(scores, real):
-    """Reshapes scores to `(B, R)` float32; rows without a True in `real (B, R, L)` get -1e9."""
+    """Reshapes scores to `(B, R)` float32. Rows without a True in `real (B, R, L)` get -1e9."""
     there = ops.any(real, axis=-1)  # (B, R)
     scores = ops.cast(ops.reshape(scores, ops.shape(there)), "float32")
     return ops.where(there, scores, -1e9)
 
 
 class EncoderSpanReader(ReadingModel):
-    """Answers questions by a span of the context: scores each position as the start and the end.
+    """Extractive question answering: scores each position as the start and the end of the answer.
 
-    An answer lies in the context; [CLS], position 0, means that there is none. All other positions
-    score -1e9: question, separators and padding. In rows that end with [CLS],
-    `context [SEP] question [SEP] [CLS]`, the scores of [CLS] are moved to the front, before those
+    An answer is a span of the context. Position 0, [CLS], means that there is no answer. All other
+    positions (question, separators and padding) get the score -1e9. In XLNet's layout, `context
+    [SEP] question [SEP] [CLS]`, the model moves the scores of [CLS] to index 0, before the scores
     of the other positions.
 
-    Call arguments: a dict of `token_ids (B, L)` and `segment_ids (B, L)`, 1 in `context [SEP]`; if
-    rows end with [CLS], 0 in `context [SEP]` and 2 at [CLS]. Returns float32 logits `(B, 2, L)`:
-    starts at index 0, ends at 1.
+    Args:
+        config: configuration of the encoder, encoder-decoder or `WordEncoder`.
+
+    A call takes a dict of `token_ids (B, L)` and `segment_ids (B, L)`. The segment id is 1 in
+    `context [SEP]`. In XLNet's layout, the segment id is 0 in `context [SEP]` and 2 at [CLS]. The
+    output contains float32 logits `(B, 2, L)`, with starts at index 0 and ends at index 1.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and figure 4 (c); Yang et al. 2019 (XLNet),
-    its released code.
+    released code.
     """
 
-    required = 2  # the segments say where the context is
+    required = 2  # `segment_ids` are required, because they mark the context
 
     def __init__(self, config: ReaderConfig, **kwargs):
         super().__init__(config, **kwargs)
@@ -209,17 +218,17 @@ class EncoderSpanReader(ReadingModel):
             return scores
         is_cls = ops.equal(segment_ids, CLS_SEGMENT)[:, None]  # (B, 1, L)
         null = ops.max(ops.where(is_cls, scores, -1e9), axis=-1, keepdims=True)  # (B, 2, 1)
-        # The last position of a row is its [CLS] or padding.
+        # The last position of a row is [CLS] or padding.
         others = ops.where(is_cls, -1e9, scores)[..., :-1]
         return ops.concatenate([null, others], axis=-1)
 
 
 def answer_mask(real, segment_ids, cls_last: bool = False):
-    """Mask `(B, L)` of the positions where an answer may start or end: [CLS] and the context.
+    """Returns a mask `(B, L)` of the positions where an answer may start or end: [CLS] and context.
 
     Args:
-        real: `(B, L)`, False at padding.
-        segment_ids: `(B, L)`, see `EncoderSpanReader`.
+        real: boolean `(B, L)`, False at padding.
+        segment_ids: `(B, L)` (see `EncoderSpanReader`).
         cls_last: whether rows end with [CLS].
     """
     inside = ops.equal(segment_ids, 0 if cls_last else 1)
@@ -232,10 +241,15 @@ def answer_mask(real, segment_ids, cls_last: bool = False):
 
 
 class EncoderTagger(ReadingModel):
-    """Tags tokens: an encoder, with dropout and a linear layer that scores C = `num_tags` tags.
+    """Token tagger: an encoder with dropout and a linear layer that scores C = `num_tags` tags.
 
-    Call arguments: a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. Returns
-    logits `(B, L, C)`.
+    Args:
+        config: configuration of the encoder, encoder-decoder or `WordEncoder`.
+        num_tags: number of tags C.
+        head_dropout: dropout rate of the hidden states.
+
+    A call takes a dict of `token_ids (B, L)` and optionally `segment_ids (B, L)`. The output
+    contains logits `(B, L, C)`.
 
     References: Devlin et al. 2018 (BERT), section 5.3 and figure 4 (d).
     """
@@ -258,10 +272,15 @@ class EncoderTagger(ReadingModel):
 
 
 class CausalReader(TaskModel, abc.ABC):
-    """Base class of task models over a language model: a linear layer over each row's last token.
+    """Base class of task models with a language model and a linear layer over the last token.
 
-    The task models are `CausalClassifier` and `CausalChooser`. An example has R rows, see `rows`.
-    An auxiliary objective may also train the language model on these rows.
+    The subclasses are `CausalClassifier` and `CausalChooser`. An example has R rows, which the
+    method `rows` returns. An auxiliary objective may also train the language model on these rows.
+
+    Args:
+        config: configuration of the language model.
+        num_outputs: output width of the linear layer.
+        head_dropout: dropout rate of the vector at the last token.
 
     References: Radford et al. 2018 (GPT), sections 3.2 and 3.3.
     """
@@ -286,7 +305,7 @@ class CausalReader(TaskModel, abc.ABC):
         return self.answers_and_hidden(inputs, training=training)[0]
 
     def answers_and_hidden(self, inputs, training=None):
-        """The outputs, the rows' ids `(B, R, L)` and their hidden states `(B, R, L, D)`."""
+        """Computes the outputs, the row ids `(B, R, L)` and the hidden states `(B, R, L, D)`."""
         token_ids = self.rows(inputs)  # (B, R, L)
         _, count, length = ops.shape(token_ids)
         flat = ops.reshape(token_ids, (-1, length))  # (B, R, L) -> (B R, L)
@@ -299,24 +318,25 @@ class CausalReader(TaskModel, abc.ABC):
 
     @abc.abstractmethod
     def rows(self, inputs):
-        """The rows of each example, ids `(B, R, L)`."""
+        """Returns the token ids of each example's rows, `(B, R, L)`."""
 
     @abc.abstractmethod
     def answers(self, vectors, token_ids, training=None):
-        """The model's outputs, from vectors `(B, R, D)` of rows with ids `(B, R, L)`."""
+        """Computes the outputs from the vectors `(B, R, D)` of rows with ids `(B, R, L)`."""
 
 
 class CausalClassifier(CausalReader):
-    """Classifies texts or pairs of texts with a language model.
+    """Classifier of texts or text pairs with a language model.
 
     Args:
-        num_classes: C; 1 for regression.
+        config: configuration of the language model.
+        num_classes: number of classes C. 1 means regression.
         head_dropout: dropout rate of the vector that is classified.
-        symmetric: whether two texts are read in both orders and the vectors added, because the task
-            has no order (such as similarity).
+        symmetric: whether the model reads two texts in both orders and adds the vectors. This
+            option is for tasks in which the order does not matter, such as similarity.
 
-    Call arguments: a dict of `token_ids (B, L)`, rows of `encode_causal`, and, if `symmetric`,
-    `segment_ids (B, L)`. Returns logits `(B, C)`.
+    A call takes a dict of `token_ids (B, L)`, rows from `encode_causal`, and, if `symmetric`,
+    `segment_ids (B, L)`. The output contains logits `(B, C)`.
 
     References: Radford et al. 2018 (GPT), figure 1.
     """
@@ -342,10 +362,14 @@ class CausalClassifier(CausalReader):
 
 
 class CausalChooser(CausalReader):
-    """Scores the choices for a context (multiple choice) with a language model.
+    """Multiple-choice model with a language model, which scores the choices for a context.
 
-    Call arguments: a dict of `token_ids (B, R, L)`, the context with each of R choices, from
-    `encode_choices`. Returns logits `(B, R)`, see `EncoderChooser`.
+    Args:
+        config: configuration of the language model.
+        head_dropout: dropout rate of the vector at the last token.
+
+    A call takes a dict of `token_ids (B, R, L)`, which contain the context with each of R choices
+    (see `encode_choices`). The output contains logits `(B, R)` (see `EncoderChooser`).
 
     References: Radford et al. 2018 (GPT), figure 1.
     """
@@ -362,7 +386,7 @@ class CausalChooser(CausalReader):
 
 
 def swapped(token_ids, segment_ids):
-    """Swaps the two texts of rows: `start a delimiter b end` to `start b delimiter a end`.
+    """Swaps the two texts in each row: `start a delimiter b end` to `start b delimiter a end`.
 
     Rows of padding are unchanged.
 
@@ -374,7 +398,7 @@ def swapped(token_ids, segment_ids):
     real = ops.cast(ops.not_equal(token_ids, PAD), "int32")
     end = ops.sum(real, axis=1, keepdims=True) - 1  # (B, 1)
     second = end + 1 - ops.sum(segment_ids * real, axis=1, keepdims=True)  # the start of b
-    delimiter = end - second + 1  # its column in the result, after start and b
+    delimiter = end - second + 1  # column of the delimiter in the result, after start and b
     taken = ops.where(
         columns < delimiter,
         columns + second - 1,
@@ -393,17 +417,19 @@ FEATURES = {
 
 
 class SiameseEncoder(TaskModel):
-    """Sentence encoder with pooling; all sentences of an example use the same weights.
+    """Sentence encoder: an encoder with pooling, with the same weights for all sentences.
 
     Args:
-        pooling: `"mean"`, `"max"` or `"cls"`, see `Pooling`.
+        config: configuration of the encoder.
+        pooling: type of pooling: `"mean"`, `"max"` or `"cls"` (see `Pooling`).
         normalize: whether vectors are scaled to length 1.
-        num_classes: C, the classes of a classifier over pairs, used in training only; 0: none.
-        concatenation: features of two vectors that the classifier reads: some of `u`, `v`, `|u-v|`
-            and `u*v`, separated by commas.
+        num_classes: number of classes C in a sentence-pair classifier, which only training uses. 0
+            means no classifier.
+        concatenation: features of the vectors u and v that the classifier reads: a selection of
+            `u`, `v`, `|u-v|` and `u*v`, separated by commas.
 
-    Call arguments: a dict of `token_ids (..., L)` int, 0 at padding: `(B, L)`, or `(B, S, L)` for S
-    sentences per example, which are encoded together. Returns float32 `(..., D)`.
+    A call takes a dict of `token_ids (..., L)` int, 0 at padding. The shape is `(B, L)`, or `(B, S,
+    L)` for S sentences per example, which are encoded together. The output is float32 `(..., D)`.
 
     Example:
         model = SiameseEncoder(catalog.config("bert_tiny"), num_classes=3)
@@ -444,27 +470,32 @@ class SiameseEncoder(TaskModel):
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)
 
     def pair_logits(self, first, second, training=None):
-        """Scores of the classes of pairs, from their vectors, `(B, D)` each: `(B, C)`."""
+        """Computes class scores `(B, C)` of sentence pairs from two vectors, `(B, D)` each."""
         if not self.head:
             raise ValueError(
-                "num_classes=0: make the model with num_classes above 0 to score pairs"
+                "num_classes is 0, so the model cannot score pairs: create the model with "
+                "num_classes above 0"
             )
         parts = [FEATURES[name](first, second) for name in self.features]  # F of (B, D)
         return self.head(ops.concatenate(parts, axis=-1), training=training)  # (B, F D) -> (B, C)
 
 
 def parse_concatenation(text: str) -> tuple[str, ...]:
-    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order."""
+    """Parses a text such as `"u,v,|u-v|"` into the names of features, in order.
+
+    Raises:
+        ValueError: a name is unknown or occurs twice.
+    """
     names = tuple(part.strip() for part in text.split(","))
     if len(set(names)) < len(names) or not set(names) <= set(FEATURES):
         raise ValueError(
-            f"concatenation={text!r}: name each of {', '.join(FEATURES)} at most once, separated "
-            "by commas"
+            f"concatenation={text!r} is not valid: give {', '.join(FEATURES)}, each at most once, "
+            "separated by commas"
         )
     return names
 
 
 def unit_length(vectors):
-    """Scales vectors `(..., D)` to length 1; vectors of zeros stay zeros instead of NaN."""
+    """Scales vectors `(..., D)` to length 1. Zero vectors stay zero instead of becoming NaN."""
     square = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
     return vectors * ops.rsqrt(ops.maximum(square, 1e-12))

@@ -1,4 +1,4 @@
-"""Temporal convolutional networks (TCN), whose dilation doubles per block, and recurrent peers."""
+"""Temporal convolutional networks (TCN), and LSTM, GRU and RNN models for comparison."""
 
 import bisect
 import dataclasses
@@ -18,7 +18,8 @@ from macaron_tf.models.base import Model
 from macaron_tf.settings import Count, Natural, Settings
 from macaron_tf.settings import Dropout as DropoutRate
 
-# Recurrent layers, their number of gates, and of bias vectors per gate: Keras's GRU has two.
+# Recurrent layers, with the number of gates and the number of bias vectors per gate. Keras's GRU
+# has two bias vectors per gate.
 _RECURRENT = {
     "lstm": (keras.layers.LSTM, 4, 1),
     "gru": (keras.layers.GRU, 3, 2),
@@ -31,18 +32,20 @@ class TemporalConfig(Settings):
     """Configuration of a TCN, LSTM, GRU or simple RNN with an output layer.
 
     Attributes:
-        output_dim: O, the number of scores at each position.
-        widths: channels of each block, or units of each recurrent layer.
-        mixer: kind of the layers.
-        kernel_size: number of taps of the TCN's convolutions.
-        input_dim: C, the width of input vectors; 0 if the input is ids.
-        vocab_size: V, the number of input ids; 0 if the input is vectors.
-        embedding_dim: E, the width of the ids' embeddings.
-        tied: whether the embeddings also score (O = V and the last width = E).
+        output_dim: number of scores O at each position.
+        widths: number of channels in each TCN block, or number of units in each recurrent layer.
+        mixer: type of the layers.
+        kernel_size: kernel size of the TCN's convolutions.
+        input_dim: width C of the input vectors. 0 means that the inputs are ids.
+        vocab_size: number of input ids V. 0 means that the inputs are vectors.
+        embedding_dim: width E of the embeddings.
+        tied: whether the embedding table also computes the scores. This option requires O = V and a
+            last width of E.
         dropout: dropout rate after each convolution or recurrent layer.
-        spatial_dropout: whether the TCN drops a channel at all positions of a sequence.
+        spatial_dropout: whether dropout in the TCN removes a channel at all positions of a
+            sequence.
         embedding_dropout: dropout rate of the embeddings.
-        last_only: whether only the last position is scored.
+        last_only: whether the model scores only the last position.
     """
 
     output_dim: Count
@@ -60,21 +63,21 @@ class TemporalConfig(Settings):
 
     def check(self):
         if not self.widths:
-            raise self.error("widths=() is empty: give one or more")
+            raise self.error("widths=() is empty: give at least one width")
         if bool(self.input_dim) == bool(self.vocab_size):
             raise self.error("give input_dim, for vectors, or vocab_size, for ids, but not both")
         if self.vocab_size and not self.embedding_dim:
-            raise self.error("embedding_dim=0 must be at least 1 with vocab_size")
+            raise self.error("embedding_dim=0 must be at least 1 if vocab_size is given")
         ends = (self.output_dim, self.widths[-1])
         if self.tied and (self.vocab_size, self.embedding_dim) != ends:
             raise self.error(
-                "tied=True needs output_dim equal to vocab_size, and the last of widths equal to "
+                "tied=True needs output_dim equal to vocab_size, and the last width equal to "
                 "embedding_dim"
             )
 
     @property
     def parameters(self) -> int:
-        """The number of trainable parameters."""
+        """Number of trainable parameters."""
         start = self.embedding_dim if self.vocab_size else self.input_dim
         layers = itertools.pairwise((start, *self.widths))
         body = sum(self._layer_parameters(*pair) for pair in layers)
@@ -85,18 +88,19 @@ class TemporalConfig(Settings):
     def _layer_parameters(self, inner: int, width: int) -> int:
         if self.mixer == "tcn":
             skip = (inner + 1) * width if inner != width else 0
-            # Two kernels, and for each a length and a bias per channel.
+            # Two kernels, each with one length and one bias per channel.
             return self.kernel_size * (inner + width) * width + 2 * 2 * width + skip
         _, gates, biases = _RECURRENT[self.mixer]
         return gates * (inner + width + biases) * width
 
     def equal_sized(self, mixer: str) -> "TemporalConfig":
-        """The configuration of one recurrent layer with nearly the same number of parameters.
+        """Returns the configuration of a recurrent model with nearly the same number of parameters.
 
-        With tied scores the last layer has a fixed width, so there is one more layer before it.
+        The model has one recurrent layer. With tied scores, the model has two layers, because the
+        width of the last layer is fixed.
 
         Args:
-            mixer: `"lstm"`, `"gru"` or `"rnn"`.
+            mixer: type of the layer: `"lstm"`, `"gru"` or `"rnn"`.
         """
 
         def of(width: int) -> TemporalConfig:
@@ -104,7 +108,8 @@ class TemporalConfig(Settings):
             return dataclasses.replace(self, mixer=mixer, widths=widths)
 
         check_choice("mixer", mixer, tuple(_RECURRENT))
-        # Widths below the number of parameters suffice: a layer has more parameters than units.
+        # Widths below the number of parameters suffice, because a layer has more parameters than
+        # units.
         widths, size = range(1, self.parameters), self.parameters
         high = 1 + bisect.bisect_left(widths, size, key=lambda width: of(width).parameters)
         nearest = (of(max(high - 1, 1)), of(high))
@@ -112,17 +117,22 @@ class TemporalConfig(Settings):
 
 
 class TemporalConvolution(Recording, keras.layers.Layer):
-    """Temporal convolutional network: blocks of convolutions, block i with dilation 2^i.
+    """Temporal convolutional network: residual blocks in which block i has dilation 2^i.
 
     Args:
-        filters: output channels of each of the n blocks.
-        kernel_size, dropout, spatial_dropout: see `ConvolutionBlock`.
-        last_only: whether to return the last position only. Each block then computes only the half
-            of its positions on which the last one depends, so that n blocks cost as much as three
+        filters: number of output channels for each of n blocks.
+        kernel_size: kernel size k of the convolutions.
+        dropout: dropout rate after each convolution.
+        spatial_dropout: whether dropout removes a channel at all positions of a sequence.
+        last_only: whether to return only the last position. Each block then computes only the half
+            of its positions that affects the last position, so n blocks cost as much as three
             convolutions over the whole sequence.
 
-    Call arguments: `x (B, L, C)`; padding may only be at its end. Returns `(B, L, F)`, or `(B, F)`
-    with `last_only`. A position sees no later ones, and in all 1 + 2 (k - 1) (2^n - 1) positions.
+    Call arguments:
+        x: `(B, L, C)`. Padding may only be at the end.
+
+    The output has shape `(B, L, F)`, or `(B, F)` with `last_only`, where F is the last number in
+    `filters`. Each output depends on 1 + 2 (k - 1) (2^n - 1) positions and on no later position.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 3.
@@ -160,10 +170,12 @@ class TemporalConvolution(Recording, keras.layers.Layer):
 
 
 class TemporalModel(Model):
-    """A TCN, or Keras's LSTM, GRU or simple RNN, with an output layer.
+    """TCN, LSTM, GRU or simple RNN with an output layer.
 
-    Call arguments: `inputs`, vectors `(B, L, C)` or ids `(B, L)`; padding may only be at the end.
-    Returns scores `(B, L, O)`, or `(B, O)` with `config.last_only`. No score depends on later
+    Call arguments:
+        inputs: vectors `(B, L, C)` or ids `(B, L)`. Padding may only be at the end.
+
+    The output has shape `(B, L, O)`, or `(B, O)` with `config.last_only`. No score depends on later
     positions.
 
     References: Bai et al. 2018, section 4.
@@ -184,7 +196,8 @@ class TemporalModel(Model):
                 config.vocab_size,
                 config.embedding_dim,
                 scale=False,
-                # Small, so that the scores, which use the same table, start small.
+                # A small standard deviation keeps the initial scores small, because the scores use
+                # the same table.
                 initializer=keras.initializers.RandomNormal(stddev=0.1),
                 name="embedding",
             )
@@ -225,7 +238,7 @@ class TemporalModel(Model):
             self.output_layer.build((None, width))
 
     def hidden_states(self, inputs, training=None):
-        """The vectors to score: `(B, L, D)`, or `(B, D)` with `last_only`."""
+        """Computes the vectors to score: `(B, L, D)`, or `(B, D)` with `last_only`."""
         x = inputs
         if self.embedding:
             x = self.embedding_drop(self.embedding(inputs), training=training)  # (B, L, E)
@@ -236,7 +249,7 @@ class TemporalModel(Model):
         return x
 
     def logits(self, hidden):
-        """Scores: `(..., D) -> (..., O)`."""
+        """Computes the scores: `(..., D) -> (..., O)`."""
         if self.config.tied:
             return self.embedding.logits(hidden) + ops.cast(self.output_bias, hidden.dtype)
         return self.output_layer(hidden)

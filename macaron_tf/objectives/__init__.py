@@ -1,4 +1,4 @@
-"""Objectives: masking, targets and losses."""
+"""Training objectives: token masking, prediction targets and losses."""
 
 from macaron_tf.objectives.base import Objective, PretrainingObjective
 from macaron_tf.objectives.causal_language import (
@@ -32,7 +32,7 @@ from macaron_tf.objectives.translation import (
     shift_right,
 )
 
-# Pre-training objectives by their names in recipes and in model.json.
+# Maps each name of a pre-training objective in recipes and in model.json to the class.
 PRETRAINING: dict[str, type[PretrainingObjective]] = {
     kind.learns: kind
     for kind in (
@@ -49,9 +49,13 @@ PRETRAINING: dict[str, type[PretrainingObjective]] = {
 
 
 def learnt(objective: str | None) -> type[Objective]:
-    """The class of the objective that a model was pre-trained on, see `Pretrained.objective`.
+    """Returns the class of the pre-training objective with the given name.
 
-    Returns `Objective` for None and for unknown names: such a model neither continues text nor
-    fills in masks.
+    Args:
+        objective: value of `Pretrained.objective`, such as `"masked_language"`.
+
+    Returns:
+        The objective's class. For `None` and for unknown names, the base class `Objective`, whose
+        attributes `causal` and `fills_masks` are False.
     """
     return PRETRAINING.get(objective, Objective)

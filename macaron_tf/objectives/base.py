@@ -1,4 +1,4 @@
-"""Base classes of the objectives, and the losses and sums that they share."""
+"""Base classes of the objectives, and the loss functions that the objectives share."""
 
 import abc
 import dataclasses
@@ -15,31 +15,30 @@ from macaron_tf.settings import Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
-Tensor = Any  # of Keras's backend
+Tensor = Any  # tensor of the current Keras backend
 Sums = dict[str, Tensor]
-# From a batch of rows and a seed, `(2,)` int64, to the batch that the network is trained on.
+# Function that converts a batch of token rows and a seed, `(2,)` int64, to a training batch.
 Preparation = Callable[[Batch, tf.Tensor], Batch]
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective(Settings, abc.ABC):
-    """Base of the objectives: the loss of a network on a batch.
+    """Base class of the objectives, which compute the loss of a network on a batch.
 
-    An objective is called with the network, a batch and `training`, and returns float32 sums over
-    the batch. Sums, unlike means, add up exactly over micro-batches and replicas. The loss is
-    `loss_sum / weight`, and a metric `m` is `m_sum / m_weight`, or `m_sum / weight` if there is no
-    `m_weight`. Sums that only an evaluation needs, such as `correct_sum`, are left out in training.
+    An objective returns float32 sums over the batch, because sums, unlike means, add up exactly
+    over micro-batches and replicas. The loss is `loss_sum / weight`. A metric `m` is
+    `m_sum / m_weight`, or `m_sum / weight` if there is no `m_weight`. During training, sums that
+    only an evaluation needs, such as `correct_sum`, are left out.
 
-    The sums are computed in `keras.ops`, for both engines. Batches are prepared by tf.data, in
-    TensorFlow.
+    Most objectives use only `keras.ops` and run on the TensorFlow and the JAX backend.
 
     Attributes:
-        metric_names: the metrics of an evaluation, as `metrics_from_sums` names them.
-        causal: whether the network predicts each next token, so that it can continue a text.
+        metric_names: names of the evaluation metrics, such as `"perplexity"`.
+        causal: whether the network predicts the next token, so that it can continue a text.
         fills_masks: whether the network predicts masked tokens, so that it can fill in [MASK].
-        encoder_decoder: whether the network reads one text and writes another.
-        has_memory: whether texts continue from batch to batch, and the network keeps a memory of
-            the batches before.
+        encoder_decoder: whether the network is an encoder-decoder.
+        has_memory: whether each row of a batch continues the same row of the previous batch, and
+            the network keeps the previous hidden states as its memory.
     """
 
     metric_names: ClassVar[tuple[str, ...]] = ("loss",)
@@ -50,19 +49,28 @@ class Objective(Settings, abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
-        """Computes the sums over a batch."""
+        """Computes the sums of the loss and of the metrics over a batch.
+
+        Args:
+            network: the network to train or evaluate.
+            batch: dict from feature name to tensor.
+            training: whether dropout is active and evaluation-only sums are left out.
+
+        Returns:
+            Dict from name to float32 scalar, such as `loss_sum` and `weight`.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingObjective(Objective):
-    """Base of the objectives that need unlabelled text only.
+    """Base class of the objectives that need only unlabelled text.
 
     Attributes:
-        skip_padding: compute logits only at the positions that count in the loss. Their number
-            varies from batch to batch: set False where shapes must be static (XLA, TPU, JAX). The
-            result is the same.
-        learns: name of the objective in recipes. An objective of a user's own has the name of the
-            built-in one whose network and input rows it uses.
+        skip_padding: whether to compute logits only at the positions that count in the loss. The
+            number of these positions varies from batch to batch, so set False if shapes must be
+            static (XLA, TPU, JAX). The loss is the same.
+        learns: name of the objective in recipes. A user-defined objective takes the name of the
+            built-in objective with the same network and input rows.
     """
 
     learns: ClassVar[str] = "masked_language"
@@ -78,13 +86,17 @@ class PretrainingObjective(Objective):
         seed: int,
         start_step: int = 0,
     ) -> tf.data.Dataset:
-        """Maps batches of rows to training batches: number i is prepared with seed (`seed`, i).
+        """Converts batches of token rows to training batches, for example by masking tokens.
 
-        Each epoch over the same text has new masks. A resumed run has the masks of an uninterrupted
-        one. Validation starts at 0 each time, so its masks never change.
+        Batch i is prepared with the seed (`seed`, i), so each epoch over the same text has new
+        masks. A run that resumes at `start_step` has the same masks as an uninterrupted run.
 
         Args:
-            start_step: number of the first batch; each micro-batch counts as one.
+            rows: batches of token rows, with `token_ids (B, L)` int.
+            masking: the masking settings.
+            vocabulary: the vocabulary of the token ids.
+            seed: the random seed.
+            start_step: index of the first batch. Each micro-batch counts as a batch.
         """
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
 
@@ -98,20 +110,29 @@ class PretrainingObjective(Objective):
     def preparation(
         self, spec: dict[str, tf.TensorSpec], masking: MaskingConfig, vocabulary: PieceVocabulary
     ) -> Preparation:
-        """Returns the function that makes a training batch of a batch of rows.
+        """Returns the function that converts a batch of token rows to a training batch.
 
-        This one masks tokens; objectives with other inputs override it. The function is traced
-        without AutoGraph: branches on tensors need `tf.cond`.
+        By default, the function masks tokens. Objectives with other inputs override this method.
+        The function is traced without AutoGraph, so branches on tensors need `tf.cond`.
 
-        With static masks (`masking.duplicates` = K > 0) a row has K masks in turn: the mask depends
-        on the row's number and its epoch modulo K instead of on the batch.
+        With static masking, `masking.duplicates` = K, each row has K different masks. Epoch e uses
+        mask e modulo K.
 
         Args:
-            spec: of the batch of rows; static masks need `row_number` and `epoch`, `(B,)` int.
+            spec: dict from name to `tf.TensorSpec` of a batch of rows. Static masking needs
+                `row_number` and `epoch`, both `(B,)` int.
+            masking: the masking settings.
+            vocabulary: the vocabulary of the token ids.
+
+        Raises:
+            ValueError: static masking is set, but `spec` lacks `row_number` or `epoch`.
         """
         missing = {"row_number", "epoch"} - set(spec)
         if masking.duplicates and missing:
-            raise ValueError(f"static masks need {' and '.join(sorted(missing))} in every batch")
+            raise ValueError(
+                f"the batches lack {' and '.join(sorted(missing))}, which static masking needs: "
+                "add them to the dataset, or set masking.duplicates to None"
+            )
 
         def masked(batch, seed):
             if masking.duplicates:
@@ -125,14 +146,21 @@ class PretrainingObjective(Objective):
 
 
 def with_weights(batch: Batch) -> Batch:
-    """Adds `weight (B,)` of ones to a batch that has no weights of its examples."""
+    """Adds `weight (B,)`, all ones, to a batch without example weights."""
     if "weight" in batch:
         return batch
     return {**batch, "weight": ops.ones(ops.shape(batch["token_ids"])[:1])}
 
 
 def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
-    """Cross-entropy of labels `(...,)` and logits `(..., C)`: `(...,)` float32, in nats.
+    """Computes the cross-entropy in nats, in float32.
+
+    Args:
+        labels: `(...,)` int, class indices from 0 to C - 1.
+        logits: `(..., C)`, any float type.
+
+    Returns:
+        `(...,)` float32, without reduction.
 
     Raises:
         ValueError: the shapes of labels and logits do not match.
@@ -146,44 +174,55 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     scores = ops.cast(logits, "float32")
     if keras.backend.backend() == "tensorflow":
         return ops.sparse_categorical_crossentropy(labels, scores, from_logits=True)
-    # On other backends Keras multiplies by one-hot labels, and 0 times -inf is NaN.
+    # On other backends, Keras multiplies log-probabilities by one-hot labels: 0 times -inf is NaN.
     return -ops.take_along_axis(ops.log_softmax(scores), labels[..., None], axis=-1)[..., 0]
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 where the label has the largest of the logits `(..., C)`, else 0: `(...,)` float32."""
+    """Returns 1 at labels `(...,)` with the largest logit and 0 elsewhere, `(...,)` float32.
+
+    The logits have shape `(..., C)`.
+    """
     best = ops.cast(ops.argmax(logits, axis=-1), labels.dtype)
     return ops.cast(ops.equal(best, labels), "float32")
 
 
 def weighted_sums(losses: Tensor, weights: Tensor, right: Tensor | None = None) -> Sums:
-    """Sums losses by their weights, both `(...,)`: `loss_sum` and `weight`.
+    """Computes weighted sums of losses and of correct predictions.
 
-    With `right (...,)`, 1 at correct answers, also `correct_sum`.
+    Args:
+        losses: `(...,)` float32.
+        weights: `(...,)` float32.
+        right: `(...,)` float32, 1 at correct predictions and 0 elsewhere, or `None`.
+
+    Returns:
+        Dict of `loss_sum`, `weight` (the sum of the weights) and, unless `right` is `None`,
+        `correct_sum`.
     """
     sums = {"loss_sum": ops.sum(losses * weights), "weight": ops.sum(weights)}
     return sums if right is None else {**sums, "correct_sum": ops.sum(right * weights)}
 
 
 def count_tokens(token_ids: Tensor) -> Tensor:
-    """Number of ids that are not padding, float32."""
+    """Counts the ids that are not PAD, as a float32 scalar."""
     return ops.sum(ops.cast(ops.not_equal(token_ids, PAD), "float32"))
 
 
 def token_sums(
     logits: Tensor, labels: Tensor, weights: Tensor, token_ids: Tensor, training: bool
 ) -> Sums:
-    """Summed cross-entropy of N tokens.
+    """Computes the summed cross-entropy of N predicted tokens.
 
     Args:
         logits: `(N, V)`, any float type.
         labels: `(N,)` int.
         weights: `(N,)` float32.
-        token_ids: `(B, L)`, the network's input.
+        token_ids: `(B, L)` int, the network's input.
+        training: whether to leave out `correct_sum`.
 
     Returns:
-        `loss_sum` and `nll_sum` (nats), `weight`, `input_tokens` and, outside training,
-        `correct_sum`.
+        Dict of `loss_sum` and `nll_sum` (equal, in nats), `weight`, `input_tokens` (the number of
+        ids in `token_ids` that are not PAD) and, outside training, `correct_sum`.
     """
     nll = cross_entropy(labels, logits)  # (N,)
     sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
@@ -193,7 +232,8 @@ def token_sums(
 def flat_rows(hidden: Tensor, labels: Tensor, skip_padding: bool) -> tuple[Tensor, Tensor]:
     """Flattens hidden states `(B, T, D)` and labels `(B, T)` to `(N, D)` and `(N,)`.
 
-    N = B T, or with `skip_padding` the number of labels that are not PAD.
+    T is the number of labels in a row. With `skip_padding`, positions whose label is PAD are left
+    out, and N is dynamic. Otherwise N = B T.
     """
     hidden = ops.reshape(hidden, (-1, hidden.shape[-1]))
     labels = ops.reshape(labels, (-1,))
@@ -205,11 +245,14 @@ def flat_rows(hidden: Tensor, labels: Tensor, skip_padding: bool) -> tuple[Tenso
 
 @dataclasses.dataclass(frozen=True)
 class MaskedPositions:
-    """The masked positions of a batch `(B, P)`, flattened to N.
+    """Masked positions of a batch, flattened from `(B, P)` to `(N,)`.
+
+    P is the maximum number of masked positions in a row.
 
     Attributes:
-        used: `(N,)` int32, indices into the flattened `(B P,)`; None: all, padding included.
-        length: L, the length of the batch's rows.
+        used: `(N,)` int32, indices into the flattened `(B P,)`; `None` means all B P positions,
+            including padding.
+        length: L, the row length.
         weights: `(N,)` float32, 0 at padding.
     """
 
@@ -219,9 +262,9 @@ class MaskedPositions:
 
     @classmethod
     def of(cls, batch: Batch, skip_padding: bool) -> "MaskedPositions":
-        """Flattens the positions of a batch made by `mask_tokens`.
+        """Flattens the masked positions of a batch from `mask_tokens`.
 
-        With `skip_padding` padding is left out, and N is dynamic; otherwise N = B P.
+        With `skip_padding`, padding is left out, and N is dynamic. Otherwise N = B P.
         """
         weights = ops.reshape(batch["masked_weights"], (-1,))  # (B, P) -> (B P,)
         used = None
@@ -231,22 +274,22 @@ class MaskedPositions:
         return cls(used, ops.shape(batch["token_ids"])[1], weights)
 
     def flat(self, values: Tensor) -> Tensor:
-        """Flattens values of the masked positions: `(B, P, ...) -> (N, ...)`."""
+        """Flattens one value for each masked position from `(B, P, ...)` to `(N, ...)`."""
         values = ops.reshape(values, (-1, *values.shape[2:]))
         return values if self.used is None else tf.gather(values, self.used)
 
     def flat_columns(self, columns: Tensor) -> Tensor:
-        """Converts columns `(B, P)` to indices `(N,)` into the flattened tokens `(B L,)`."""
+        """Converts positions `(B, P)` in rows to indices `(N,)` into the flattened `(B L,)`."""
         rows = ops.arange(ops.shape(columns)[0], dtype=columns.dtype)
         return self.flat(columns + self.length * rows[:, None])
 
     def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
-        """`token_sums` of logits `(N, V)` and the batch's `masked_labels (B, P)`."""
+        """Computes `token_sums` from logits `(N, V)` and the batch's `masked_labels (B, P)`."""
         labels = self.flat(batch["masked_labels"])
         return token_sums(logits, labels, self.weights, batch["token_ids"], training)
 
     def vectors(self, hidden: Tensor, columns: Tensor) -> Tensor:
-        """Hidden states `(B, L, D)` at columns `(B, P)`: `(N, D)`."""
+        """Gathers hidden states `(B, L, D)` at positions `columns (B, P)`, as `(N, D)`."""
         # (B, L, D) -> (B L, D) -> (N, D)
         rows = ops.reshape(hidden, (-1, hidden.shape[-1]))
         return ops.take(rows, self.flat_columns(columns), axis=0)

@@ -1,4 +1,7 @@
-"""Next-token prediction: GPT's, with Transformer-XL's memory, ELMo's, and beside a task's loss."""
+"""Next-token prediction, as in GPT, Transformer-XL and ELMo, and as an auxiliary task loss.
+
+B is the batch size, L the row length and V the vocabulary size.
+"""
 
 import math
 from dataclasses import dataclass
@@ -28,27 +31,33 @@ from macaron_tf.special_ids import PAD
 
 @dataclass(frozen=True)
 class CausalLanguageObjective(PretrainingObjective):
-    """Cross-entropy of each token of a row given the tokens before it, padding left out.
+    """Causal language modelling: cross-entropy of each token given the previous tokens of the row.
 
-    The first token of a row is not predicted.
+    The first token of a row and padding are not predicted.
 
-    Call arguments: `network`, a `LanguageModel`; `batch` of `encoder_inputs`, and optionally
-    `labels (B, L - 1)`, by default the ids from the second on. Returns `token_sums` over the
-    predicted tokens.
+    Call arguments:
+        network: a `LanguageModel`.
+        batch: dict of the `encoder_inputs` and, optionally, `labels (B, L - 1)` int. The default
+            labels are `token_ids[:, 1:]`.
+        training: see `Objective`.
 
-    References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2, with
-    language embeddings and rows of one language each.
+    Returns:
+        Dict of `token_sums` over the predicted tokens.
+
+    References: Radford et al. 2018 (GPT), eq. 1; Conneau and Lample 2019 (XLM), section 3.2.
     """
 
     learns = "causal_language"
     causal = True
 
     def preparation(self, spec, masking, vocabulary):
-        """Returns the batch unchanged, or sets its documents apart.
+        """Returns a function that separates the documents of a row.
 
-        With `document_ids (B, L)`, each [SEP] is the last label of its document and, as an input,
-        becomes the [CLS] of the next one. Every document then reads `[CLS] ids [SEP]`, as it would
-        in a row of its own.
+        If batches have `document_ids (B, L)`, each [SEP] between two documents has two roles. As a
+        label, [SEP] ends the first document. As an input, [SEP] is replaced by [CLS] and begins the
+        second document. The network then reads `[CLS] ids` and predicts `ids [SEP]` for every
+        document, as if the document had its own row. Without `document_ids`, the function returns
+        the batch unchanged.
         """
         if "document_ids" not in spec:
             return lambda batch, seed: batch
@@ -67,7 +76,10 @@ class CausalLanguageObjective(PretrainingObjective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         if not network.config.causal:
-            raise ValueError("causal language modelling needs a network with causal=True")
+            raise ValueError(
+                "the network has causal=False, but causal language modelling needs causal "
+                "attention: build the network with causal=True"
+            )
         ids = batch["token_ids"]
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         return self.sums(network, hidden[:, :-1], batch.get("labels", ids[:, 1:]), ids, training)
@@ -75,7 +87,15 @@ class CausalLanguageObjective(PretrainingObjective):
     def sums(
         self, network, hidden: Tensor, labels: Tensor, token_ids: Tensor, training: bool
     ) -> Sums:
-        """`token_sums` of hidden states `(B, T, D)` and labels `(B, T)`; PAD is not counted."""
+        """Computes `token_sums` from hidden states and labels, without labels that are PAD.
+
+        Args:
+            network: network with `logits`, which maps `(N, D)` to `(N, V)`.
+            hidden: `(B, T, D)`, hidden states that predict T labels.
+            labels: `(B, T)` int.
+            token_ids: `(B, L)` int, the network's input.
+            training: see `Objective`.
+        """
         hidden, labels = flat_rows(hidden, labels, self.skip_padding)
         weights = ops.cast(ops.not_equal(labels, PAD), "float32")
         return token_sums(network.logits(hidden), labels, weights, token_ids, training)
@@ -83,11 +103,19 @@ class CausalLanguageObjective(PretrainingObjective):
 
 @dataclass(frozen=True)
 class SegmentLanguageObjective(CausalLanguageObjective):
-    """Cross-entropy of each token given those before it in its segment and in the memory.
+    """Transformer-XL's objective: causal language modelling of segments, with memory.
 
-    Call arguments: `network`, a `SegmentLanguageModel` with two `memories`, one for training and
-    one for evaluation; `batch` of this objective's `dataset`, where row b of a batch continues row
-    b of the batch before. Returns `token_sums`.
+    Each token is predicted given the previous tokens of its segment and the memory, which holds
+    hidden states of the previous segments.
+
+    Call arguments:
+        network: a `SegmentLanguageModel`, whose dict `memories` has the keys `training` and
+            `evaluation`.
+        batch: dict from this objective's `dataset`. Row b continues row b of the previous batch.
+        training: see `Objective`.
+
+    Returns:
+        Dict of `token_sums` over the predicted tokens.
 
     References: Dai et al. 2019 (Transformer-XL), section 3.2.
     """
@@ -96,16 +124,17 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     has_memory = True
 
     def preparation(self, spec, masking, vocabulary):
-        """Makes segments of `stream_dataset`'s rows: `labels` and `token_ids`, both `(B, L - 2)`.
+        """Returns a function that converts rows of `stream_dataset` to segments.
 
-        A segment is a row without its [CLS] and its last column, which is a [SEP] except in the
-        last row of a shard. [SEP]s between documents stay. The input token before the first label
-        is the previous row's last token, or [CLS] where a text starts.
+        The labels of a segment are the row without its first and its last column, which hold [CLS]
+        and [SEP] (or padding). A [SEP] between two documents remains. The inputs are the labels
+        shifted right by one token. The first input is the last token of the previous row, or [CLS]
+        if the row starts a text. Both `token_ids` and `labels` are `(B, L - 2)`.
         """
 
         def segment(batch: Batch, seed) -> Batch:
             labels, previous = batch["token_ids"][:, 1:-1], batch["previous_ids"]
-            # The last row of a shard may end in padding, behind a [SEP].
+            # The last row of a shard may end with [SEP] and padding.
             real = tf.reduce_sum(tf.cast(previous != PAD, tf.int32), axis=-1)  # (B,)
             last = tf.clip_by_value(real - 1, 0, previous.shape[1] - 2)
             before = tf.gather(previous, last, batch_dims=1)
@@ -125,18 +154,26 @@ class SegmentLanguageObjective(CausalLanguageObjective):
 
 @dataclass(frozen=True)
 class AuxiliaryLanguageObjective(ClassificationObjective):
-    """GPT's fine-tuning loss `L3 = L2 + lambda L1`: the task's loss plus a language model's.
+    """GPT's fine-tuning objective `L3 = L2 + lambda L1`: the task loss plus a language model loss.
 
-    L1 of an example is the mean over its rows of the mean cross-entropy of a row's tokens, as in
-    the paper's released code; the paper's text has sums. A row's first token is not predicted, nor
-    is its last, at which the network answers.
+    L2 is the classification loss. L1 of an example is the mean cross-entropy of the tokens in a
+    row, averaged over the rows of the example, as in the released code. The paper sums over tokens
+    instead. The first and the last token of a row are not predicted, because the network classifies
+    at the last token.
 
     Attributes:
-        num_classes: see `ClassificationObjective`; for a `CausalChooser` the number of choices, R.
-        language_weight: lambda; 0 leaves L1 out.
+        num_classes: number of classes, see `ClassificationObjective`. For a `CausalChooser`, the
+            number of choices, which is also the number of rows of an example.
+        language_weight: lambda, the weight of the language model loss. At 0, L1 is not computed.
 
-    Call arguments: those of `ClassificationObjective`, with a `CausalReader` as `network`. Returns
-    the same sums and, with L1, `language_loss_sum` (nats), summed over examples without lambda.
+    Call arguments:
+        network: a `CausalReader`.
+        batch: see `ClassificationObjective`.
+        training: see `Objective`.
+
+    Returns:
+        Dict of the sums of `ClassificationObjective` and, unless lambda is 0, `language_loss_sum`,
+        the sum of L1 over examples (nats).
 
     References: Radford et al. 2018 (GPT), eq. 5.
     """
@@ -158,13 +195,22 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
 
 
 def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
-    """L1 of each example, `(B,)` float32, of ids `(B, R, L)` and hidden states `(B, R, L, D)`."""
+    """Computes L1 of `AuxiliaryLanguageObjective`.
+
+    Args:
+        language_model: model with `logits`, which maps `(N, D)` to `(N, V)`.
+        token_ids: `(B, R, L)` int, R rows per example.
+        hidden: `(B, R, L, D)`, the hidden states of `token_ids`.
+
+    Returns:
+        `(B,)` float32, L1 of each example in nats.
+    """
     labels = token_ids[:, :, 1:]  # (B, R, L - 1)
     # (B, R, L - 1, D) -> (N, D) and (B, R, L - 1) -> (N,), N = B R (L - 1)
     rows = ops.reshape(hidden[:, :, :-1], (-1, hidden.shape[-1]))
     nll = cross_entropy(ops.reshape(labels, (-1,)), language_model.logits(rows))  # (N,)
     nll = ops.reshape(nll, ops.shape(labels))  # (N,) -> (B, R, L - 1)
-    # A row's last token is not predicted: every label that counts has another one after it.
+    # A row's last token is not predicted, so only labels that precede another label count.
     used = ops.cast(ops.not_equal(labels[:, :, 1:], PAD), "float32")
     used = ops.pad(used, [[0, 0], [0, 0], [0, 1]])
     count = ops.maximum(ops.sum(used, axis=2), 1.0)  # (B, R)
@@ -173,19 +219,28 @@ def _language_loss(language_model, token_ids: Tensor, hidden: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BidirectionalLanguageObjective(Objective):
-    """ELMo's loss: each word is predicted from the words before it, and from those after it.
+    """ELMo's bidirectional language modelling objective.
+
+    A forward model predicts each word from the previous words, and a backward model predicts each
+    word from the following words. The loss is the mean cross-entropy over both directions.
 
     Attributes:
-        samples: S, the classes that a word is scored against in training (sampled softmax); 0: the
-            whole vocabulary. Sampling needs a vocabulary in order of frequency. The draws depend on
-            the batch only, so a resumed run has those of an uninterrupted one.
+        samples: number of classes drawn for the sampled softmax in training; 0 means the full
+            softmax. The sampled softmax needs a vocabulary sorted by descending frequency. The
+            draws depend only on the batch, so a resumed run equals an uninterrupted run.
 
-    Call arguments: `network`, an `Elmo`; `batch` of `characters (B, L, C)` and `words (B, L)`, ids
-    of words, -1 at padding. Returns `loss_sum` and `nll_sum` (nats) over both directions, `weight`,
-    the number of predicted words, `forward_sum` and `backward_sum` with their `_weight`s, and,
-    outside training, `correct_sum`.
+    Call arguments:
+        network: an `Elmo`.
+        batch: dict of `characters (B, L, C)` int, C characters per word, and `words (B, L)` int,
+            word ids, -1 at padding.
+        training: see `Objective`.
 
-    References: Peters et al. 2018 (ELMo), section 3.1; sampling: Jean et al. 2015.
+    Returns:
+        Dict of `loss_sum` and `nll_sum` (equal, in nats, over both directions), `weight` (number of
+        predictions), `forward_sum`, `forward_weight`, `backward_sum`, `backward_weight` and,
+        outside training, `correct_sum`.
+
+    References: Peters et al. 2018 (ELMo), section 3.1; Jean et al. 2015 (sampled softmax).
     """
 
     samples: Natural = 0
@@ -198,7 +253,7 @@ class BidirectionalLanguageObjective(Objective):
         numbers = tf.range(1, tf.size(words) + 1)
         seed = [tf.reduce_sum(words), tf.reduce_sum(tf.reshape(words, (-1,)) * numbers)]
         seeds = draws.split(tf.stack(seed), 2)
-        # Position k of the forward model predicts word k + 1, of the backward one word k - 1.
+        # At position k, the forward model predicts word k + 1, and the backward model word k - 1.
         for name, hidden, answers, given, seed in (
             ("forward", forward[:, :-1], words[:, 1:], words[:, :-1], seeds[0]),
             ("backward", backward[:, 1:], words[:, :-1], words[:, 1:], seeds[1]),
@@ -217,7 +272,11 @@ class BidirectionalLanguageObjective(Objective):
 
 
 def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy `(N,)`, and `correct (N,)`, which is 0 with samples: it is then unknown."""
+    """Computes cross-entropy `(N,)` and correctness `(N,)` (0 or 1) of N predicted words.
+
+    With `samples` above 0, the cross-entropy is that of the sampled softmax, and the correctness is
+    all 0, because the full logits are not computed.
+    """
     if samples:
         output = network.output_layer
         kernel, bias = tf.convert_to_tensor(output.kernel), tf.convert_to_tensor(output.bias)
@@ -229,22 +288,35 @@ def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf
 
 
 def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
-    """Draws S = `count` of V classes from a log-uniform distribution, with replacement.
+    """Draws class indices from a log-uniform (Zipfian) distribution, with replacement.
 
-    Class k has probability ln((k + 2) / (k + 1)) / ln(V + 1), which follows Zipf's law if words are
-    in order of frequency.
+    Class k of V classes has probability ln((k + 2) / (k + 1)) / ln(V + 1). Word frequencies are
+    close to this distribution if the classes are words sorted by descending frequency.
+
+    Args:
+        seed: `(2,)` int.
+        count: number of draws.
+        classes: V, the number of classes.
 
     Returns:
-        `(S,)` int32.
+        `(count,)` int32.
     """
     uniform = draws.uniform(seed, 1, count)[0]
     # The inverse of the distribution function ln(k + 2) / ln(V + 1).
     drawn = tf.cast(tf.exp(uniform * math.log(classes + 1)), tf.int32) - 1
-    return tf.minimum(drawn, classes - 1)  # float32 may round up to V
+    return tf.minimum(drawn, classes - 1)  # because float32 may round up to V
 
 
 def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
-    """Log-probability of each class in one draw of `log_uniform` from `count` classes."""
+    """Computes the log-probability of each class in a draw of `log_uniform`.
+
+    Args:
+        classes: class indices, of any shape.
+        count: V, the number of classes.
+
+    Returns:
+        float32 log-probabilities, of the same shape as `classes`.
+    """
     k = tf.cast(classes, tf.float32)
     return tf.math.log(tf.math.log1p(1.0 / (k + 1.0)) / math.log(count + 1))
 
@@ -252,22 +324,22 @@ def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
 def sampled_cross_entropy(
     hidden: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor, labels: tf.Tensor, draw: tf.Tensor
 ) -> tf.Tensor:
-    """Sampled softmax: cross-entropy of each label against drawn classes instead of all.
+    """Computes the cross-entropy of a sampled softmax.
 
-    It estimates the softmax's sum over classes. The label's term is exact; the term of a drawn
-    class with probability P is weighted by 1 / (S P), because S draws hit the class S P times on
-    average. The loss tends to the full softmax's as S grows. All shapes are static, for XLA, which
-    lacks an op of TensorFlow's own sampled loss.
+    The softmax denominator is estimated. The term of the label is exact. The term of a drawn class
+    with probability p is weighted by 1 / (S p), because S draws contain the class S p times on
+    average. As S grows, the loss approaches the cross-entropy of the full softmax. Unlike
+    `tf.nn.sampled_softmax_loss`, this function compiles with XLA.
 
     Args:
-        hidden: `(N, D)`.
-        kernel: `(D, V)`, classes in order of frequency.
+        hidden: `(N, D)` float32.
+        kernel: `(D, V)`, the output layer's kernel, with classes sorted by descending frequency.
         bias: `(V,)`.
         labels: `(N,)` int.
-        draw: `(S,)`, classes drawn by `log_uniform`.
+        draw: `(S,)` int, class indices from `log_uniform`.
 
     Returns:
-        `(N,)` float32, nats.
+        `(N,)` float32, in nats.
 
     References: Bengio and Senecal 2008, "Adaptive Importance Sampling to Accelerate Training of a
     Neural Probabilistic Language Model"; Jean et al. 2015, section 3.

@@ -1,4 +1,7 @@
-"""Objectives on corrupted text: the base of T5's and BART's, and those that T5's paper compares."""
+"""Objectives on corrupted text: the base class for T5 and BART, and T5's objectives.
+
+B is the batch size, R the maximum text length, S the source length and T the target length.
+"""
 
 import abc
 import dataclasses
@@ -19,34 +22,50 @@ from macaron_tf.settings import Settings
 from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.base import PieceVocabulary
 
-# From text (B, R) and a seed to source (B, S) and target (B, T), which end in EOS.
+# Function from a text `(B, R)` and a seed to a source `(B, S)` and a target `(B, T)`, which both
+# end in EOS.
 Corruption = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 
 
 @dataclasses.dataclass(frozen=True)
 class CorruptionObjective(PretrainingObjective):
-    """Base of the encoder-decoders' objectives: cross-entropy of a target given a corrupted text.
+    """Base class of the pre-training objectives of encoder-decoders.
 
-    The text is a row without its [CLS] and last [SEP]. Source and target end in EOS, as in
-    translation, and the decoder begins with BOS. A row without text has an empty source and target.
+    The source is a corrupted text, and the loss is the cross-entropy of the target given the
+    source. The text is a row without [CLS] and the last [SEP]. Source and target end in EOS, and
+    the decoder's input begins with BOS. A row of padding gives a source and a target of only PAD.
 
-    Called with an `EncoderDecoder` and a batch of `source (B, S)` and `target (B, T)`, it returns
-    the sums of a `TranslationObjective` without label smoothing.
+    Call arguments:
+        network: an `EncoderDecoder`.
+        batch: dict of `source (B, S)` and `target (B, T)` int.
+        training: see `Objective`.
+
+    Returns:
+        Dict of the sums of a `TranslationObjective` without label smoothing.
     """
 
     encoder_decoder = True
 
     @abc.abstractmethod
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the corruption of texts of at most `length` tokens, with static shapes."""
+        """Returns the function that makes a source and a target from a batch of texts.
+
+        Args:
+            vocabulary: the vocabulary of the token ids.
+            length: R, the maximum text length in tokens.
+        """
 
     def preparation(self, spec, masking, vocabulary):
-        """Returns the function that makes a source and a target of each row `[CLS] text [SEP]`."""
+        """Returns a function that makes `source` and `target` from rows `[CLS] text [SEP]`.
+
+        Raises:
+            UserError: the ids of [CLS] and [SEP] differ from BOS and EOS.
+        """
         if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
             raise UserError(
                 f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-                f"{vocabulary.sep_id}, an encoder-decoder needs {BOS} and {EOS}: train a "
-                "vocabulary here, without --vocabulary"
+                f"{vocabulary.sep_id}, but an encoder-decoder needs ids {BOS} and {EOS}: leave "
+                "--vocabulary out, so that this command trains a new vocabulary"
             )
         corrupted = self.corruption(vocabulary, static_length(spec["token_ids"]) - 2)
 
@@ -64,26 +83,36 @@ class CorruptionObjective(PretrainingObjective):
 
 
 def lengths_of(text: tf.Tensor) -> tf.Tensor:
-    """Number of tokens of each text `(B, R)`: `(B,)` int32."""
+    """Counts the tokens of each text `(B, R)` that are not PAD, as `(B,)` int32."""
     return tf.reduce_sum(tf.cast(text != PAD, tf.int32), axis=-1)
 
 
 def packed(ids: tf.Tensor, keep: tf.Tensor, room: int) -> tf.Tensor:
-    """Moves the kept ids of each row to the left and fills up with PAD: `(B, R)` to `(B, room)`.
+    """Keeps some ids of each row, moves these ids to the left and fills the row with PAD.
 
     Args:
-        keep: `(B, R)` bool, at most `room` True in a row.
+        ids: `(B, R)` int.
+        keep: `(B, R)` bool, at most `room` True values in a row.
+        room: length of the new rows.
+
+    Returns:
+        `(B, room)` int.
     """
     columns = tf.cumsum(tf.cast(keep, tf.int32), axis=-1, exclusive=True)
     return reduced_by_row(tf.where(keep, ids, 0), tf.where(keep, columns, 0), room)
 
 
 def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
-    """Puts EOS after the last token of each text: `(B, R)`, padding at the end, to `(B, room)`.
+    """Adds EOS after the last token of each text.
 
     Args:
-        real: `(B,)` bool, False for rows that stay empty, without EOS.
-        room: length of the result, enough for all texts and their EOS; R + 1 always is.
+        ids: `(B, R)` int, with padding at the end.
+        real: `(B,)` bool, False for rows that get no EOS.
+        room: length of the new rows, large enough for the longest text and EOS. R + 1 is always
+            enough.
+
+    Returns:
+        `(B, room)` int.
     """
     ids = tf.pad(ids, [[0, 0], [0, 1]])
     columns = tf.range(ids.shape[1])
@@ -91,31 +120,34 @@ def ended(ids: tf.Tensor, real: tf.Tensor, room: int) -> tf.Tensor:
     return tf.where(at_end, tf.constant(EOS, ids.dtype), ids)[:, :room]
 
 
-# Number of sentinels. Their ids follow the vocabulary's: V + 0 for a text's first span, V + 1, ...
+# Number of sentinels. With a vocabulary of size V, the first span's sentinel has id V, the second
+# span's sentinel V + 1, ...
 SENTINELS = 100
-# Rows that sentinels add to an embedding table, a multiple of 8.
+# Number of embedding rows for the sentinels, a multiple of 8.
 SENTINEL_ROWS = multiple_of_8(SENTINELS)
 
 
-# Share of the hidden tokens of "bert_style" that become a random token; the rest become a mask.
+# Fraction of the tokens hidden by "bert_style" that become a random token instead of the mask.
 _RANDOM = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruptionConfig(Settings):
-    """Which of the objectives compared in T5's paper is used, and how much it hides.
+    """Settings of the objectives that T5's paper compares. The defaults are T5's.
 
     Attributes:
-        kind: `"random_spans"`, T5's choice, replaces each span by a sentinel; the target has each
-            span after its sentinel. `"iid_spans"` does the same for tokens that are hidden one by
-            one. `"drop_tokens"` hides as `"iid_spans"`, without sentinels. `"bert_style"` replaces
-            each hidden token by the mask, or (10%) by a random token, `"mass_style"` by the mask
-            only, and `"deshuffling"` shuffles all tokens; the target of these three is the whole
-            text. `"prefix_lm"` splits the text at random; the target is its second part.
-        rate: share of the tokens that are hidden; unused by `"deshuffling"` and `"prefix_lm"`.
-        mean_span: mean length of a span of `"random_spans"`, in tokens.
+        kind: name of the objective. `"random_spans"` (T5) replaces each hidden span by a sentinel,
+            and the target has each span after its sentinel. `"iid_spans"` does the same, but hides
+            each token independently of its neighbours. `"drop_tokens"` deletes the hidden tokens
+            from the source, and the target is the hidden tokens without sentinels. `"bert_style"`
+            replaces each hidden token by the mask (90%) or by a random token (10%), and the target
+            is the whole text. `"mass_style"` uses only the mask, and the target is the whole text.
+            `"deshuffling"` shuffles all tokens, and the target is the whole text. `"prefix_lm"`
+            splits the text at a random position, and the target is the second part.
+        rate: fraction of the tokens that are hidden. `"deshuffling"` and `"prefix_lm"` ignore it.
+        mean_span: mean span length of `"random_spans"`, in tokens.
 
-    References: Raffel et al. 2020 (T5), section 3.3, table 3 and its released code.
+    References: Raffel et al. 2020 (T5), section 3.3, table 3 and the released code.
     """
 
     section: ClassVar[str] = "corruption"
@@ -133,14 +165,20 @@ class SpanCorruptionConfig(Settings):
 
     @property
     def sentinels(self) -> int:
-        """Most sentinels that a source can have: one for each span, one mask, or none."""
+        """Maximum number of different sentinel ids in a source.
+
+        `"bert_style"` and `"mass_style"` use one sentinel id, as the mask.
+        """
         masks = self.kind in ("bert_style", "mass_style")
         return SENTINELS if self.kind in ("random_spans", "iid_spans") else int(masks)
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Number of hidden tokens of a text of n tokens, and the most spans that they form.
+        """Computes the number of hidden tokens and the maximum number of spans in a text.
 
-        A text of one token hides none.
+        A text of one token has no hidden token.
+
+        Args:
+            tokens: number of tokens in the text.
         """
         if tokens < 2:
             return 0, 0
@@ -150,7 +188,11 @@ class SpanCorruptionConfig(Settings):
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """S and T, the longest source and target, with EOS, of texts of at most n tokens."""
+        """Computes the maximum length of a source and of a target, each with EOS.
+
+        Args:
+            tokens: maximum number of tokens in a text.
+        """
         if self.kind in ("bert_style", "mass_style", "deshuffling"):
             return tokens + 1, tokens + 1
         if self.kind == "prefix_lm":
@@ -158,14 +200,18 @@ class SpanCorruptionConfig(Settings):
         each = [(n, *self.counts(n)) for n in range(tokens + 1)]
         if self.kind == "drop_tokens":
             return max(n - h + 1 for n, h, _ in each), max(h + 1 for _, h, _ in each)
-        last = self.kind == "iid_spans"  # a sentinel after the last hidden run
+        # The target of "iid_spans" may have a sentinel after its last hidden span.
+        last = self.kind == "iid_spans"
         return (
             max(n - hidden + spans + 1 for n, hidden, spans in each),
             max(hidden + spans + last + 1 for _, hidden, spans in each),
         )
 
     def text_length(self, source_length: int) -> int:
-        """The longest text whose source fits into S tokens: 568 for S = 512 with random spans."""
+        """Computes the maximum text length whose source has at most `source_length` tokens.
+
+        With the default settings and `source_length=512`, the maximum is 568.
+        """
         tokens = source_length - 1
         while self.lengths(tokens + 1)[0] <= source_length:
             tokens += 1
@@ -175,12 +221,21 @@ class SpanCorruptionConfig(Settings):
 def hidden_spans(
     text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig = SpanCorruptionConfig()
 ) -> tf.Tensor:
-    """Draws the hidden spans of texts `(B, R)`, R static: `(B, R)` bool.
+    """Draws random hidden spans of each text.
 
-    The visible and the hidden tokens are each cut into as many parts as there are spans, all cuts
-    equally likely. Visible and hidden parts alternate, a visible one first.
+    With n spans, the hidden tokens are divided at random into n non-empty parts, and so are the
+    visible tokens. All divisions are equally likely. Visible and hidden parts alternate, beginning
+    with a visible part.
 
-    References: Raffel et al. 2020 (T5), its released code, `random_spans_noise_mask`.
+    Args:
+        text: `(B, R)` int, R static, with padding at the end.
+        seed: `(2,)` int.
+        config: the settings, with the rate and the mean span length.
+
+    Returns:
+        `(B, R)` bool, True at hidden tokens.
+
+    References: Raffel et al. 2020 (T5), function `random_spans_noise_mask` of the released code.
     """
     room = text.shape[1]
     tokens = lengths_of(text)
@@ -200,11 +255,21 @@ def hidden_spans(
 
 
 def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig) -> tf.Tensor:
-    """Draws the hidden tokens of texts `(B, R)`, R static, for every `kind`: `(B, R)` bool.
+    """Draws the hidden tokens of each text, as `config.kind` specifies.
 
-    `counts` gives their number, and all choices are equally likely; T5's released code draws each
-    token independently, so that their number varies. "prefix_lm" hides the tokens after a prefix of
-    1 to n - 1 tokens, uniformly drawn, and "deshuffling" hides all.
+    "random_spans" hides the spans of `hidden_spans`. "deshuffling" hides all tokens. "prefix_lm"
+    hides the tokens after a prefix, whose length is drawn uniformly from 1 to n - 1 for a text of n
+    tokens. Every other kind chooses a fixed number of tokens uniformly, see
+    `SpanCorruptionConfig.counts`. T5's released code instead hides each token independently, so the
+    number of hidden tokens varies.
+
+    Args:
+        text: `(B, R)` int, R static, with padding at the end.
+        seed: `(2,)` int.
+        config: the settings.
+
+    Returns:
+        `(B, R)` bool, True at hidden tokens.
     """
     tokens, real = lengths_of(text), text != PAD
     some = (tokens > 1)[:, None]  # (B, 1)
@@ -222,11 +287,19 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
 
 
 def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room: int) -> tf.Tensor:
-    """Replaces each run of hidden tokens by a sentinel and adds EOS: `(B, R)` to `(B, room)`.
+    """Replaces each span of hidden tokens by a sentinel and adds EOS.
+
+    A row without hidden tokens becomes all PAD.
 
     Args:
-        hidden: `(B, R)` bool, False at padding; a row that hides nothing becomes all PAD.
-        first_sentinel: id of the first run's sentinel; each next run has the next id.
+        text: `(B, R)` int, with padding at the end.
+        hidden: `(B, R)` bool, False at padding.
+        first_sentinel: id of the first span's sentinel. The ids of the following sentinels are
+            consecutive.
+        room: length of the new rows.
+
+    Returns:
+        `(B, room)` int.
     """
     before = tf.pad(hidden[:, :-1], [[0, 0], [1, 0]])
     starts = hidden & ~before
@@ -239,15 +312,15 @@ def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room
 
 @dataclasses.dataclass(frozen=True)
 class SpanCorruptionObjective(CorruptionObjective):
-    """T5's objective: a sentinel replaces each span in the source and precedes it in the target.
+    """T5's span corruption objective, or another objective from the comparison in T5's paper.
 
-    `SpanCorruptionConfig.kind` chooses another objective of T5's comparison. Sentinels have ids
-    above the vocabulary's, for which the network has `SENTINEL_ROWS` more embedding rows; the first
-    one also serves as the mask. As in T5's code, no sentinel ends the target of a text that ends
-    hidden.
+    In span corruption, a sentinel replaces each hidden span in the source and precedes the span in
+    the target. Sentinel ids follow the ids of the vocabulary, and the network has `SENTINEL_ROWS`
+    additional embedding rows for them. The first sentinel also serves as the mask. As in T5's code,
+    the target of a text that ends with a hidden span does not end with a sentinel.
 
     Attributes:
-        config: kind of corruption, and how much is hidden.
+        config: the corruption settings.
 
     References: Raffel et al. 2020 (T5), section 3.1.4.
     """
@@ -257,20 +330,26 @@ class SpanCorruptionObjective(CorruptionObjective):
     config: SpanCorruptionConfig = SpanCorruptionConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the corruption, see `CorruptionObjective`; S and T are by `config.lengths`."""
+        """Returns the corruption function, see `CorruptionObjective.corruption`.
+
+        `SpanCorruptionConfig.lengths` gives the shapes of source and target.
+
+        Raises:
+            UserError: a text can have more spans than there are sentinels.
+        """
         kind, mask = self.config.kind, vocabulary.size
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
             raise UserError(
-                f"rows of {length + 2} tokens have up to {spans} hidden spans, and there are "
+                f"rows of {length + 2} tokens have up to {spans} hidden spans, but there are only "
                 f"{SENTINELS} sentinels: lower corpus.sequence_length or {mend}"
             )
         source_room, target_room = self.config.lengths(length)
         pieces = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)
 
         def noised(text, hidden, seed):
-            """Returns the source of the kinds whose target is the whole text."""
+            """Returns the source of an objective whose target is the whole text."""
             rows, room = tf.shape(text)[0], text.shape[1]
             of_tokens, of_pieces = draws.split(seed, 2)
             uniform = draws.uniform(of_tokens, rows, room)
@@ -287,11 +366,12 @@ class SpanCorruptionObjective(CorruptionObjective):
         def corrupted(text, seed):
             hiding, noising = (seed, seed) if kind == "random_spans" else draws.split(seed, 2)
             hidden = hidden_tokens(text, hiding, self.config)
-            # A row that hides nothing gives neither source nor target.
+            # A row without hidden tokens gets an empty source and an empty target.
             some = tf.reduce_any(hidden, axis=-1)  # (B,)
             seen = ~hidden & (text != PAD) & some[:, None]
             if kind in ("random_spans", "iid_spans"):
-                # Where a text begins hidden, its target still begins with a sentinel.
+                # The target always begins with a sentinel, even if the text begins with a hidden
+                # token. The added first column makes this sentinel.
                 begins = hidden[:, :1]
                 before = tf.where(begins, tf.constant(mask, text.dtype), PAD)
                 spelled = tf.concat([before, text], 1), tf.concat([begins, seen], 1)
@@ -316,9 +396,17 @@ class SpanCorruptionObjective(CorruptionObjective):
 def _random_parts(
     items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, most_items: int, most_parts: int
 ) -> tf.Tensor:
-    """Sizes of parts `(B,)`, none empty, that items `(B,)` are cut into: `(B, most_parts)` int32.
+    """Divides a number of items into non-empty parts at random. All divisions are equally likely.
 
-    All ways to cut are equally likely: the cuts are a uniform choice of the gaps between items.
+    Args:
+        items: `(B,)` int32, number of items in each row.
+        parts: `(B,)` int32, number of parts in each row.
+        seed: `(2,)` int.
+        most_items: maximum value of `items`.
+        most_parts: maximum value of `parts`.
+
+    Returns:
+        `(B, most_parts)` int32, the sizes of the parts. Sizes beyond a row's parts are 0.
     """
     columns = tf.range(most_items)
     between = columns < items[:, None] - 1  # (B, most_items)

@@ -1,4 +1,7 @@
-"""Denoising (BART): the decoder restores a text from a noised one."""
+"""Denoising (BART): an encoder-decoder reconstructs a text from a noised copy.
+
+B is the batch size, and R the maximum text length in tokens.
+"""
 
 import dataclasses
 import math
@@ -22,13 +25,21 @@ from macaron_tf.settings import Fraction, NonNegative, Settings
 from macaron_tf.special_ids import PAD
 from macaron_tf.text.base import PieceVocabulary
 
-# Draws beyond the budget, because spans of 0 words do not spend it. All 16 have 0 words with
-# probability e^-48 at mean 3; such a row would spend less than its budget.
+# Number of draws in addition to the budget, because spans of 0 words do not reduce the budget. With
+# mean 3, the probability of too few draws is below e^-48.
 _SPARE = 16
 
 
 def poisson_limits(mean: float) -> np.ndarray:
-    """P(X <= k) of a Poisson X, for k = 0, 1, ... until 1 - P is below 1e-7: `(N,)` float32."""
+    """Returns the cumulative distribution function of a Poisson distribution.
+
+    Args:
+        mean: mean of the distribution.
+
+    Returns:
+        One-dimensional float32 array with P(X <= k) for k = 0, 1, ... It ends at the first k with
+        P(X > k) of at most 1e-7.
+    """
     probabilities, k, rest = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
     while rest > 1e-7:
         k += 1
@@ -40,16 +51,20 @@ def poisson_limits(mean: float) -> np.ndarray:
 def draw_spans(
     budget: tf.Tensor, seed: tf.Tensor, mean: float, most: int
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Draws lengths of spans until their sum reaches the budget; the last span is cut to fit.
+    """Draws span lengths from a Poisson distribution until the sum in a row reaches the budget.
+
+    The last span is cut so that the sum equals the budget.
 
     Args:
-        budget: `(B,)` int32, words to hide.
-        mean: of the lengths' Poisson distribution, in words.
-        most: the greatest budget.
+        budget: `(B,)` int32, number of words to hide in each row.
+        seed: `(2,)` int.
+        mean: mean of the Poisson distribution, in words.
+        most: maximum value of `budget`.
 
     Returns:
-        Lengths `(B, M)` int32, of which some are 0, and `(B, M)` bool, True for each row's drawn
-        spans, which come first.
+        Span lengths `(B, M)` int32 and `(B, M)` bool, where M is the maximum number of spans. The
+        bool tensor is True at the spans of a row, which precede the padding. A span may have
+        length 0.
     """
     room = most + _SPARE
     uniform = draws.uniform(seed, tf.shape(budget)[0], room)  # (B, M)
@@ -65,21 +80,26 @@ def draw_spans(
 def infill(
     text: tf.Tensor, starts: tf.Tensor, seed: tf.Tensor, rate: float, mean: float, mask_id: int
 ) -> tf.Tensor:
-    """Text infilling: hides ceil(rate W) of a text's W words, and puts one mask for each span.
+    """Applies text infilling, which replaces each of several spans of words by one mask token.
 
-    The lengths of spans are drawn from a Poisson distribution until they add up to that number of
-    words; a span of 0 words inserts a mask. All orders of the spans among the remaining words are
-    equally likely. Spans do not overlap, so each keeps its length and its mask. In the released
-    code spans may overlap; their masks then merge, and fewer words are hidden.
+    Of W words in a text, ceil(rate * W) words are hidden. The span lengths are drawn from a Poisson
+    distribution until their sum reaches this number. A span of 0 words inserts a mask token. All
+    arrangements of the spans among the remaining words are equally likely. Spans do not overlap. In
+    the released code, overlapping spans share one mask token, and fewer words are hidden.
 
-    A text never grows beyond R tokens: spans of 0 words without room are left out, which happens in
-    texts of a few words only.
+    The result has at most R tokens. Spans of 0 words that would exceed R are left out, which
+    happens only in texts of a few words.
 
     Args:
-        text: `(B, R)` int, R static, padding at the end, as in the result.
+        text: `(B, R)` int, R static, with padding at the end.
         starts: `(B, R)` bool, True where a token begins a word.
-        rate: share of the words that are hidden.
-        mean: mean length of a span, in words.
+        seed: `(2,)` int.
+        rate: fraction of the words to hide.
+        mean: mean span length, in words.
+        mask_id: id of the mask token.
+
+    Returns:
+        `(B, R)` int, with padding at the end.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
@@ -97,24 +117,25 @@ def infill(
     spare = room - lengths_of(text) + hidden - spans
     drawn &= (inserts == 0) | (tf.cumsum(inserts, axis=-1) <= spare[:, None])
     masks = tf.reduce_sum(tf.cast(drawn, tf.int32), axis=-1)
-    # Shuffled, because the last span drawn may be cut: it must be able to stand anywhere.
+    # Shuffle the lengths. Otherwise the cut span would always be the last span of the text.
     order = draws.uniform(of_order, rows, drawn.shape[1])
     order = tf.argsort(tf.where(drawn, order, 2.0), axis=-1)
     lengths = tf.gather(lengths, order, batch_dims=1)
 
-    # The infilled text is a row of slots, each a word or a mask.
+    # The infilled text is a sequence of slots. Each slot is a word or a mask token.
     slots = words - hidden + masks  # (B,)
     masked = choose_tokens(columns < slots[:, None], masks, of_positions) > 0  # (B, R)
-    before = tf.cumsum(tf.cast(masked, tf.int32), axis=-1, exclusive=True)  # masks
+    before = tf.cumsum(tf.cast(masked, tf.int32), axis=-1, exclusive=True)  # masks before a slot
     at = tf.minimum(before, lengths.shape[1] - 1)
     length = tf.where(masked, tf.gather(lengths, at, batch_dims=1), 0)
-    word = columns - before + tf.cumsum(length, axis=-1, exclusive=True)  # of a slot with a word
+    # Index of a slot's word in the original text.
+    word = columns - before + tf.cumsum(length, axis=-1, exclusive=True)
     word = tf.minimum(word, room - 1)
     size = tf.where(masked, 1, tf.gather(sizes, word, batch_dims=1))
-    size = tf.where(columns < slots[:, None], size, 0)  # (B, R), tokens of a slot
+    size = tf.where(columns < slots[:, None], size, 0)  # (B, R), tokens per slot
     ends = tf.cumsum(size, axis=-1)
 
-    # From slots to tokens: find the slot of each column, and the token's offset in the slot.
+    # Convert slots to tokens: find the slot of each column and the token's offset in the slot.
     wide = tf.broadcast_to(columns, tf.shape(text))
     slot = tf.minimum(tf.searchsorted(ends, wide, side="right"), room - 1)  # (B, R)
 
@@ -129,24 +150,31 @@ def infill(
 
 
 def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Puts the sentences of each text in a uniformly random order.
+    """Shuffles the sentences of each text uniformly.
 
     Args:
-        text: `(B, R)` int, R static, padding at the end.
-        stops: `(B, R)` bool, True at full stops; a sentence ends with one or several in a row.
+        text: `(B, R)` int, R static, with padding at the end.
+        stops: `(B, R)` bool, True at full stops. A sentence ends after the last of one or more
+            consecutive full stops.
+        seed: `(2,)` int.
     """
     more = tf.pad(stops[:, 1:], [[0, 0], [0, 1]])
     ends = tf.cast(stops & ~more, tf.int32)
     sentence = tf.cumsum(ends, axis=-1, exclusive=True)  # (B, R)
-    keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1])  # of sentences
+    keys = draws.uniform(seed, tf.shape(text)[0], text.shape[1])  # one sort key per sentence
     keys = tf.where(text != PAD, tf.gather(keys, sentence, batch_dims=1), 2.0)
     return tf.gather(text, tf.argsort(keys, axis=-1, stable=True), batch_dims=1)
 
 
 def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
-    """Moves tokens of each text `(B, R)` nearby: token i is sorted by i + U(0, reach).
+    """Shuffles tokens locally, by sorting each token i of a text by i + U(0, reach).
 
-    Padding stays at the end.
+    A token moves by at most `reach` positions. Padding stays at the end.
+
+    Args:
+        text: `(B, R)` int, R static, with padding at the end.
+        seed: `(2,)` int.
+        reach: upper limit of the uniform distribution U, in tokens.
 
     References: Lample et al. 2018, "Unsupervised Machine Translation Using Monolingual Corpora
     Only", section 2.3.
@@ -158,7 +186,10 @@ def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
 
 
 def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Rotates each text `(B, R)` to begin at a uniformly drawn token; padding stays at the end."""
+    """Rotates each text `(B, R)` so that it begins with a random token. Padding stays at the end.
+
+    The first token is drawn uniformly.
+    """
     tokens = lengths_of(text)[:, None]  # (B, 1)
     columns = tf.range(text.shape[1])
     uniform = draws.uniform(seed, tf.shape(text)[0], 1)
@@ -168,7 +199,17 @@ def rotate(text: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
 
 
 def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -> tf.Tensor:
-    """Chooses ceil(rate n) of n tokens uniformly, but leaves at least `least`: `(B, R)` bool."""
+    """Chooses ceil(rate * n) of the n tokens in each text uniformly.
+
+    Args:
+        text: `(B, R)` int, R static, with padding at the end.
+        seed: `(2,)` int.
+        rate: fraction of the tokens to choose.
+        least: minimum number of tokens that are not chosen.
+
+    Returns:
+        `(B, R)` bool, True at chosen tokens.
+    """
     numbers = np.arange(text.shape[1] + 1, dtype=np.int32)
     counts = np.minimum(rounded_up(rate, numbers), np.maximum(numbers - least, 0))
     return choose_tokens(text != PAD, numbers_by_count(counts, text != PAD), seed) > 0
@@ -176,16 +217,19 @@ def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingConfig(Settings):
-    """How much of each kind of noise a text gets; the defaults are BART's.
+    """Settings of the noise of a denoising objective. The defaults are BART's.
 
     Attributes:
-        infilling: share of the words that are hidden in spans, each replaced by one mask.
-        mean_span: mean of the Poisson-distributed lengths of spans, in words.
-        shuffling: share of the texts whose sentences are put in random order.
-        rotation: share of the texts that are rotated to begin at a random token.
-        masking: share of the tokens that are replaced by a mask one by one.
-        deletion: share of the tokens that are removed one by one; one token always stays.
-        reach: limit of the distance that a token moves at random, in tokens (XLM: 3).
+        infilling: fraction of a text's words that are hidden in spans. One mask token replaces each
+            span.
+        mean_span: mean length of the hidden spans, in words. The lengths have a Poisson
+            distribution.
+        shuffling: fraction of the texts whose sentences are shuffled.
+        rotation: fraction of the texts that are rotated to begin with a random token.
+        masking: fraction of the tokens that are each replaced by a mask token.
+        deletion: fraction of the tokens that are deleted. At least one token remains.
+        reach: maximum distance that the local shuffle moves a token, in tokens. XLM uses 3, and 0
+            means no local shuffle.
 
     References: Lewis et al. 2020 (BART), section 2.2 and figure 2.
     """
@@ -203,19 +247,21 @@ class DenoisingConfig(Settings):
         shares = ("infilling", "shuffling", "rotation", "masking", "deletion", "reach")
         if not any(getattr(self, name) for name in shares):
             raise self.error(
-                f"infilling, {', '.join(shares[1:])}: one must be above 0, or there is no noise"
+                f"infilling, {', '.join(shares[1:])} are all 0, so there is no noise: set at least "
+                "one above 0"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingObjective(CorruptionObjective):
-    """BART's objective: the source is the noised text, the target the original one.
+    """BART's objective: the source is the noised text, and the target is the original text.
 
-    Noise is applied in the order shuffling, rotation, moving by `reach`, masking, deletion,
-    infilling. Sentences end with full stops; the vocabulary says where words begin.
+    The noise functions are applied in the order sentence shuffling, rotation, local shuffling,
+    token masking, token deletion and text infilling. Sentences end with a full stop. Word
+    boundaries come from the vocabulary.
 
     Attributes:
-        config: how much of each kind of noise.
+        config: the noise settings.
 
     References: Lewis et al. 2020 (BART), section 2.2.
     """
@@ -225,12 +271,16 @@ class DenoisingObjective(CorruptionObjective):
     config: DenoisingConfig = DenoisingConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the noise, see `CorruptionObjective`; S and T are both `length` + 1."""
+        """Returns the noise function, see `CorruptionObjective.corruption`.
+
+        Sources and targets have the shape `(B, length + 1)`, with room for EOS.
+        """
         noise, mask_id = self.config, vocabulary.mask_id
         if noise.infilling:
             begins = np.array(vocabulary.word_starts(), bool)  # (V,)
         ends = [row[-1] for row in vocabulary.encode_lines([".", "a."]) if row]
-        full_stops = np.setdiff1d(ends, vocabulary.special_ids)  # alone and after a word
+        # The full stop may have different ids alone and after a word.
+        full_stops = np.setdiff1d(ends, vocabulary.special_ids)
         stops = np.isin(np.arange(vocabulary.size), full_stops)  # (V,)
 
         def corrupted(text, seed):

@@ -1,4 +1,7 @@
-"""Masked language modelling, with sentence pairs (BERT, ALBERT) or span boundaries (SpanBERT)."""
+"""Masked language modelling, with sentence pairs (BERT, ALBERT) or span boundaries (SpanBERT).
+
+B is the batch size, L the row length, and P the maximum number of masked tokens in a row.
+"""
 
 from dataclasses import dataclass
 
@@ -17,26 +20,35 @@ from macaron_tf.objectives.base import (
 
 @dataclass(frozen=True)
 class MaskedLanguageObjective(PretrainingObjective):
-    """Cross-entropy of the masked tokens (MLM), optionally plus that of sentence pairs (NSP, SOP).
+    """Masked language modelling (MLM), optionally with a sentence-pair task (NSP or SOP).
 
-    Only masked positions reach the vocabulary projection: with 15% masked, a seventh of its work.
-    BERT's loss is the sum of two means, over masked tokens and over rows. Over several
-    micro-batches, the mean over rows weights each row by its masked tokens. On rows of a sentence
-    and its translation, this objective is XLM's TLM; `language_batches` alternates it with MLM.
+    The loss is the mean cross-entropy of the masked tokens. With `sentence_pair`, the mean
+    cross-entropy of the rows' pair labels is added, as in BERT. Over several micro-batches, the
+    mean over rows weights each micro-batch by its number of masked tokens. The network computes
+    logits only at masked positions, which is about a seventh of the work at a masking rate of 15%.
+    On rows that hold a sentence and its translation, this objective is XLM's translation language
+    modelling (TLM).
 
     Attributes:
-        sentence_pair: also learn `pair_label`: whether the second sentence follows the first (NSP),
-            or whether the two are in order (SOP).
+        sentence_pair: whether to add the sentence-pair loss. The task is next sentence prediction
+            (NSP) or sentence order prediction (SOP), depending on the data.
 
-    Call arguments: `network`, a `PretrainingEncoder`; `batch` of `encoder_inputs`,
-    `masked_positions`, `masked_labels` and `masked_weights (B, P)`. With `sentence_pair` also
-    `pair_label (B,)`, 0 where the second sentence follows, 1 where it is from elsewhere or swapped,
-    and `pair_weights (B,)`, see `mask_tokens`. Returns `token_sums` over the masked tokens, and
-    with `sentence_pair` also `pair_loss_sum` (nats) and `pair_accuracy_sum`, each with its
-    `_weight`, the number of rows that are not all padding.
+    Call arguments:
+        network: a `PretrainingEncoder`.
+        batch: dict of the `encoder_inputs`, and `masked_positions`, `masked_labels` and
+            `masked_weights`, all `(B, P)`. `sentence_pair` also needs `pair_label (B,)` int and
+            `pair_weights (B,)` float32, see `mask_tokens`. The label is 0 if the second sentence
+            follows the first, and 1 if the second sentence is random (NSP) or the two are swapped
+            (SOP).
+        training: see `Objective`.
+
+    Returns:
+        Dict of `token_sums` over the masked tokens. With `sentence_pair` also `pair_loss_sum`
+        (nats), `pair_accuracy_sum`, `pair_loss_weight` and `pair_accuracy_weight`. Both weights are
+        the number of rows that are not all padding.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2; Lan et al. 2020 (ALBERT),
-    section 3.1, for the order of sentences; Conneau and Lample 2019 (XLM), section 3.4.
+    section 3.1 (SOP); Conneau and Lample 2019 (XLM), section 3.4 (TLM).
     """
 
     fills_masks = True
@@ -45,7 +57,7 @@ class MaskedLanguageObjective(PretrainingObjective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics: those of the tokens, then those of the pairs."""
+        """Names of the token metrics, followed by the pair metrics with `sentence_pair`."""
         pair = ("pair_loss", "pair_accuracy") if self.sentence_pair else ()
         return (*PretrainingObjective.metric_names, *pair)
 
@@ -63,22 +75,29 @@ class MaskedLanguageObjective(PretrainingObjective):
             sums["pair_loss_sum"] = ops.sum(nll * rows)
             sums["pair_accuracy_sum"] = ops.sum(correct(logits, labels) * rows)
             sums["pair_loss_weight"] = sums["pair_accuracy_weight"] = ops.sum(rows)
-            # The weights add up to the batch's masked tokens, by which `loss_sum` is divided.
+            # `weights` adds up to the number of masked tokens, by which `loss_sum` is divided. The
+            # division therefore gives the mean over rows.
             sums["loss_sum"] += ops.sum(nll * weights)
         return sums
 
 
 @dataclass(frozen=True)
 class SpanBoundaryObjective(PretrainingObjective):
-    """SpanBERT's loss: MLM plus the prediction of each masked token from its span's boundaries.
+    """SpanBERT's objective: MLM plus the span boundary objective (SBO).
 
-    For a token i of a span from s to e it is
-    `-log P(x_i | h_i) - log P(x_i | h_{s-1}, h_{e+1}, p_{i-s+1})`, averaged over i.
+    Masked token i of a span from position s to e has the loss
+    `-log P(x_i | h_i) - log P(x_i | h_{s-1}, h_{e+1}, p_{i-s+1})`, with hidden states h and
+    position embeddings p. The loss is averaged over all masked tokens.
 
-    Call arguments: `network`, a `PretrainingEncoder` with `span_boundary`; `batch` of
-    `encoder_inputs` and of `mask_tokens` with spans. Returns `token_sums` over the masked tokens,
-    where `nll_sum` is of the first term only, `span_boundary_loss_sum` of the second term and,
-    outside training, `span_boundary_accuracy_sum`.
+    Call arguments:
+        network: a `PretrainingEncoder` with `span_boundary`.
+        batch: dict from `mask_tokens` with `MaskingConfig(choice="spans")`.
+        training: see `Objective`.
+
+    Returns:
+        Dict of `token_sums` over the masked tokens, where `nll_sum` covers only the first term.
+        `span_boundary_loss_sum` (nats) covers the second term. Outside training, also
+        `span_boundary_accuracy_sum`.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
@@ -94,7 +113,10 @@ class SpanBoundaryObjective(PretrainingObjective):
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
         if "span_positions" not in batch:
-            raise ValueError('the span boundary objective needs masks of choice="spans"')
+            raise ValueError(
+                "the batch lacks 'span_positions', which the span boundary objective needs: set "
+                'masking.choice to "spans"'
+            )
         hidden = network.hidden_states(encoder_inputs(batch), training=training)  # (B, L, D)
         masked = MaskedPositions.of(batch, self.skip_padding)
         at = masked.vectors(hidden, batch["masked_positions"])  # (N, D)

@@ -1,4 +1,7 @@
-"""Permutation language modelling (XLNet): tokens of a row are predicted in random order."""
+"""Permutation language modelling (XLNet): the network predicts tokens of a row in random order.
+
+B is the batch size, L the row length, and P the maximum number of predicted tokens in a row.
+"""
 
 import math
 from dataclasses import dataclass
@@ -31,21 +34,25 @@ LONGEST_SPAN = 5
 def permute_tokens(
     batch: Batch, seed: tf.Tensor, partial: float, vocabulary: PieceVocabulary
 ) -> Batch:
-    """Chooses the predicted tokens of each row and the order in which they are predicted.
+    """Chooses the tokens to predict in each row, and their factorization order.
 
-    Of n ordinary tokens max(1, round(n / K)) are predicted, in spans that do not overlap. A span
-    has m = 1 to 5 tokens with probability proportional to 1/m, as in the released code. The other
-    tokens are context. The predicted tokens come last in the factorization order, in a uniformly
-    random permutation. Equal seeds give equal choices.
+    In a row of n tokens, special tokens not counted, max(1, round(n / K)) tokens are predicted.
+    They form spans of m = 1 to 5 tokens with probability proportional to 1/m, as in the released
+    code. Spans do not overlap. The remaining tokens are context. In the factorization order, the
+    predicted tokens come after the context, in a uniformly random permutation. Equal seeds give
+    equal choices.
 
     Args:
-        batch, seed: see `mask_tokens`.
-        partial: K: one token in K is predicted.
+        batch: see `mask_tokens`.
+        seed: see `mask_tokens`.
+        partial: K, the number of tokens for each predicted token (partial prediction).
+        vocabulary: the vocabulary of the token ids.
 
     Returns:
-        The batch with `order (B, L)` int32, -1 at context and 0, 1, ... at predicted tokens, and
-        the `masked_features (B, P)` of the predicted tokens. Padding among these has position -1,
-        not 0, because a row may begin with a predicted token.
+        The batch with two kinds of new entries. `order (B, L)` int32 is -1 at context, and the
+        index in the permutation at predicted tokens. `masked_positions`, `masked_labels` and
+        `masked_weights`, all `(B, P)`, describe the predicted tokens as in `mask_tokens`, but
+        padding has position -1, because position 0 may be predicted.
 
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """
@@ -69,14 +76,22 @@ def permute_tokens(
 
 @dataclass(frozen=True)
 class PermutationObjective(PretrainingObjective):
-    """XLNet's loss: cross-entropy of tokens given the memory and those before in a random order.
+    """XLNet's permutation language modelling objective, with memory.
+
+    The loss is the mean cross-entropy of the predicted tokens. Each token is predicted given the
+    memory and the tokens before it in a random factorization order.
 
     Attributes:
-        partial: K, see `permute_tokens`; 6 or 7 in the paper.
+        partial: K of `permute_tokens`, the number of tokens for each predicted token. The paper
+            uses 6 and 7.
 
-    Call arguments: `network`, a `TwoStreamModel` with two `memories`, one for training and one for
-    evaluation; `batch` of this objective's `dataset`, where row b of a batch continues row b of the
-    batch before. Returns `token_sums`.
+    Call arguments:
+        network: a `TwoStreamModel`, whose dict `memories` has the keys `training` and `evaluation`.
+        batch: dict from this objective's `dataset`. Row b continues row b of the previous batch.
+        training: see `Objective`.
+
+    Returns:
+        Dict of `token_sums` over the predicted tokens.
 
     References: Yang et al. 2019 (XLNet), sections 2.2 and 2.3.
     """
@@ -87,7 +102,7 @@ class PermutationObjective(PretrainingObjective):
     partial: Positive = 6.0
 
     def preparation(self, spec, masking, vocabulary):
-        """Returns the function that applies `permute_tokens` to a batch of `stream_dataset`."""
+        """Returns a function that applies `permute_tokens` to a batch from `stream_dataset`."""
 
         def permuted(batch: Batch, seed: tf.Tensor) -> Batch:
             batch = {name: batch[name] for name in batch if name != "previous_ids"}

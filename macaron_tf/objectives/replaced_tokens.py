@@ -1,4 +1,8 @@
-"""Replaced token detection (ELECTRA): find the tokens that a small generator replaced."""
+"""Replaced token detection (ELECTRA): finds the tokens that a small generator replaced.
+
+B is the batch size, L the row length, V the vocabulary size, P the maximum number of masked tokens
+in a row, and N the number of masked tokens in a batch.
+"""
 
 from dataclasses import dataclass
 
@@ -17,29 +21,38 @@ from macaron_tf.objectives.masking import choice as draws
 from macaron_tf.settings import NonNegative
 from macaron_tf.special_ids import PAD
 
-_BLOCK = 128  # vocabulary entries that are summed together: a row of a TPU's registers
+_BLOCK = 128  # vocabulary entries per block in `sample`, a row of a TPU's vector register
 
 
 @dataclass(frozen=True)
 class ReplacedTokenObjective(PretrainingObjective):
-    """ELECTRA's loss: the generator's MLM loss + lambda times the discriminator's over all tokens.
+    """ELECTRA's objective: masked language modelling plus replaced token detection.
 
-    The discriminator reads the text with a token drawn from the generator's softmax at each masked
-    position. No gradient flows through the draw, and a drawn token that equals the original counts
-    as original. [PAD] is never drawn: it would be masked out as padding.
+    The loss is the generator's MLM loss plus lambda times the discriminator's binary cross-entropy
+    over all tokens. In the discriminator's input, each masked token is replaced by a token drawn
+    from the generator's softmax. No gradient flows through the draw. A drawn token that equals the
+    original counts as not replaced. [PAD] is never drawn, because the discriminator would treat the
+    drawn [PAD] as padding.
 
-    The uniform numbers behind the draws come with the batch. A resumed run therefore draws as an
-    uninterrupted one, several replicas as one device, and each evaluation the same. Over several
-    micro-batches, the discriminator's mean weights each micro-batch by its masked tokens.
+    The batch contains the uniform random numbers for these draws. The draws are therefore equal in
+    a resumed and an uninterrupted run, on several replicas and on one device, and in every
+    evaluation. Over several micro-batches, the discriminator's mean loss weights each micro-batch
+    by its number of masked tokens.
 
     Attributes:
-        discriminator_weight: lambda.
+        discriminator_weight: lambda, the weight of the discriminator's loss.
 
-    Call arguments: `network`, a `GeneratorDiscriminator`; `batch` of `encoder_inputs` and of this
-    objective's `dataset`. Returns `token_sums` of the generator, and of the discriminator
-    `replaced_loss_sum`, `replaced_accuracy_sum`, `replaced_rate_sum`, `replaced_recall_sum` and
-    `replaced_precision_sum`, each with its `_weight`. The rate is the share of replaced tokens; a
-    discriminator that finds none has an accuracy of 1 - rate.
+    Call arguments:
+        network: a `GeneratorDiscriminator`.
+        batch: dict from this objective's `dataset`.
+        training: see `Objective`.
+
+    Returns:
+        Dict of the generator's `token_sums`, and a sum and a weight for each metric of the
+        discriminator, such as `replaced_loss_sum` and `replaced_loss_weight`. The metrics are
+        `replaced_loss`, `replaced_accuracy`, `replaced_rate` (the fraction of replaced tokens),
+        `replaced_recall` and `replaced_precision`. A discriminator that finds no replaced token has
+        an accuracy of 1 - rate.
 
     References: Clark et al. 2020 (ELECTRA), section 2.
     """
@@ -58,11 +71,12 @@ class ReplacedTokenObjective(PretrainingObjective):
     )
 
     def preparation(self, spec, masking, vocabulary):
-        """Masks a batch and adds the generator's uniform draws and the discriminator's weights.
+        """Returns a function that masks tokens and adds two entries to the batch.
 
-        `sampling_draws (B, P)` float32 has a number in [0, 1) for each masked position.
-        `token_weights (B,)` float32 is the batch's masked tokens divided by its real tokens, in
-        each row: replicas that share the batch then weight their rows alike.
+        `sampling_draws (B, P)` float32 has a random number in [0, 1) for each masked position, from
+        which the objective draws the replacement. `token_weights (B,)` float32 has the same value
+        in all rows, the number of masked tokens in the batch divided by the number of tokens that
+        are not padding. Replicas that share the batch therefore use equal weights.
         """
         masked = super().preparation(spec, masking, vocabulary)
 
@@ -73,7 +87,7 @@ class ReplacedTokenObjective(PretrainingObjective):
             rate = tf.reduce_sum(batch["masked_weights"]) / tf.maximum(real, 1.0)
             return {
                 **batch,
-                # Folded in, so that the draws differ from those of the masks.
+                # `fold_in` makes these draws independent of the draws of the masks.
                 "sampling_draws": draws.uniform(draws.fold_in(seed, 1), rows, room),
                 "token_weights": tf.fill(tf.shape(batch["token_ids"])[:1], rate),
             }
@@ -119,7 +133,17 @@ class ReplacedTokenObjective(PretrainingObjective):
 
 
 def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) -> Tensor:
-    """`masking.put_tokens` in `keras.ops`."""
+    """Replaces tokens at given positions, with `keras.ops`.
+
+    Args:
+        token_ids: `(B, L)` int.
+        flat: `(N,)` int, indices into the flattened `(B L,)`.
+        tokens: `(N,)` int, the new tokens.
+        used: `(N,)` bool, False at entries to ignore.
+
+    Returns:
+        `(B, L)` int.
+    """
     ids = ops.reshape(token_ids, (-1,))  # (B, L) -> (B L,)
     change = ops.where(used, tokens - ops.take(ids, flat), 0)
     changed = ids + ops.segment_sum(change, flat, num_segments=ops.size(ids))
@@ -127,18 +151,19 @@ def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) ->
 
 
 def sample(logits: Tensor, uniform: Tensor) -> Tensor:
-    """Draws one token from each softmax, except PAD, by inverting its cumulative distribution.
+    """Draws one token per row from the softmax, except PAD, by inverse transform sampling.
 
-    This needs one uniform number a token, where Gumbel's method needs V. The cumulative sum runs
-    over blocks of the vocabulary and then within one block; over all of V it would take ten times
-    as long as the softmax. No gradient flows.
+    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick needs V. The
+    cumulative sum first runs over blocks of 128 vocabulary entries, and then within one block. A
+    cumulative sum over the whole vocabulary would take ten times as long as the softmax. No
+    gradient flows through the draw.
 
     Args:
         logits: `(N, V)` float32.
         uniform: `(N,)` float32 in [0, 1).
 
     Returns:
-        `(N,)` int32.
+        `(N,)` int32, the drawn token ids.
     """
     logits = ops.stop_gradient(logits)
     size = logits.shape[1]
@@ -154,12 +179,15 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Samples an index of each row of weights `(N, K)` by inverting the cumulative distribution.
+    """Draws an index from each row of weights by inverse transform sampling.
 
-    Weights need not add up to 1.
+    Args:
+        shares: `(N, K)` float32, unnormalized weights of K indices.
+        uniform: `(N,)` float32 in [0, 1).
 
     Returns:
-        The index `(N,)`, and where in the index's interval the draw lies, `(N,)` in [0, 1).
+        The indices `(N,)` int32, and a new uniform number `(N,)` in [0, 1) for each row, the
+        relative position of the draw in the interval of its index.
     """
     sums = ops.cumsum(shares, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the whole
@@ -167,5 +195,5 @@ def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     share, end = (
         ops.take_along_axis(values, at[:, None], axis=1)[:, 0] for values in (shares, sums)
     )
-    # Rounding could give 1, outside of the share.
+    # Rounding errors could give 1, so the result is clipped below 1.
     return at, ops.clip(1.0 - (end - target[:, 0]) / share, 0.0, 1.0 - 2.0**-24)

@@ -1,7 +1,8 @@
-"""Objectives of tasks: classes, answer spans, tags, sequences, and sentence vectors.
+"""Objectives of classification, regression, answer spans, tagging, sequences and sentence vectors.
 
-A row of padding has weight 0 and an arbitrary label. Its label is set to 0, because a NaN loss
-stays NaN when multiplied by weight 0.
+B is the batch size and L the row length. A padding row has weight 0 and an arbitrary label. The
+objectives set its label to 0, because an invalid label could give a NaN loss, and NaN times weight
+0 is NaN.
 """
 
 import abc
@@ -29,21 +30,29 @@ from macaron_tf.settings import INT32, Count, Positive
 
 
 def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
-    """Labels where `real`, else 0."""
+    """Returns labels with 0 where `real` is False."""
     return ops.where(real, labels, ops.zeros_like(labels))
 
 
 def _check_scores(name: str, asked: int, scored: int) -> None:
     if asked != scored:
-        raise ValueError(f"{name}={asked}, but the network scores {scored}")
+        raise ValueError(
+            f"{name}={asked} differs from the {scored} outputs of the network: set {name}={scored}"
+        )
 
 
 class TaskObjective(Objective):
-    """Base of the objectives that compare a network's logits with labels.
+    """Base class of the objectives that compare a network's logits with labels.
 
-    Call arguments: `network`, from `encoder_inputs` to logits; `batch` of these inputs, `label` and
-    optionally `weight (B,)` float32, by default 1. Returns `loss_sum`, `weight`, `input_tokens`
-    and, for classes outside training, `correct_sum`.
+    Call arguments:
+        network: network that maps the `encoder_inputs` to logits.
+        batch: dict of the `encoder_inputs`, `label` and, optionally, `weight (B,)` float32. The
+            default weight is 1.
+        training: see `Objective`.
+
+    Returns:
+        Dict of `loss_sum`, `weight`, `input_tokens` (the number of tokens that are not padding)
+        and, outside training and except for regression, `correct_sum`.
     """
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
@@ -51,7 +60,13 @@ class TaskObjective(Objective):
         return self.sums(logits, with_weights(batch), training)
 
     def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
-        """Computes the returned sums from the network's logits."""
+        """Computes the returned sums from the network's logits.
+
+        Args:
+            logits: the network's output.
+            batch: dict of `label` and `weight (B,)`, and of `padding_mask` or `token_ids`.
+            training: see `Objective`.
+        """
         losses, weights, right = self.answers(ops.cast(logits, "float32"), batch)
         sums = weighted_sums(losses, weights, None if training else right)
         tokens = count_tokens(batch.get("padding_mask", batch["token_ids"]))
@@ -59,21 +74,30 @@ class TaskObjective(Objective):
 
     @abc.abstractmethod
     def answers(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Losses, weights and correctness (0 or 1) of answers, all `(B,)` or `(B, L)` float32.
+        """Computes the loss, weight and correctness of each prediction.
 
-        Correctness is None where answers are numbers.
+        Args:
+            logits: the network's output, float32.
+            batch: dict of `label` and `weight (B,)`.
+
+        Returns:
+            Losses, weights and correctness (0 or 1), all `(B,)` or `(B, L)` float32. Correctness is
+            `None` for regression.
         """
 
 
 @dataclass(frozen=True)
 class ClassificationObjective(TaskObjective):
-    """Cross-entropy of classes, or squared error of numbers.
+    """Cross-entropy for classification, or squared error for regression.
 
     Attributes:
-        num_classes: C; 1 for a number.
+        num_classes: C, the number of classes; 1 means regression.
 
-    Call arguments: `network`, an `EncoderClassifier` or `CausalReader`; `label (B,)`, int32 from 0
-    to C - 1, or float32 for a number.
+    Call arguments:
+        network: an `EncoderClassifier` or a `CausalReader`.
+        batch: see `TaskObjective`. `label (B,)` is int32 from 0 to C - 1, or float32 for
+            regression.
+        training: see `Objective`.
     """
 
     num_classes: Count
@@ -88,13 +112,17 @@ class ClassificationObjective(TaskObjective):
 
 
 class SpanObjective(TaskObjective):
-    """Mean of two cross-entropies over positions: of the answer's start and of its end.
+    """Extractive question answering: mean of the cross-entropies of the answer's start and end.
 
-    Call arguments: `network`, an `EncoderSpanReader`; `label (B, 2)` int32, the first and the last
-    position of the answer, both 0 if there is none. A row is correct if the likeliest start and the
-    likeliest end both are.
+    A prediction is correct if both the most probable start and the most probable end are correct.
 
-    References: Devlin et al. 2018 (BERT), section 4.2 and its released code.
+    Call arguments:
+        network: an `EncoderSpanReader`.
+        batch: see `TaskObjective`. `label (B, 2)` int32 has the first and the last position of the
+            answer, or two zeros if there is no answer.
+        training: see `Objective`.
+
+    References: Devlin et al. 2018 (BERT), section 4.2 and the released code.
     """
 
     def answers(self, logits, batch):
@@ -106,13 +134,16 @@ class SpanObjective(TaskObjective):
 
 @dataclass(frozen=True)
 class TaggingObjective(TaskObjective):
-    """Cross-entropy of the tags of words, averaged over the words of a batch.
+    """Cross-entropy of word tags, averaged over the words of a batch.
 
     Attributes:
-        num_tags: C.
+        num_tags: number of tags.
 
-    Call arguments: `network`, an `EncoderTagger`; `label (B, L)` int32, at the first piece of each
-    word the tag's number plus 1, from 1 to C, and 0 elsewhere. The sums are over words.
+    Call arguments:
+        network: an `EncoderTagger`.
+        batch: see `TaskObjective`. `label (B, L)` int32 is the tag index plus 1 at the first
+            subword piece of each word, and 0 elsewhere.
+        training: see `Objective`.
 
     References: Devlin et al. 2018 (BERT), section 5.3.
     """
@@ -128,20 +159,29 @@ class TaggingObjective(TaskObjective):
 
 @dataclass(frozen=True)
 class SequenceObjective(Objective):
-    """Mean loss over the answers to sequences: one at each position, or one a sequence.
+    """Mean loss of sequence models, over all positions or over whole sequences.
 
     Attributes:
-        loss: `"bernoulli"`: negative log-likelihood (nats) of O keys, each pressed or not, summed
-            over the keys of a frame. `"classes"`: cross-entropy. `"squared_error"`: mean over the O
-            numbers of an answer.
-        skip_padding: compute logits only where the weight is above 0; the shapes are then dynamic.
+        loss: name of the loss. `"bernoulli"` is the binary cross-entropy (nats), summed over the
+            outputs of a position, such as the keys of a piano. `"classes"` is the cross-entropy.
+            `"squared_error"` is the squared error, averaged over the outputs of a position.
+        skip_padding: whether to compute logits only at positions with a weight above 0. Shapes are
+            then dynamic.
 
-    Call arguments: `network`, a `TemporalModel` or `WordTagger`; `batch` of `inputs`; `targets`,
-    `(..., O)` floats or `(...,)` classes; and `weight (...,)` float32, 0 where there is no answer.
-    `...` is `(B, L)`, or `(B,)` if the network answers at the last position only. Returns
-    `loss_sum`, `weight` and, for classes, `nll_sum` and, outside training, `correct_sum`.
+    Call arguments:
+        network: a `TemporalModel` or a `WordTagger`.
+        batch: dict of `inputs`, `targets` and `weight`. The weight, float32, is 0 at positions
+            without a target. Its shape is `(B, L)`, or `(B,)` if the network predicts only at the
+            last position. The targets have this shape for class indices, and one more axis for
+            float targets.
+        training: see `Objective`.
 
-    References: Bai et al. 2018, section 4.
+    Returns:
+        Dict of `loss_sum` and `weight`. With `loss="classes"` also `nll_sum` (nats) and, outside
+        training, `correct_sum`.
+
+    References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
+    Networks for Sequence Modeling", section 4.
     """
 
     loss: Literal["bernoulli", "classes", "squared_error"]
@@ -149,7 +189,7 @@ class SequenceObjective(Objective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics: the loss, and for classes perplexity and accuracy."""
+        """Names of the metrics: the loss, and with `loss="classes"` perplexity and accuracy."""
         return ("loss", "perplexity", "accuracy") if self.loss == "classes" else ("loss",)
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
@@ -176,14 +216,19 @@ class SequenceObjective(Objective):
 
 
 class SimilarityObjective(Objective):
-    """Base of the objectives that train sentence vectors.
-
-    Call arguments: `network`, a `SiameseEncoder`; `batch` of `token_ids (B, S, L)` with S sentences
-    per example, optionally `weight (B,)` float32, and `label (B,)` except for triplets. Returns
-    `loss_sum`, `weight` and `input_tokens`.
+    """Base class of the objectives that train sentence vectors.
 
     Attributes:
-        sentences: S.
+        sentences: S, the number of sentences in an example.
+
+    Call arguments:
+        network: a `SiameseEncoder`.
+        batch: dict of `token_ids (B, S, L)` int, `label (B,)` (not needed for triplets) and,
+            optionally, `weight (B,)` float32.
+        training: see `Objective`.
+
+    Returns:
+        Dict of `loss_sum`, `weight` and `input_tokens`.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
@@ -193,7 +238,10 @@ class SimilarityObjective(Objective):
     def __call__(self, network: SiameseEncoder, batch: Batch, training: bool) -> Sums:
         vectors = network(encoder_inputs(batch), training=training)  # (B, S, D)
         if vectors.shape[1] != self.sentences:
-            raise ValueError(f"{vectors.shape[1]} sentences an example, not {self.sentences}")
+            raise ValueError(
+                f"the examples have {vectors.shape[1]} sentences, but {type(self).__name__} needs "
+                f"{self.sentences}: check the shape of token_ids, (batch, sentences, length)"
+            )
         weights, labels = with_weights(batch)["weight"], batch.get("label")
         if labels is not None:
             labels = _labels_where(weights > 0, labels)
@@ -209,15 +257,28 @@ class SimilarityObjective(Objective):
         labels: Tensor | None,
         training: bool = False,
     ) -> Tensor:
-        """Computes losses `(B,)` float32 of vectors `(B, S, D)` and labels `(B,)`."""
+        """Computes the loss of each example.
+
+        Args:
+            network: the encoder that computed the vectors.
+            vectors: `(B, S, D)`, sentence vectors of width D.
+            labels: `(B,)`, or `None` for triplets.
+            training: whether dropout is active.
+
+        Returns:
+            `(B,)` float32.
+        """
 
 
 @dataclass(frozen=True)
 class PairClassificationObjective(SimilarityObjective):
-    """Cross-entropy of a pair's class, predicted by `softmax(W (u, v, |u - v|))` by default.
+    """Cross-entropy of the class of a sentence pair.
+
+    By default, the network predicts the class by `softmax(W (u, v, |u - v|))` from the sentence
+    vectors u and v.
 
     Attributes:
-        num_classes: C of the network, 2 or more.
+        num_classes: number of classes, 2 or more.
     """
 
     num_classes: Annotated[int, Ge(2), INT32]
@@ -230,10 +291,13 @@ class PairClassificationObjective(SimilarityObjective):
 
 @dataclass(frozen=True)
 class CosineObjective(SimilarityObjective):
-    """Squared error between a pair's cosine and its score, scaled to [0, 1].
+    """Squared error between the cosine similarity of a sentence pair and its label.
+
+    The label is scaled from [`low`, `high`] to [0, 1]. The default range is that of STS-B.
 
     Attributes:
-        low, high: the scores that are scaled to 0 and 1; the defaults are STS-B's.
+        low: label that is scaled to 0.
+        high: label that is scaled to 1.
     """
 
     low: float = 0.0
@@ -251,10 +315,10 @@ class CosineObjective(SimilarityObjective):
 
 @dataclass(frozen=True)
 class TripletObjective(SimilarityObjective):
-    """Triplet loss `max(|a - p| - |a - n| + margin, 0)` of anchor, positive and negative.
+    """Triplet loss `max(|a - p| - |a - n| + margin, 0)` of an anchor, a positive and a negative.
 
     Attributes:
-        margin: difference of the two Euclidean distances above which the loss is 0.
+        margin: minimum difference between the two Euclidean distances at which the loss is 0.
     """
 
     sentences = 3
@@ -267,6 +331,7 @@ class TripletObjective(SimilarityObjective):
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean distance of `(B, D)` and `(B, D)`: `(B,)`; its gradient at distance 0 is 0."""
-    # The slope of a square root at 0 is infinite. In a row of padding all vectors are equal.
+    """Computes Euclidean distances `(B,)` between vectors `(B, D)`. The gradient at 0 is 0."""
+    # Without the maximum, the gradient of the square root at 0 is infinite. All vectors of a
+    # padding row are equal.
     return ops.sqrt(ops.maximum(ops.sum(ops.square(a - b), axis=-1), 1e-12))

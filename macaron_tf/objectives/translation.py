@@ -1,4 +1,7 @@
-"""Translation: cross-entropy of the target tokens, with label smoothing."""
+"""Translation objective: cross-entropy of the target tokens, with label smoothing.
+
+B is the batch size, S and T the source and target length, and V the vocabulary size.
+"""
 
 from dataclasses import dataclass
 
@@ -23,25 +26,36 @@ from macaron_tf.special_ids import BOS, PAD
 
 
 def shift_right(target: Tensor, first: int = BOS) -> Tensor:
-    """The decoder's input `(B, T)`: `first`, then all but the last column of the target."""
+    """Shifts the target `(B, T)` right by one position to make the decoder's input.
+
+    Args:
+        target: `(B, T)` int.
+        first: id in the first column of the result.
+    """
     first = ops.full((ops.shape(target)[0], 1), first, dtype=target.dtype)
     return ops.concatenate([first, target[:, :-1]], axis=1)
 
 
 @dataclass(frozen=True)
 class TranslationObjective(Objective):
-    """Label-smoothed cross-entropy of the target given the source, padding left out.
+    """Label-smoothed cross-entropy of the target tokens given the source, without padding.
 
     Attributes:
-        label_smoothing: e, the probability spread evenly over all words.
-        skip_padding: compute logits for real tokens only; for a small model they are half of the
-            work. Their number varies from batch to batch: set False where shapes must be static
-            (XLA, TPU). The result is the same.
-        first: id of the decoder's first input; EOS for models whose targets begin with BOS.
+        label_smoothing: probability that is spread evenly over the whole vocabulary.
+        skip_padding: whether to compute logits only at target positions that are not padding. The
+            logits of a small model are half of the work. The number of these positions varies from
+            batch to batch, so set False if shapes must be static (XLA, TPU). The loss is the same.
+        first: id of the decoder's first input, EOS if targets begin with BOS.
 
-    Call arguments: `network`, an `EncoderDecoder`; `batch` of `source (B, S)` and `target (B, T)`
-    ids, the target ending in EOS. Returns `loss_sum`, `weight` (the number of target tokens),
-    `nll_sum` (nats), `source_tokens`, and, outside training, `correct_sum`.
+    Call arguments:
+        network: an `EncoderDecoder`.
+        batch: dict of `source (B, S)` and `target (B, T)` int. Each target ends in EOS.
+        training: see `Objective`.
+
+    Returns:
+        Dict of `loss_sum`, `weight` (the number of target tokens), `nll_sum` (nats, without label
+        smoothing), `source_tokens` (the number of source tokens) and, outside training,
+        `correct_sum`.
     """
 
     label_smoothing: Fraction = 0.1
@@ -67,22 +81,22 @@ class TranslationObjective(Objective):
 def label_smoothed_cross_entropy(
     logits: Tensor, labels: Tensor, label_smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of each row and the target distribution `(1 - e) * one_hot(label) + e / V`.
+    """Computes the cross-entropy with the target distribution `(1 - e) * one_hot(label) + e / V`.
 
-    The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient
-    `softmax(logits) - target`. Without a native operation, TensorFlow's cross-entropy kernel
-    provides `softmax(logits) - one_hot(label)`; adding the rest of the gradient to that buffer
-    saves five passes over the largest tensor of a training step (4,096 tokens x 10,000 words x
-    4 bytes = 164 MB).
+    The loss is `nll + e * (logit[label] - mean(logits))`, and its gradient with respect to the
+    logits is `softmax(logits) - target`. The gradient reuses the buffer
+    `softmax(logits) - one_hot(label)` of TensorFlow's cross-entropy kernel. The reuse saves five
+    passes over the largest tensor of a training step, which takes 164 MB for 4,096 tokens and a
+    vocabulary of 10,000.
 
     Args:
-        logits: `(N, V)`, any float type; the loss is computed in float32.
+        logits: `(N, V)`, any float type. The loss is computed in float32.
         labels: `(N,)` int, from 0 to V - 1.
-        label_smoothing: e, from 0 to 1. It spreads over all V words, as in fairseq.
+        label_smoothing: e, the probability spread evenly over all V classes, from 0 to 1.
 
     Returns:
-        The smoothed loss `(N,)` and the plain negative log-likelihood `(N,)` in nats, both
-        float32; gradients flow through the first only.
+        The smoothed loss `(N,)` and the negative log-likelihood `(N,)` without label smoothing,
+        both float32 in nats. Gradients flow only through the loss.
 
     References: Szegedy et al. 2016, section 7.
     """
@@ -92,7 +106,7 @@ def label_smoothed_cross_entropy(
         scores = ops.cast(logits, "float32")
         nll = cross_entropy(labels, scores)
         loss = nll
-        if label_smoothing:  # 0 times the infinite spread of a row with a -inf is NaN
+        if label_smoothing:  # because 0 times the infinite mean of logits with -inf is NaN
             label_score = ops.take_along_axis(scores, labels[:, None], axis=-1)[:, 0]
             loss = nll + label_smoothing * (label_score - ops.mean(scores, axis=-1))
         return loss, ops.stop_gradient(nll)
@@ -102,7 +116,9 @@ def label_smoothed_cross_entropy(
         scores = tf.cast(logits, tf.float32)
         label_score = tf.gather(scores, labels, batch_dims=1)
         spread = label_score - tf.reduce_mean(scores, axis=-1)
-        with tf.control_dependencies([spread]):  # the last reader of `scores` may overwrite them
+        # The control dependency makes the kernel the last reader of `scores`, so that it can reuse
+        # the buffer.
+        with tf.control_dependencies([spread]):
             nll, slope = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
                 features=scores, labels=labels
             )

@@ -1,4 +1,4 @@
-"""Kinds of tasks: a class for each, which reads a model's texts and makes its answers."""
+"""Task types. Each class converts texts to a model's inputs, and the model's outputs to answers."""
 
 from typing import Any
 
@@ -33,22 +33,25 @@ _LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
-    """Makes the `LabelledTask` of the kind `task.kind`; arguments as for that class."""
+    """Creates the subclass of `LabelledTask` for `task.kind`, see there for the arguments."""
     return _LABELLED[task.kind](task, *arguments)
 
 
 def task_of(model: Any) -> TaskKind:
-    """Makes the task of a loaded model, a `macaron_tf.pretrained.Pretrained`.
+    """Creates the task of a loaded model.
+
+    Args:
+        model: a `macaron_tf.pretrained.Pretrained`.
 
     Raises:
-        UserError: the model has no vocabulary, or no kind of task answers texts with it.
+        UserError: the model has no vocabulary, or no task type supports the model.
     """
     name = model.name or model.checkpoint or "the model"
     if model.vocabulary is None and model.checkpoint.endswith(".keras"):
         raise needs_vocabulary(model.checkpoint)
     if model.vocabulary is None:
         raise UserError(
-            f"{name} has no vocabulary: give `macaron_tf.load` one as `vocabulary=`, or put the "
+            f"{name} has no vocabulary: give `vocabulary=` to `macaron_tf.load`, or put the "
             "tokenizer's files beside the weights"
         )
     if model.labelled:
@@ -61,8 +64,8 @@ def task_of(model: Any) -> TaskKind:
             return task
     config = model.config if isinstance(model.network, Model) else None
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
-        return Vectors.pooled(model)  # an encoder without a head
+        return Vectors.pooled(model)  # encoder without a task head
     raise UserError(
         f"{name} is a {type(model.network).__name__}, which cannot answer texts: fine-tune it "
-        f"on a task, as by `finetune train TASK RUN --init {model.checkpoint or name}`"
+        f"on a task by `finetune train TASK RUN --init {model.checkpoint or name}`"
     )

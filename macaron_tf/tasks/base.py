@@ -1,4 +1,4 @@
-"""Base classes of the kinds of tasks: from texts to a network's answers, in a graph."""
+"""Base classes of task types, which map texts to a network's answers in a TensorFlow graph."""
 
 import abc
 import contextlib
@@ -14,26 +14,26 @@ from macaron_tf.errors import UserError
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
 
-# Examples for inputs that go with another text.
+# Example texts for the second input of a task.
 _SECOND = {"second": "A pet moves.", "question": "What is running?"}
 _Graph = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 
 class TaskKind(abc.ABC):
-    """A kind of task, with the network and the vocabulary that answer it.
+    """Base class of task types. A task answers texts with a network and its vocabulary.
 
-    `serve` builds a graph of TensorFlow operations from strings to answers. Every way to ask a
-    model runs this graph: `Pretrained.predict`, a command's `--json`, a SavedModel and a server.
+    `serve` builds a graph of TensorFlow operations from strings to answers. The same graph runs in
+    `Pretrained.predict`, in commands with `--json`, in a SavedModel and in a server.
 
     Args:
-        network: built, with its weights; None if it is not built yet.
+        network: built network with its weights; `None` means that the network does not exist yet.
         vocabulary: the network's vocabulary.
 
     Attributes:
-        name: the kind in a few words, for messages.
-        pipeline: name of the kind on Hugging Face's hub.
-        inputs: dtypes of the inputs of `serve` by name; each input has shape `(B,)`.
-        controls: default values of the inputs that are not strings.
+        name: short name of the task type, for messages.
+        pipeline: name of the task type on the Hugging Face Hub.
+        inputs: dict from the name of each input of `serve` to its dtype. Inputs have shape `(B,)`.
+        controls: dict from the name of each input that is not a string to its default value.
         takes: names of the options that `with_options` accepts.
     """
 
@@ -49,7 +49,7 @@ class TaskKind(abc.ABC):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """Makes the task of a `Pretrained`; None if this class cannot serve its model."""
+        """Creates the task for a `Pretrained`. Returns `None` if the class does not support it."""
         return None
 
     def __repr__(self) -> str:
@@ -61,10 +61,14 @@ class TaskKind(abc.ABC):
         return tuple(name for name, dtype in self.inputs.items() if dtype == tf.string)
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Splits lines at their tabs into a list of texts for each input.
+        """Splits lines at tabs into columns, one list of texts for each name in `texts`.
 
         Args:
-            first: number of the first line, for error messages.
+            lines: lines with one column for each input.
+            first: line number of the first line, for error messages.
+
+        Raises:
+            UserError: a line has a wrong number of columns.
         """
         names = self.texts
         if len(names) == 1:
@@ -74,70 +78,81 @@ class TaskKind(abc.ABC):
             if len(row) != len(names):
                 raise UserError(
                     f"line {number}: {len(row)} columns, not {len(names)}: give "
-                    f"{', '.join(names)}, separated by one tab each"
+                    f"{', '.join(names)}, separated by tabs"
                 )
         return [[row[column] for row in rows] for column in range(len(names))]
 
     @abc.abstractmethod
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Builds the graph of the signature `serving_default`; arguments are as in `inputs`."""
+        """Computes the outputs of the signature `serving_default` from tensors as in `inputs`."""
 
     def functions(self) -> dict[str, _Graph]:
-        """Returns each signature's function and its inputs' dtypes, by the signature's name."""
+        """Returns a dict from signature name to the signature's function and input dtypes."""
         return {"serving_default": (self.serve, self.inputs)}
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[Any]:
-        """Converts outputs of `serve` to a list of answers without padding.
+        """Converts outputs of `serve` to a list of answers, and removes padding.
 
-        An answer is a plain Python value, or a dictionary if there are several outputs.
+        An answer is a plain Python value, or a dict if `serve` has several outputs.
         """
         return as_rows(outputs)
 
     def with_options(self, **options: Any) -> Self:
-        """Returns a copy of the task with options of the graph, such as `n_best`."""
+        """Returns a copy of the task with other options, such as `n_best`.
+
+        Raises:
+            UserError: the task type does not have an option.
+        """
         for given in [name for name in options if name not in self.takes]:
             said = f"{given}={options[given]!r} is"
             if given in self.controls:
-                raise UserError(f"{said} given with each text, to predict: leave it out")
+                raise UserError(f"{said} an argument of predict, not an option: leave it out here")
             takes = (*self.takes, *self.controls)
-            known = f"it takes {', '.join(takes)}" if takes else "leave it out"
-            raise UserError(f"{said} no option of a {self.name}: {known}")
+            known = f"choose among {', '.join(takes)}" if takes else "leave it out"
+            raise UserError(f"{said} not an option of a {self.name}: {known}")
         return self.changed(**options)
 
     def changed(self, **options: Any) -> Self:
-        """Returns a copy with changed options; kinds with options override it."""
+        """Returns a copy with changed options. Subclasses with options override this method."""
         return self
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """Yields the answer to one text in parts, as soon as they are decoded."""
-        raise UserError(f"a {self.name} writes no text piece by piece: ask it by predict")
+        """Yields the parts of the answer to one text, each as soon as it is decoded.
+
+        Raises:
+            UserError: the task type does not generate text.
+        """
+        raise UserError(f"a {self.name} cannot stream its answers: use predict instead")
 
     def likelihoods(self, texts: Sequence[str]) -> list[dict[str, float]]:
-        """Computes the log-probability of each text, `log_probs`, and its number of `tokens`.
+        """Computes the log-probability (`log_probs`) and the token count (`tokens`) of each text.
 
-        Kinds that compute them in a graph have a signature `score` instead.
+        A task type that computes log-probabilities in a graph has a signature `score` instead.
+
+        Raises:
+            UserError: the task type does not compute log-probabilities of texts.
         """
-        raise UserError(f"a {self.name} does not say how likely a text is: ask it by predict")
+        raise UserError(f"a {self.name} cannot score texts: use predict instead")
 
     def facts(self) -> dict[str, Any]:
-        """Returns facts about the task for an export's record, as JSON values."""
+        """Returns facts about the task as JSON values, which an exported model records."""
         return {}
 
     def typical_texts(self) -> Sequence[str]:
-        """Returns texts for warm-up requests, one for each function that has to be compiled."""
+        """Returns texts for warm-up requests. Each compiled function needs at least one text."""
         return (EXAMPLE,)
 
     def examples(self) -> list[str]:
-        """An example of a question: a text for each of `texts`."""
+        """Returns an example of an input, with one text for each name in `texts`."""
         text = self.typical_texts()[0]
         return [_SECOND.get(name, text) for name in self.texts]
 
 
 class Decoding(TaskKind):
-    """Base of the kinds of tasks that decode their answers token by token.
+    """Base class of task types that decode their answers token by token.
 
     Attributes:
-        decoder: the network, or another engine that decodes in its place.
+        decoder: network, or another decoding engine such as a `LiteDecoder`.
     """
 
     decoder: Any
@@ -145,50 +160,62 @@ class Decoding(TaskKind):
     @classmethod
     @abc.abstractmethod
     def reopened(cls, decoder: Any, vocabulary: Any, facts: Mapping[str, Any]) -> Self:
-        """Makes an export's task from its `facts`, with an engine such as a `LiteDecoder`."""
+        """Creates the task of an exported model.
+
+        Args:
+            decoder: decoding engine, such as a `LiteDecoder`.
+            vocabulary: the model's vocabulary.
+            facts: facts that the exported model recorded, see the method `facts`.
+        """
 
     @abc.abstractmethod
     def asking(self, decoder: Any) -> Self:
-        """Returns a copy that decodes with another engine, such as a `LiteDecoder`."""
+        """Returns a copy of the task that uses another decoding engine, such as a `LiteDecoder`."""
 
     @abc.abstractmethod
     def begin(self, text: tf.Tensor) -> tuple[Prompts, Any, State]:
-        """Reads texts `(B,)`; returns the decoder's prompts, its context and its first state.
+        """Converts texts `(B,)` to the decoder's prompts, context and initial state.
 
-        The graph raises InvalidArgumentError for a text that the task refuses.
+        The graph raises InvalidArgumentError for a text that the task does not accept.
         """
 
 
 class OnePass(TaskKind):
-    """Base of the kinds of tasks that answer with one pass of the network over rows of ids.
+    """Base class of task types that answer with one forward pass of the network.
 
-    `serve` has three steps. The second uses numbers only, so that an engine other than TensorFlow
-    can run it:
+    `serve` has three steps. The second step uses no strings, so an engine other than TensorFlow can
+    run it:
 
         rows, kept = task.prepare(*texts)        # texts to rows of ids
-        computed = task.compute(rows)            # the network
+        computed = task.compute(rows)            # forward pass
         answers = task.conclude(computed, kept)  # numbers to answers
 
     Attributes:
-        longest: most ids of a row, with special ones; None: no limit.
+        longest: maximum number of ids in a row, with special ids; `None` means no limit.
     """
 
     longest: int | None = None
 
     @abc.abstractmethod
     def prepare(self, *inputs: tf.Tensor) -> tuple[dict[str, tf.Tensor], Any]:
-        """Converts texts to the network's inputs, and to tensors that `conclude` needs.
+        """Converts texts to the network's inputs, padded to the longest row.
 
-        Rows are padded to the longest one.
+        Returns:
+            Dict from input name to tensor, and any further tensors that `conclude` needs.
         """
 
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Computes the network's outputs, float32. Padding of the rows does not change answers."""
+        """Computes the network's outputs in float32. Padding in the rows has no effect on them."""
         return tf.cast(self.network(rows, training=False), tf.float32)
 
     @abc.abstractmethod
     def conclude(self, computed: tf.Tensor, kept: Any) -> dict[str, tf.Tensor]:
-        """Converts outputs of `compute` to outputs of `serve`."""
+        """Converts outputs of `compute` to outputs of `serve`.
+
+        Args:
+            computed: outputs of `compute`.
+            kept: further tensors of `prepare`.
+        """
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         rows, kept = self.prepare(*inputs)
@@ -196,15 +223,20 @@ class OnePass(TaskKind):
 
 
 def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Context that turns errors in the task's fields of a model.json into a UserError."""
+    """Raises a UserError if the code within the `with` block finds errors in `model.json`."""
     return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 
 
 def require(good: tf.Tensor, message: str, value: Any) -> Any:
-    """Returns `value`; the graph raises InvalidArgumentError if a row of `good (B,)` is False.
+    """Returns `value`, and makes the graph raise InvalidArgumentError for a bad row.
 
-    The error contains `message` and the numbers of the bad rows. A server that merges requests uses
-    them to run the other rows again.
+    The error contains `message` and the indices of the bad rows. A server that merges requests into
+    one batch uses the indices to run the good rows again.
+
+    Args:
+        good: booleans `(B,)`; False marks a bad row.
+        message: text of the error.
+        value: tensor or ragged tensor to return.
     """
     bad = tf.reshape(tf.where(tf.logical_not(good)), [-1])
     whole = tf.debugging.Assert(tf.reduce_all(good), [message, "rows:", bad], summarize=-1)

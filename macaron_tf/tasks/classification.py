@@ -27,12 +27,13 @@ from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 class Classification(LabelledTask):
     """Classification or regression of one or two texts, as in GLUE and SuperGLUE.
 
-    Signature `serving_default`: the inputs are `text (B,)` strings, or `first (B,)` and `second
-    (B,)` for two texts. The outputs are `label (B,)` strings, `probabilities (B, C)` float32 and
-    `classes (B, C)` strings, the names of the classes; for regression `score (B,)` float32. Long
-    texts are truncated as in training.
+    The inputs of the signature `serving_default` are strings: `text (B,)`, or `first (B,)` and
+    `second (B,)` for pairs of texts. A classifier of C classes has the outputs `label (B,)`
+    strings, `probabilities (B, C)` float32 and `classes (B, C)` strings, which are the names of the
+    classes. A regression model has the output `score (B,)` float32. Long texts are truncated as in
+    training.
 
-    Outputs of the network are logits `(N, C)`, or scores `(N, 1)`.
+    The network computes logits `(N, C)` for N examples, or scores `(N, 1)` for regression.
     """
 
     name = "classifier"
@@ -59,7 +60,7 @@ class Classification(LabelledTask):
         return dict.fromkeys(("first", "second") if self.task.second else ("text",), tf.string)
 
     def changed(self, language: str) -> Self:
-        """Changes the language of the texts, given by its code; the model must know it."""
+        """Returns a copy for texts in the language with the code `language`."""
         limits = dataclasses.replace(self.limits, language=language)
         return type(self)(self.task, limits, self.network, self.vocabulary, self.tuned)
 
@@ -110,7 +111,7 @@ class Classification(LabelledTask):
     def outputs(self, logits, encoded, examples, limits) -> np.ndarray:
         if not self.task.regression:
             return logits
-        return logits.astype(float) * self.task.deviation + self.task.mean  # any range of scores
+        return logits.astype(float) * self.task.deviation + self.task.mean  # not clipped
 
     def decide(self, outputs: np.ndarray) -> np.ndarray:
         return decide(self.task, outputs)
@@ -122,7 +123,7 @@ class Classification(LabelledTask):
         return self.decide(outputs).tolist()
 
     def line(self, answer: dict[str, Any] | float) -> str:
-        """Formats the label and the probability of each class, or the score."""
+        """Formats the label and the probability of each class, or a regression score."""
         if self.task.regression:
             return f"{answer:.6g}\n"
         shares = (f"{share:.4f}" for share in answer["probabilities"])
@@ -133,14 +134,14 @@ class Classification(LabelledTask):
 
 
 class Choice(Classification):
-    """Multiple choice, as in RACE.
+    """Multiple choice among R choices, as in RACE.
 
-    Signature `serving_default`: the inputs are `context (B,)` strings, `question (B,)` if the task
-    has questions, and `choice1 (B,)` to `choiceR (B,)`, "" for a missing choice. The outputs are
-    those of `Classification`; the classes are the names of the choices. Long texts are truncated as
-    in training.
+    The inputs of the signature `serving_default` are strings: `context (B,)`, `question (B,)` if
+    the task has questions, and `choice1 (B,)` to `choiceR (B,)`. An empty string marks a missing
+    choice. The outputs are the same as for `Classification`, with the names of the choices as
+    classes. Long texts are truncated as in training.
 
-    Outputs of the network are logits `(N, R)`, -1e9 for missing choices.
+    The network computes logits `(N, R)` for N examples, with -1e9 for missing choices.
     """
 
     name = "chooser"
@@ -187,29 +188,36 @@ class Choice(Classification):
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
-    """Fits a baseline without a network: a linear model of scikit-learn on TF-IDF weights.
+    """Fits a baseline without a neural network, a linear model of TF-IDF weights.
 
-    It is logistic regression, or ridge regression for scores, on words and bigrams with sublinear
-    counts. The features of two texts are a, b, |a - b|, a * b and their cosine; without the last
-    three a linear model cannot tell whether two texts are similar.
+    The model is scikit-learn's logistic regression, or ridge regression for scores. A text's
+    features are the TF-IDF weights of its words and bigrams, with sublinear term frequencies. A
+    pair of texts with features a and b has the features a, b, |a - b|, a * b and the cosine of a
+    and b. Without the last three, a linear model cannot tell whether the texts are similar.
+
+    Returns:
+        Function from N examples to `(N,)` classes or scores.
+
+    Raises:
+        UserError: the training texts have no words, or all labels are equal.
     """
     with needed("a baseline"):
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.linear_model import LogisticRegression, Ridge
-    # Keep one-letter words: "a" and "I" matter for grammar, which CoLA is about.
+    # Keep one-letter words, because "a" and "I" matter for grammar, the subject of CoLA.
     words = TfidfVectorizer(
         ngram_range=(1, 2), sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b"
     )
     try:
         words.fit([*train.first, *(train.second or ())])
     except ValueError as error:
-        raise UserError(f"the training texts of {task.name!r} hold no words: give text") from error
+        raise UserError(f"the training texts of {task.name!r} have no words: give text") from error
     if task.regression:
         model = Ridge()
     elif len(np.unique(train.labels)) < 2:
         raise UserError(
             f"all training labels of {task.name!r} are {task.labels[train.labels[0]]!r}: "
-            "give examples of two classes or more"
+            "give examples of at least two classes"
         )
     else:
         model = LogisticRegression(max_iter=1000)
@@ -223,7 +231,7 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
 
 
 def _features(words, examples: Examples):
-    """Computes a sparse matrix of features with a row for each example."""
+    """Computes a sparse feature matrix with one row per example."""
     from scipy import sparse
 
     first = words.transform(examples.first)  # (N, W)
@@ -231,6 +239,6 @@ def _features(words, examples: Examples):
         return first
     second = words.transform(examples.second)  # (N, W)
     both = first.multiply(second).tocsr()  # (N, W)
-    # Rows have norm 1, so that their product is the cosine.
+    # Each row has norm 1, so the dot product of two rows is the cosine.
     cosine = sparse.csr_matrix(both.sum(axis=1))  # (N, 1)
     return sparse.hstack([first, second, abs(first - second), both, cosine]).tocsr()

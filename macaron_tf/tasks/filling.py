@@ -1,4 +1,4 @@
-"""Filling in masks: the likeliest tokens for each [MASK] of a text."""
+"""Mask filling: the most probable tokens for each [MASK] in a text."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,23 @@ from macaron_tf.tasks.base import OnePass, require
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
-_LONGEST = 512  # row length of a model without a limit of its own
+_LONGEST = 512  # maximum row length of a model that has no limit
 
 
 class Filling(OnePass):
-    """Fills in [MASK]s with an encoder that was trained on masked language modelling.
+    """Mask filling with an encoder that was trained by masked language modelling.
 
-    Signature `serving_default`: `text (B,)` strings with one or several [MASK]s each, to `words (B,
-    M, K)` strings, the K likeliest tokens for each of M masks, best first, and `probabilities (B,
-    M, K)` float32. Texts with fewer masks are padded with "" and 0. A token that continues a word
-    begins with "##". Texts without a mask and texts that are too long raise an error.
+    The input of the signature `serving_default` is `text (B,)` strings, each with one or more
+    [MASK] tokens. The outputs are `words (B, M, K)` strings and `probabilities (B, M, K)` float32,
+    for the K most probable tokens at each of M masks, in descending order. Texts with fewer than M
+    masks are padded with "" and 0. A token that continues a word begins with "##". The graph raises
+    InvalidArgumentError for a text that is too long or has no mask.
 
     Args:
         network, vocabulary: see `TaskKind`.
-        longest: most ids of a row, with special ones; later positions are untrained.
-        top: K, the number of tokens for each mask.
+        longest: maximum number of ids in a row, with special ids. Positions beyond this number were
+            not trained.
+        top: number K of tokens for each mask.
     """
 
     name = "filler of gaps"
@@ -59,7 +61,7 @@ class Filling(OnePass):
 
     @functools.cached_property
     def _words(self) -> list[str]:
-        """The text of each token, with "##" before a token that continues a word."""
+        """Text of each token, with "##" before a token that continues a word."""
         pieces = self.vocabulary.pieces
         words = self.vocabulary.decode_lines([[number] for number in range(pieces)])
         starts = self.vocabulary.word_starts()
@@ -69,7 +71,7 @@ class Filling(OnePass):
         vocabulary = self.vocabulary
         parts = tf.strings.split(text, MASK)  # (B, None)
         gaps = tf.cast(parts.row_lengths(), tf.int32) - 1  # (B,)
-        parts = require(gaps > 0, f"a text has no {MASK}: write it where a word is missing", parts)
+        parts = require(gaps > 0, f"a text has no {MASK}: use it in place of a missing word", parts)
         stripped = tf.strings.strip(parts.values)
         ids = tf.cast(vocabulary.encode(stripped), tf.int32)  # (parts, None)
         rows = parts.row_lengths()

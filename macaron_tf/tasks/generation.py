@@ -1,4 +1,4 @@
-"""Text generation: continuing a text, and answering it with text."""
+"""Text generation: continuations of a text, and answers to a text."""
 
 import copy
 import dataclasses
@@ -26,31 +26,38 @@ from macaron_tf.tasks.base import Decoding, require
 from macaron_tf.text.normalization import as_prompts
 
 MAX_TOKENS = 1024
-_WINDOW = 512  # tokens; the training length of T5, which accepts rows of any length
+_WINDOW = 512  # training length of T5 in tokens, although T5 accepts rows of any length
 
 
 class Continuation(Decoding):
-    """Continues or answers texts by sampling.
+    """Continuation of texts by sampling.
 
-    Signature `serving_default`: the inputs, all `(B,)`, are `text` strings; `temperature` float32,
-    0 for greedy decoding; `top_k` int32, 0 for no limit; `top_p` float32, 1 for no limit; `seed`
-    int32; and `max_tokens` int32, the most new tokens, up to 1,024 or the model's last position.
-    The outputs are `completion (B,)` strings without the given text; `log_prob (B,)` float32, their
-    log-probability; and `tokens (B,)` int32, the number of new tokens with the end token. They
-    equal those of `experiments.generate` with the same settings and seed, and do not depend on the
-    rest of the batch.
+    All inputs of the signature `serving_default` have the shape `(B,)`:
 
-    A text that leaves no room for new tokens raises an error, and so do values of temperature,
-    top_k and top_p that `GenerationConfig` does not allow.
+    - `text`, strings.
+    - `temperature`, float32. 0 means greedy decoding.
+    - `top_k`, int32. 0 means no limit.
+    - `top_p`, float32. 1 means no limit.
+    - `seed`, int32.
+    - `max_tokens`, int32, the maximum number of new tokens. Values above 1,024, or beyond the
+      model's last position, are reduced.
+
+    The outputs are `completion (B,)` strings without the input text, `log_prob (B,)` float32, and
+    `tokens (B,)` int32, the number of new tokens with the end token. An output does not depend on
+    the other texts in the batch. `experiments.generate` has the same outputs for the same settings
+    and seed.
+
+    The graph raises InvalidArgumentError for a text that leaves no room for new tokens, and for
+    values of temperature, top_k and top_p that `GenerationConfig` does not allow.
 
     Args:
-        generator: generates the texts.
-        window: length of the training rows in tokens; long texts are scored in windows of this
+        generator: text generator of a language model or an encoder-decoder.
+        window: length of the training rows in tokens. Longer texts are scored in windows of this
             length.
 
     Attributes:
-        longest: most tokens of a row, or of a source, that the model has positions for; None: no
-            limit.
+        longest: maximum number of tokens in a row (in a source, for an encoder-decoder) for which
+            the model has trained positions; `None` means no limit.
     """
 
     name = "text generator"
@@ -83,8 +90,8 @@ class Continuation(Decoding):
         longest = model.config.longest
         window = model.trained_length or longest or _WINDOW
         if model.trained_length and longest is not None:
-            # Learned positions past the training length are untrained. Encoder-decoders were
-            # trained without [CLS], on one position less.
+            # Learned positions beyond the training length are untrained. Encoder-decoders were
+            # trained without [CLS], so they have one trained position less.
             longest = model.trained_length - learns.encoder_decoder
         given = model.network, model.vocabulary, longest
         if learns.encoder_decoder:
@@ -117,11 +124,11 @@ class Continuation(Decoding):
         rows = generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         message = (
-            f"a text leaves no room to continue it in {generator.longest} tokens: shorten it; or "
-            "it is empty, and the model cannot begin a text"
+            f"a text leaves no room to continue it in {generator.longest} tokens, or is empty "
+            "although the model cannot begin a text: give a shorter text that is not empty"
         )
-        # Checked here, because the network's own message about long rows is less clear.
-        fits = tf.fill(tf.shape(lengths), True) & generator.fits(lengths)  # True of any length
+        # Check here, because the network's own message about long rows is less clear.
+        fits = tf.fill(tf.shape(lengths), True) & generator.fits(lengths)  # may be one bool for all
         return require(fits, message, rows).to_tensor(PAD), lengths
 
     def serve(
@@ -150,7 +157,12 @@ class Continuation(Decoding):
         }
 
     def stream(self, text: str, **settings: Any) -> Iterator[str]:
-        """Yields the continuation in parts; settings are those of `GenerationConfig` and `seed`."""
+        """Yields the continuation in parts, each as soon as it is decoded.
+
+        Args:
+            text: text to continue.
+            settings: fields of `GenerationConfig` except `num_samples`, and `seed`.
+        """
         known = {field.name for field in dataclasses.fields(GenerationConfig)} - {"num_samples"}
         known.add("seed")
         if unknown := settings.keys() - known:
@@ -170,7 +182,7 @@ class Continuation(Decoding):
         ]
 
     def scorer(self, window: int) -> TextScorer:
-        """Makes a scorer of texts in rows of `window` tokens."""
+        """Creates a scorer that splits texts into windows of `window` tokens."""
         starts = bool(self.generator.prefix)
         return TextScorer(self.network, self.vocabulary, window, starts=starts)
 
@@ -179,10 +191,11 @@ class Continuation(Decoding):
 
 
 class TextToText(Continuation):
-    """Answers the texts of a task with texts; see `Continuation`.
+    """Generation of answers by a text-to-text model that was trained on a task.
 
-    A text is a line as for `experiments.text_to_text predict`, without the task's name. The default
-    temperature 0 gives the greedy answer.
+    For the signature see `Continuation`. An input text has the format of a line for
+    `experiments.text_to_text predict`, without the name of the task. The default temperature is 0,
+    which means greedy decoding.
     """
 
     name = "text-to-text model"
@@ -207,7 +220,16 @@ class TextToText(Continuation):
 
 
 class TaskGenerator(SequenceGenerator):
-    """Answers lines of a task, see `framed_in_graph`."""
+    """Text generator that answers lines of a task.
+
+    Args:
+        network: trained encoder-decoder.
+        vocabulary: vocabulary of the network.
+        task: name of the task, see `framed_in_graph`.
+        max_target: maximum number of tokens in an answer, including EOS (and [CLS], if answers
+            begin with [CLS]).
+        options: further arguments of `SequenceGenerator`.
+    """
 
     def __init__(self, network, vocabulary, task: str, max_target: int, **options):
         super().__init__(network, vocabulary, **options)
@@ -223,14 +245,20 @@ class TaskGenerator(SequenceGenerator):
         return tf.concat([start, ids, tf.fill([tf.shape(texts)[0], 1], EOS)], axis=1)
 
     def room(self, length: int | tf.Tensor) -> int:
-        # The last position is for EOS.
+        # `max_target` counts EOS too, and [CLS] if answers begin with [CLS].
         return self.max_target - len(self.answer_start)
 
 
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
-    """Converts lines `(B,)` of one text, or of two separated by a tab, to sources `(B,)`.
+    """Converts lines to source texts, which name the task and its fields as in training.
 
-    For a model of several tasks, each line must name its task: "sst2 sentence: ...".
+    Args:
+        task: name of the task, or several names joined by "+" for a model of several tasks. For
+            several tasks, each line must already name its task, such as "sst2 sentence: ...".
+        lines: strings `(B,)` with one text each, or two texts separated by a tab.
+
+    Returns:
+        Strings `(B,)`.
     """
     lines = as_prompts(lines)
     if task in PREFIXES or "+" in task:

@@ -1,4 +1,4 @@
-"""Base of the kinds of tasks with labelled data: reading, tokenizing, objective and score."""
+"""Base class of task types with labelled data: reading, tokenization, objective and metrics."""
 
 import abc
 import dataclasses
@@ -23,17 +23,18 @@ from macaron_tf.tasks.base import OnePass
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.words import CharacterWords
 
-_MAX_LENGTH = 128  # row length of a classifier whose training length is unknown
+_MAX_LENGTH = 128  # maximum row length of a classifier whose training length is unknown
 
 
 @dataclasses.dataclass(frozen=True)
 class SpanLimits(Settings):
-    """Limits of questions and contexts; the defaults are those of BERT's released code.
+    """Lengths for extractive question answering. The defaults are BERT's.
 
     Attributes:
-        doc_stride: tokens from the start of one window on a context to the start of the next.
-        max_question: most tokens of a question; the rest is cut off.
-        max_answer: longest answer, in tokens.
+        doc_stride: number of tokens between the starts of two consecutive windows of a long
+            context.
+        max_question: maximum number of tokens in a question; the rest is truncated.
+        max_answer: maximum number of tokens in an answer.
     """
 
     section: ClassVar[str] = "spans"
@@ -45,16 +46,17 @@ class SpanLimits(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Limits(Settings):
-    """Limits of the rows that a model reads.
+    """Length and layout of the rows that a model reads.
 
     Attributes:
-        max_length: greatest length of a row, with special ids.
-        spans: limits of questions and contexts.
-        causal: whether the model is causal; causal rows have another layout, see `encode_pairs`.
-        language: language of the texts of a classification; None: the model's first language.
-        languages: the model's languages, in the order of its embeddings.
+        max_length: maximum number of ids in a row, with special ids.
+        spans: lengths for extractive question answering.
+        causal: whether the model is causal. Rows of causal models have another layout, see
+            `encode_pairs`.
+        language: language code of the texts; `None` means the model's first language.
+        languages: the model's language codes, in the order of its language embeddings.
         embeds_languages: whether the model has language embeddings.
-        special: whether rows have special ids, see `encode_pairs`.
+        special: whether rows contain special ids, see `encode_pairs`.
     """
 
     max_length: Count
@@ -67,40 +69,40 @@ class Limits(Settings):
 
     def check(self) -> None:
         if self.language and self.language not in self.languages:
-            known = f"one of {', '.join(self.languages)}" if self.languages else "none is named"
+            known = f"give one of {', '.join(self.languages)}" if self.languages else "leave it out"
             raise UserError(
-                f"language={self.language!r} is none of the model's: {known}; start from an XLM "
-                "that has read it"
+                f"language={self.language!r} is not a language of the model: {known}, or start "
+                "from an XLM that was trained on this language"
             )
 
     @property
     def language_id(self) -> int:
-        """Row of `language` in the model's language embeddings; 0 if it has none."""
+        """Index of `language` in the model's language embeddings; 0 if there are none."""
         embedded = self.language and self.embeds_languages
         return self.languages.index(self.language) if embedded else 0
 
 
 class LabelledTask(OnePass):
-    """Base of the kinds of tasks that are trained on labelled examples of a data set or table.
+    """Base class of task types that are trained on labelled examples.
 
-    Each kind has its own types of "examples", "outputs" and "predictions". Examples have a length
-    and `labels`, which are None if they are secret. Outputs are computed from the network's logits,
-    and predictions are decided from outputs.
+    Each subclass defines its own types of "examples", "outputs" and "predictions". Examples have a
+    length and `labels`, which are `None` if the labels are secret. Outputs are computed from the
+    network's logits, and predictions from outputs.
 
     Args:
-        task: columns, classes and metrics of the data set.
-        limits: limits of the rows that the network reads; None without a network.
+        task: definition of the data set, with its columns, classes and metrics.
+        limits: length and layout of the rows; `None` without a network.
         network: see `TaskKind`.
         vocabulary: see `TaskKind`.
-        tuned: metrics of the validation of the network's weights, {} without one. `Spans` reads its
-            threshold from them.
+        tuned: dict of validation metrics of the network's weights; empty without a validation.
+            `Spans` takes its threshold from the metrics.
 
     Attributes:
-        kind: see `Task`.
-        reader: function of task, split, tfds and source that reads examples, see `read_examples`.
-        row_shape: (R,) if an example has R rows at once, () if it has one.
-        cuts: whether texts that are too long are cut; other kinds split them into windows.
-        answer: what is predicted, in a few words.
+        kind: value of `Task.kind` that the class supports.
+        reader: function that reads examples, see `read_examples`.
+        row_shape: `(R,)` if an example has R rows, as in multiple choice, or else `()`.
+        cuts: whether long texts are truncated. Other task types split long texts into windows.
+        answer: short description of a prediction.
     """
 
     kind: ClassVar[str]
@@ -121,7 +123,7 @@ class LabelledTask(OnePass):
         self.task, self.limits, self.tuned = task, limits, tuned
 
     def description(self) -> dict[str, Any]:
-        """Returns task and limits as model.json stores them; `task_of` reads them."""
+        """Returns task and limits as JSON values for `model.json`, which `task_of` reads."""
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
@@ -131,7 +133,7 @@ class LabelledTask(OnePass):
     def read(
         self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
     ) -> Any:
-        """Reads the labelled examples of a split; arguments as for `read_examples`.
+        """Reads the labelled examples of a split. For the arguments see `read_examples`.
 
         Raises:
             UserError: the examples have no labels.
@@ -140,8 +142,8 @@ class LabelledTask(OnePass):
         examples = type(self).reader(self.task, split, tfds, source, **other)
         if examples.labels is None:
             raise UserError(
-                f"split {split!r} of {source or self.task.source} has no labels: give one with "
-                "labels to train or score (`finetune predict` and `submit` answer this one)"
+                f"split {split!r} of {source or self.task.source} has no labels: give a split with "
+                "labels, or use `finetune predict` or `submit` for predictions without a score"
             )
         return examples
 
@@ -153,10 +155,13 @@ class LabelledTask(OnePass):
         table: TableSettings,
         language: str | None = None,
     ) -> dict[str, Any]:
-        """Reads the examples of several splits, by split; see `read`.
+        """Reads the examples of several splits, see `read`.
 
-        If the source has a single split (`names_of` returns None), `table` chooses the examples
-        that are held out as the development set, and "train" has the others.
+        If the source has only one split (`names_of` returns `None`), `table` selects the examples
+        to hold out as the development set. The split "train" has all other examples.
+
+        Returns:
+            Dict from split to examples.
         """
         if (names := self.names_of(splits, tfds, source)) is not None:
             given = tfds, source, language
@@ -165,8 +170,8 @@ class LabelledTask(OnePass):
         known = ("train", *self.task.validation_splits)
         if other := sorted({*splits} - {*known, "all"}):
             raise UserError(
-                f"{named} is one file and has no split {other[0]!r}: give {', '.join(known)} (held "
-                "out of it) or all, or put {split} in the file's name"
+                f"{named} is one file and has no split {other[0]!r}: give {', '.join(known)} or "
+                "all, or give one file per split, with {split} in the file name"
             )
         examples = self.read("train", tfds, source, language)
         held = table.held(examples.labels, str(named))
@@ -177,10 +182,11 @@ class LabelledTask(OnePass):
     def names_of(
         self, splits: Sequence[str], tfds: Tfds | None, source: str | None
     ) -> dict[str, str] | None:
-        """Maps split names to the source's own names; None if the source has only "train".
+        """Returns a dict from split to the source's name of the split, where the names differ.
 
-        A file without {split} in its name has only "train", and so has a user's TFDS or Hugging
-        Face data set without a split named validation, dev or valid.
+        Returns `None` if the source has only the split "train". This holds for a file without
+        {split} in its name, and for a user's TFDS or Hugging Face data set that has no split named
+        validation, dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
         saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
@@ -196,23 +202,23 @@ class LabelledTask(OnePass):
         return self.limits.max_length
 
     def least_length(self, spans: SpanLimits) -> int:
-        """Smallest `max_length` that leaves room for text in a row."""
+        """Returns the smallest `max_length` that leaves room for text in a row."""
         return 5 if self.task.second else 3
 
     def readable(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Converts rows of words to characters `(..., L, C)` if the network reads characters."""
+        """Converts token ids to C characters per word, `(..., L, C)`, if the network reads them."""
         if isinstance(self.vocabulary, CharacterWords):
             return {**rows, "token_ids": self.vocabulary.characters_of(rows["token_ids"])}
         return rows
 
     @abc.abstractmethod
     def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:
-        """Tokenizes examples to rows. An example may have several rows."""
+        """Tokenizes examples. An example may become several rows."""
 
     def encoded(
         self, vocabulary: PieceVocabulary, examples: Any, limits: Limits
     ) -> EncodedExamples:
-        """Calls `encode`, and adds the words' characters for a model that reads characters."""
+        """Tokenizes examples by `encode`. Adds characters of words for a model that reads them."""
         if not isinstance(vocabulary, CharacterWords):
             return self.encode(vocabulary, examples, limits)
         words = vocabulary.opened()
@@ -221,15 +227,21 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def make_network(self, config: EncoderConfig, head_dropout: float, policy) -> keras.Model:
-        """Makes the encoder with the head of this kind; it is not built yet."""
+        """Creates an encoder with a head for this task type. The network is not built yet."""
 
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """Objective on the answers, which validation measures."""
+        """Objective that validation measures, and that training minimizes by default."""
 
     def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
-        """Returns the training objective; for `language_weight` see `FinetuningRecipe`."""
+        """Returns the training objective.
+
+        Args:
+            config: configuration of the encoder.
+            language_weight: weight of an auxiliary language modelling loss, which only causal
+                classifiers use.
+        """
         return self.objective
 
     @abc.abstractmethod
@@ -244,11 +256,13 @@ class LabelledTask(OnePass):
 
         Args:
             logits: logits of all rows, padded with -1e9 to the longest row.
-            encoded: the rows of `examples`.
+            encoded: tokenized rows of `examples`.
+            examples: examples to answer.
+            limits: length and layout of the rows.
         """
 
     def finite(self, outputs: Any) -> bool:
-        """Whether no output is NaN or infinite."""
+        """Returns whether all outputs are finite."""
         return all(np.isfinite(values).all() for values in keras.tree.flatten(outputs))
 
     def decide(self, outputs: Any) -> Any:
@@ -257,7 +271,7 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def score(self, predictions: Any, examples: Any) -> dict[str, float]:
-        """Computes the task's metrics by name, and "score", the mean of its main metrics."""
+        """Computes a dict of the task's metrics, with "score" for the mean of the main metrics."""
 
     def answers(self, outputs: Any, examples: Any) -> Any:
         """Converts outputs to predictions as JSON values."""
@@ -265,16 +279,20 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def line(self, answer: Any) -> str:
-        """Formats an answer of `rows` as a command prints it."""
+        """Formats an answer from `rows` as text that a command prints."""
 
     def baseline(self, train: Any) -> Callable[[Any], Any] | None:
-        """Fits a predictor without a network to the training set; None if the kind has none."""
+        """Fits a baseline without a neural network to the training set.
+
+        Returns:
+            Function from examples to predictions; `None` if the task type has no baseline.
+        """
         return None
 
     def measure(self, outputs: Any, examples: Any) -> dict[str, float]:
-        """Scores outputs. All metrics are NaN if an output is not finite."""
+        """Computes the metrics of outputs. All metrics are NaN if an output is not finite."""
         metrics = self.score(self.decide(outputs), examples)
-        # Without this, the argmax of NaN would score like the first class.
+        # Otherwise NaN logits would count as predictions of the first class.
         return metrics if self.finite(outputs) else dict.fromkeys(metrics, float("nan"))
 
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -283,21 +301,24 @@ class LabelledTask(OnePass):
 
 
 def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
-    """Arguments of a `LabelledTask` for a classifier that no run of this library trained.
+    """Returns the arguments of a `LabelledTask` for a classifier from another library.
 
     Args:
-        model: a `macaron_tf.pretrained.Pretrained`; its `labels` name the classes.
+        model: a `macaron_tf.pretrained.Pretrained`, whose `labels` are the class names.
         task: a name in `OWN_TASKS`.
 
+    Returns:
+        Task, limits, network and vocabulary.
+
     Raises:
-        UserError: not every class has a name.
+        UserError: a class has no name.
     """
     outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (outputs if outputs > 1 else 0):
         raise UserError(
-            f"{model.checkpoint or model.name} is a classifier of {outputs} classes, and "
-            f"{len(labels)} have a name: save it with macaron_tf.load's `labels`, or export its "
-            ".keras file by `python -m export.keras_model` with --labels"
+            f"{model.checkpoint or model.name} is a classifier of {outputs} classes, but has "
+            f"{len(labels)} class names: load it with `macaron_tf.load(..., labels=...)` and save "
+            "it again, or export its .keras file by `python -m export.keras_model` with --labels"
         )
     described = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
     longest = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)
@@ -312,5 +333,5 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
 
 
 def embeds_languages(config: Any) -> bool:
-    """Whether a model has language embeddings."""
+    """Returns whether a model has language embeddings."""
     return isinstance(config, EncoderConfig) and config.num_languages > 0

@@ -1,4 +1,4 @@
-"""Computes a network's outputs for the tokenized rows of whole data sets."""
+"""Computation of a network's outputs for whole data sets."""
 
 import contextlib
 import functools
@@ -18,22 +18,22 @@ from macaron_tf.tasks.labelled import LabelledTask
 from macaron_tf.text.words import CharacterWords
 
 _INPUTS = ("token_ids", "segment_ids")
-# Padding of the outputs of short rows, so low that no span or tag is chosen there.
+# Output value at padded positions, so low that no span or tag is chosen there.
 _PADDING = -1e9
 
 
 class RowOutputs:
-    """Computes a network's outputs batch by batch, in float32.
+    """Function that computes a network's outputs batch by batch, in float32.
 
-    One `tf.function` with unknown dimensions, traced once, serves all shapes and reads the
-    network's current weights. The replicas of the `tf.distribute` strategy that is current at
-    construction share the batches.
+    A `tf.function` with unknown dimensions is traced once for all shapes, and uses the network's
+    current weights. If the constructor runs in the scope of a `tf.distribute` strategy, the
+    strategy's replicas share the batches.
 
     Args:
-        network: built; maps a dictionary of ids to one tensor.
-        names: names of its inputs, the token ids first.
-        row_shape: (R,) if an example has R rows at once.
-        token_shape: (C,) if a token is given by C characters.
+        network: built network that maps a dict of ids to one tensor.
+        names: names of the network's inputs. The first is the name of the token ids.
+        row_shape: `(R,)` if an example has R rows, or else `()`.
+        token_shape: `(C,)` if a token is C character ids, or else `()`.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class RowOutputs:
     ):
         shape = (None, *row_shape, None)
         first, spec = (tf.TensorSpec(s, tf.int32) for s in ((*shape, *token_shape), shape))
-        # A partial, because TensorFlow counts traces of a method over all objects. In a grid
-        # search, which traces each network once, it would warn about retracing.
+        # A partial, because TensorFlow counts the traces of a method over all objects. It would
+        # warn about retracing in a grid search, which traces each network once.
         forward = functools.partial(_forward, network, names)
         signature = [first, *[spec] * (len(names) - 1)]
         function = tf.function(forward, input_signature=signature, autograph=False)
@@ -55,13 +55,15 @@ class RowOutputs:
     def fill(
         self, found: np.ndarray, batches: Iterable[tuple[np.ndarray, tuple[np.ndarray, ...]]]
     ) -> np.ndarray:
-        """Writes the outputs of rows into an array and returns it.
+        """Computes the outputs of rows, writes them into `found`, and returns `found`.
 
         Args:
-            found: `(N, ...)` float32; outputs shorter than an axis fill its beginning.
-            batches: numbers of the rows, -1 for padding, and the inputs in the order of `names`.
+            found: array `(N, ...)` float32. If the outputs of a batch are shorter than `found`
+                along an axis, the rest of the axis remains unchanged.
+            batches: batches, each with row indices `(B,)` and a tuple of inputs in the order of
+                `names`. The index -1 marks a row of padding.
         """
-        numbers: list[np.ndarray] = []  # of (B,)
+        numbers: list[np.ndarray] = []  # row indices (B,) of each batch
 
         def inputs() -> Iterator[tuple[np.ndarray, ...]]:
             for rows, arrays in batches:
@@ -87,11 +89,11 @@ def _forward(
 
 
 class SetOutputs:
-    """Computes a task's outputs for whole data sets.
+    """Function that computes a task's outputs for whole data sets.
 
     Args:
-        task: a task with a network and a vocabulary.
-        batch_size: examples per batch.
+        task: task with a network and a vocabulary.
+        batch_size: number of examples per batch.
     """
 
     def __init__(self, task: LabelledTask, batch_size: int):
@@ -102,7 +104,7 @@ class SetOutputs:
         self._outputs = RowOutputs(task.network, self._names, task.row_shape, self._token_shape)
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
-        """Computes outputs `(N, ...)` for N tokenized rows, padded to the longest row."""
+        """Computes the network's outputs `(N, ...)` for N rows, padded to the longest row."""
         rows = (len(data), *self.task.row_shape, data.lengths[-1])
         ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
         ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
@@ -111,16 +113,17 @@ class SetOutputs:
         return self._outputs.fill(np.full(shape, _PADDING, np.float32), inputs)
 
     def batches(self, data: ExampleBatches) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yields numbers of rows `(B,)`, -1 for padding, and the network's inputs by name."""
+        """Yields row indices `(B,)` and a dict of inputs. The index -1 marks a row of padding."""
         for batch in data.evaluation_dataset().as_numpy_iterator():
             filled = {"language_ids": np.zeros_like(batch["token_ids"]), **batch}
             yield batch["index"], {name: filled[name] for name in self._names}
 
     def of(self, examples: Any, language: str | None = None) -> Any:
-        """Computes the task's outputs for examples; their labels are not used.
+        """Computes the task's outputs for examples, whose labels are ignored.
 
         Args:
-            language: language of the texts; None: that of the training texts.
+            examples: examples of the task's type.
+            language: language code of the texts; `None` means the language of the training texts.
         """
         task = self.task.with_options(language=language) if language else self.task
         encoded = task.encoded(task.vocabulary, examples, task.limits)

@@ -1,4 +1,4 @@
-"""Extractive question answering: each answer is a span of a context."""
+"""Extractive question answering, in which each answer is a span of a context."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,19 +21,21 @@ from macaron_tf.models import EncoderSpanReader
 from macaron_tf.objectives import SpanObjective
 from macaron_tf.tasks.labelled import LabelledTask, Limits, SpanLimits
 
-# Windows searched at once. With 384 positions and answers of 30 tokens their scores take 12 MB.
+# Number of windows searched at once. The scores of 256 windows with 384 positions take 12 MB, if an
+# answer has at most 30 tokens.
 _CHUNK = 256
 _THRESHOLD = "best_f1_thresh"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpanOutputs:
-    """The best answer to each of N questions.
+    """Best answers to N questions.
 
     Attributes:
-        texts: the answers, as they stand in their contexts; "" if no span is possible.
-        found: see `macaron_tf.decoding.spans.best_answers`, as arrays.
-        threshold: see `macaron_tf.decoding.spans.decided`.
+        texts: text of each answer, copied from its context; "" if no span is possible.
+        found: NumPy arrays of the result of `macaron_tf.decoding.spans.best_answers`.
+        threshold: threshold for questions without an answer, see
+            `macaron_tf.decoding.spans.decided`.
     """
 
     texts: list[str]
@@ -44,9 +46,10 @@ class SpanOutputs:
 class Spans(LabelledTask):
     """Extractive question answering, as in SQuAD.
 
-    Signature `serving_default`: `question (B,)` and `context (B,)` strings to `answer (B,)`
-    strings, "" for no answer, `start (B,)` and `end (B,)` int64, character offsets in the context,
-    and `probability (B,)` float32. A context may have any length; it is split into windows.
+    The signature `serving_default` has the inputs `question (B,)` and `context (B,)`, both strings.
+    Its outputs are `answer (B,)` strings, `start (B,)` and `end (B,)` int64, and `probability (B,)`
+    float32. `start` and `end` are character offsets in the context. The answer is "" if the context
+    does not answer the question. A context may have any length, because it is split into windows.
     """
 
     name = "reader"
@@ -61,7 +64,10 @@ class Spans(LabelledTask):
 
     @property
     def threshold(self) -> float | None:
-        """See `macaron_tf.decoding.spans.decided`; None if every question has an answer."""
+        """Threshold for questions without an answer; `None` if every question has an answer.
+
+        See `macaron_tf.decoding.spans.decided`.
+        """
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
     def prepare(self, question: tf.Tensor, context: tf.Tensor) -> tuple[dict, tuple]:
@@ -90,10 +96,13 @@ class Spans(LabelledTask):
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Splits lines into questions and contexts, separated by a tab or in a JSON object."""
+        """Splits lines into questions and contexts.
+
+        A line has a question and a context separated by a tab, or a JSON object with both.
+        """
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
-            # JSON writes a tab within a text as \t.
+            # A line with a tab is not JSON, because JSON writes a tab within a text as \t.
             if "\t" in line or not line.startswith("{"):
                 pair = [text for [text] in super().columns([line], number)]
             else:
@@ -102,8 +111,8 @@ class Spans(LabelledTask):
                     pair = [record[n].encode("utf-8", "replace").decode() for n in self.inputs]
                 except ValueError as error:
                     raise UserError(
-                        f'line {number} is no JSON object of a "question" and a "context", both of '
-                        "text: correct it, or separate the two by one tab"
+                        f'line {number} is not a JSON object with the texts "question" and '
+                        '"context": correct it, or separate question and context by one tab'
                     ) from error
             for column, text in zip(columns, pair, strict=True):
                 column.append(text)
@@ -147,18 +156,18 @@ class Spans(LabelledTask):
 
     def score(self, predictions: SpanOutputs, examples: Questions) -> dict[str, float]:
         truths, found = [[one.text for one in answers] for answers in examples.labels], ()
-        if self.task.unanswerable:  # its metrics search for the best threshold
+        if self.task.unanswerable:  # the metrics include the best threshold
             unlikely = predictions.found["null"] - predictions.found["score"]  # (N,)
             found = (unlikely, predictions.threshold)
         return self.with_score(score_answers(predictions.texts, truths, *found))
 
     def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
-        """Returns answers by the ids of their questions, the format of SQuAD's script."""
+        """Returns a dict from question id to answer, in the format of SQuAD's official script."""
         answered = np.asarray(decided(outputs.found, outputs.threshold)["answered"])
         said = [text if known else "" for text, known in zip(outputs.texts, answered, strict=True)]
         return dict(zip(examples.ids, said, strict=True))
 
     def line(self, answer: dict[str, Any]) -> str:
-        """Formats the answer, its probability, and its start and end in characters."""
+        """Formats an answer's text, probability, and start and end offsets in characters."""
         text, share = " ".join(answer["answer"].split()), answer["probability"]
         return f"{text}\t{share:.4f}\t{answer['start']}\t{answer['end']}\n"

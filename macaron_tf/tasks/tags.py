@@ -1,4 +1,4 @@
-"""Tagging: a tag for each word of a sentence."""
+"""Sequence tagging, such as named entity recognition, with a tag for each word of a sentence."""
 
 import collections
 import itertools
@@ -24,13 +24,14 @@ from macaron_tf.tasks.labelled import LabelledTask, Limits, named_classes
 
 
 class Tags(LabelledTask):
-    """Tagging of words, as in CoNLL's tasks.
+    """Sequence tagging, as in the CoNLL shared tasks.
 
-    Signature `serving_default`: `text (B,)` strings, words separated by white space, to `words (B,
-    W)` and `tags (B, W)` strings, padded with "", and `probabilities (B, W)` float32 of these tags.
-    Sentences longer than a row are split into windows.
+    The input of the signature `serving_default` is `text (B,)` strings, with words separated by
+    white space. For at most W words per sentence, the outputs are `words (B, W)` and `tags (B, W)`
+    strings, padded with "", and `probabilities (B, W)` float32 of the tags. A sentence that is
+    longer than a row is split into windows.
 
-    Outputs are the probabilities of the tags, `(W, C)` for each sentence.
+    The outputs for a sentence of W words are the probabilities `(W, C)` of C tags.
     """
 
     name = "tagger"
@@ -95,12 +96,15 @@ class Tags(LabelledTask):
         return self.with_score(score_tags(predictions, truths, scheme))
 
     def line(self, answer: dict[str, list]) -> str:
-        """Formats CoNLL's columns: a line per word with its tag, then an empty line."""
+        """Formats a sentence in CoNLL's format, with one word and tag per line."""
         pairs = zip(answer["words"], answer["tags"], strict=True)
         return "".join(f"{word}\t{tag}\n" for word, tag in pairs) + "\n"
 
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
-        """Fits a tagger that gives each word its most frequent tag, and new words "outside"."""
+        """Fits a tagger that gives each word its most frequent tag in the training set.
+
+        Words that are not in the training set get the tag O, or `Task.usual_tag` if there is no O.
+        """
         counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
         tags = itertools.chain.from_iterable(train.labels)
         for word, tag in zip(itertools.chain.from_iterable(train.words), tags, strict=True):

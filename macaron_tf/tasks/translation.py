@@ -25,24 +25,26 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.tasks.base import Decoding, recorded, require
 from macaron_tf.text import PairVocabulary, PieceVocabulary
 
-_MAX_SOURCE = 256  # most tokens of a source line, without EOS
+_MAX_SOURCE = 256  # maximum number of tokens in a source line, without EOS
 
 
 class Translation(Decoding):
-    """Translates lines of text by beam search.
+    """Translation of lines of text by beam search.
 
-    Signature `serving_default`: `text (B,)` strings to `translations (B, N)` strings and `scores
-    (B, N)` float32, best first. An empty line has an empty translation and score 0. Signature
-    `score`: `source (B,)` and `target (B,)` strings to `log_probs (B,)`, the natural logarithm of
-    P(target | source) with EOS, and `tokens (B,)` int32, the number of the target's tokens.
+    The signature `serving_default` has the input `text (B,)` strings. Its outputs are `translations
+    (B, N)` strings and `scores (B, N)` float32, for the N best translations in descending order. An
+    empty line has empty translations with score 0.
 
-    A line of more than `max_tokens` tokens raises an error, because only its beginning could be
-    translated.
+    The signature `score` has the inputs `source (B,)` and `target (B,)` strings. Its outputs are
+    `log_probs (B,)` float32, the natural logarithm of P(target | source), and `tokens (B,)` int32,
+    the number of target tokens. Both include EOS.
+
+    The graph raises InvalidArgumentError for a line of more than `max_tokens` tokens.
 
     Args:
-        network: the trained `EncoderDecoder`.
-        vocabulary: of the network.
-        decoding: settings of the search; None: the defaults.
+        network: trained `EncoderDecoder`.
+        vocabulary: vocabulary of the network.
+        decoding: settings of the beam search; `None` means the defaults.
         compiled: whether XLA compiles the search for requests of one line.
     """
 
@@ -76,14 +78,15 @@ class Translation(Decoding):
         return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
 
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
-        """Changes `compiled` and fields of `BeamSearchConfig`."""
+        """Returns a copy with other values of `compiled` and of fields of `BeamSearchConfig`."""
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
     def asking(self, decoder: Any) -> Self:
         if self.compiled:
             raise UserError(
-                "compiled=True (--compile) is for the graph: leave it out, or LiteRT (--lite)"
+                "compiled=True (--compile) does not work with LiteRT (--lite): leave out one of "
+                "the two"
             )
         made = copy.copy(self)
         made.decoder = decoder
@@ -102,12 +105,12 @@ class Translation(Decoding):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """Makes a translator of lines, which cuts lines that are too long, with a warning.
+        """Creates a translator of lines, which truncates long lines with a warning.
 
         Args:
-            decoding: settings of the search; None: the task's.
-            seed: seed of sampling.
-            backward: whether to translate from the target's language to the source's.
+            decoding: settings of beam search or sampling; `None` means `self.decoding`.
+            seed: random seed for sampling.
+            backward: whether to translate from the target language to the source language.
         """
         network, vocabulary = self.decoder, self.vocabulary
         if backward:
@@ -135,13 +138,16 @@ class Translation(Decoding):
         sizes = [len(ids) for ids in self.vocabulary.encode_lines(texts, language)]
         found = []
         for length in _COMPILED_LENGTHS:
-            # The longest text that fits with its EOS.
+            # Select the longest text that fits into the row with EOS.
             most = min(length - 1, self.max_tokens)
             found += [text for text, size in zip(texts, sizes, strict=True) if size <= most][-1:]
         return list(dict.fromkeys(found))
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
-        """Encodes lines `(B,)` to ids `(B, L)`, each row ended by EOS, then PAD."""
+        """Encodes lines `(B,)` as rows of ids `(B, L)` that end with EOS and are padded with PAD.
+
+        The graph raises InvalidArgumentError for a line of more than `max_tokens` tokens.
+        """
         rows = self.vocabulary.encode(lines, language)
         fits = rows.row_lengths() <= self.max_tokens
         rows = require(fits, f"a line has more than {self.max_tokens} tokens: split it", rows)
@@ -163,27 +169,31 @@ class Translation(Decoding):
         }
 
     def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Finds the n best outputs of ids `(B, L)`, see `translate_ids`."""
+        """Finds the `n_best` translations of source ids `(B, L)`, see `translate_ids`."""
         return translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Builds the graph of the signature `score`."""
+        """Computes the outputs of the signature `score`."""
         languages = self.vocabulary.languages
         sides = self.ids(source, languages[0]), self.ids(target, languages[1])
         scored = score_ids(self.network, *sides)
         return {"log_probs": scored["log_probs"], "tokens": scored["lengths"]}
 
 
-# Row lengths that XLA compiles a function for; shorter rows are padded.
+# Row lengths for which XLA compiles a function. Other rows are padded to the next length.
 _COMPILED_LENGTHS = (16, 32, 64, 128)
 
 
 def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
-    """Calls `function(ids)`, compiled by XLA if ids `(B, L)` are one row of at most 128.
+    """Calls `function(ids)`, compiled by XLA if the batch is a single row of at most 128 ids.
 
-    For one row, starting an operation takes as long as its work, and XLA fuses operations. The row
-    is padded with zeros to the next of `_COMPILED_LENGTHS`. XLA compiles the function for a length
-    when a request first needs it.
+    For a single row, launching an operation takes as long as its computation, and XLA fuses
+    operations. The row is padded with zeros to the next length in `_COMPILED_LENGTHS`. XLA compiles
+    the function for a length at the first request that needs it.
+
+    Args:
+        function: function of ids `(B, L)`.
+        ids: int32 tensor `(B, L)`.
     """
 
     @functools.partial(tf.function, jit_compile=True, autograph=False)
@@ -193,7 +203,7 @@ def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
 
     def padded(length: int) -> Any:
         row = tf.pad(ids, [[0, 0], [0, length - tf.shape(ids)[1]]])
-        return compiled(tf.reshape(row, (1, length)))  # (1, length), static as XLA needs it
+        return compiled(tf.reshape(row, (1, length)))  # a static shape, which XLA needs
 
     branches = [functools.partial(padded, length) for length in _COMPILED_LENGTHS]
     shorter = tf.reduce_sum(tf.cast(tf.shape(ids)[1] > _COMPILED_LENGTHS, tf.int32))

@@ -1,4 +1,4 @@
-"""Vectors of sentences, and of words in context (ELMo)."""
+"""Sentence vectors, and contextual word vectors (ELMo)."""
 
 import functools
 import hashlib
@@ -22,25 +22,26 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
-_LONGEST = 128  # row length of a model whose training length is unknown
-# Number of different batch lengths. On STS-B 9% of the positions are then padding, instead of 24%
-# with all multiples of 8.
+_LONGEST = 128  # maximum row length of a model whose training length is unknown
+# Number of different batch lengths. On STS-B, 9% of the positions are then padding. It would be 24%
+# with all multiples of 8 as lengths.
 _SHAPES = 16
-_LONG = 2_000  # number of sentences from which on a progress bar is shown
-_TOKENS = 8192  # tokens per batch, with padding
+_LONG = 2_000  # minimum number of sentences for a progress bar
+_TOKENS = 8192  # maximum number of tokens per batch, with padding
 
 
 class Vectors(OnePass):
-    """Encodes sentences as vectors.
+    """Sentence encoder.
 
-    Signature `serving_default`: `text (B,)` strings to `vector (B, D)` float32 of norm 1, so that a
-    dot product of two is their cosine. Long texts are truncated as in training.
+    The signature `serving_default` has the input `text (B,)` strings and the output `vector (B, D)`
+    float32. Vectors have norm 1, so the dot product of two vectors is their cosine similarity. Long
+    texts are truncated as in training.
 
     Args:
-        network: built.
-        vocabulary: of the network.
-        max_length: most ids of a row, with special ones; longer texts are cut.
-        max_tokens: tokens per batch of `encode`, with padding.
+        network: built network.
+        vocabulary: vocabulary of the network.
+        max_length: maximum number of ids in a row, with special ids; longer texts are truncated.
+        max_tokens: maximum number of tokens per batch of `encode`, with padding.
     """
 
     name = "sentence encoder"
@@ -63,12 +64,13 @@ class Vectors(OnePass):
 
     @classmethod
     def pooled(cls, model: Any, pooling: str | None = None, max_length: int | None = None) -> Self:
-        """Makes an encoder of sentences that pools a loaded encoder's hidden states.
+        """Creates a sentence encoder that pools the hidden states of a loaded encoder.
 
         Args:
             model: a `macaron_tf.pretrained.Pretrained`.
-            pooling: kind of pooling; None: the model's, or `"mean"` if it has none.
-            max_length: see the class; None: the model's.
+            pooling: `"cls"`, `"mean"` or `"max"`; `None` means the model's pooling, or else
+                `"mean"`.
+            max_length: see the class; `None` means the model's maximum or training length.
         """
         theirs, config = model.network, model.config
         if isinstance(theirs, SiameseEncoder):
@@ -102,10 +104,10 @@ class Vectors(OnePass):
         return {"pooling": self.network.pooling, "max_length": self.max_length}
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Encodes N sentences as vectors `(N, D)` float32, as the network pools them.
+        """Encodes N sentences as vectors `(N, D)` float32, which are not scaled to norm 1.
 
-        An empty sentence is encoded as its two special ids. Long sentences are cut, with a single
-        warning on stderr.
+        An empty sentence is encoded as its two special ids. Long sentences are truncated, with one
+        warning on stderr for all of them.
         """
         check_whole(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
@@ -117,13 +119,13 @@ class Vectors(OnePass):
         return RowOutputs(self.network, ("token_ids",))
 
     def of_rows(self, rows: TokenRows) -> np.ndarray:
-        """Encodes N rows of at most `max_length` ids, with special ones: `(N, D)`."""
+        """Encodes N rows of at most `max_length` ids, with special ids, as vectors `(N, D)`."""
         found = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
         if not len(found):
             return found
         lengths = choose_lengths(rows.lengths, _SHAPES, multiple=1)
         plan = Buckets(lengths, self.max_tokens).plan(rows.lengths, None)
-        # Drop rows of padding in the last batch: a single short query would have 500 of them.
+        # Drop the rows of padding in the last batch. A single short query would add 500 such rows.
         kept = ((batch.rows[batch.rows >= 0], batch.length) for batch in plan)
         batches = ((own, (rows.padded(own, length),)) for own, length in kept)
         if len(found) >= _LONG:
@@ -132,13 +134,16 @@ class Vectors(OnePass):
         return self._outputs.fill(found, batches)
 
     def of_sets(self, data: EncodedSentences) -> np.ndarray:
-        """Encodes N tokenized examples of S sentences each: `(N, S, D)`."""
+        """Encodes N tokenized examples of S sentences each as vectors `(N, S, D)`."""
         # (N S, D) -> (N, S, D)
         width = self.network.config.hidden_dim
         return self.of_rows(data.rows).reshape(-1, data.count, width)
 
     def identity(self) -> str:
-        """SHA-256 (hex) of the settings, vocabulary and weights that vectors depend on."""
+        """Computes a SHA-256 digest (hex) of the settings, vocabulary and weights of the encoder.
+
+        Encoders with equal digests compute equal vectors.
+        """
         settings = {**self.network.get_config(), "max_length": self.max_length}
         digest = hashlib.sha256(f"{self.vocabulary.hash}\n".encode())
         digest.update(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -148,21 +153,28 @@ class Vectors(OnePass):
 
 
 def warn_cut(cut: int, total: int, max_length: int) -> None:
-    """Warns on stderr that `cut` of `total` sentences were too long."""
+    """Prints a warning to stderr if sentences were truncated.
+
+    Args:
+        cut: number of truncated sentences.
+        total: number of all sentences.
+        max_length: maximum number of ids in a row, with two special ids.
+    """
     if cut:
         print(
-            f"warning: {cut:,} of {total:,} sentences have more than {max_length - 2} tokens: "
-            "the rest of each is not read",
+            f"warning: {cut:,} of {total:,} sentences have more than {max_length - 2} tokens and "
+            "were truncated",
             file=sys.stderr,
         )
 
 
 class WordVectors(OnePass):
-    """Encodes words in context as vectors, with ELMo.
+    """Encoder of words in context, by ELMo.
 
-    Signature `serving_default`: `text (B,)` strings to `words (B, L)` strings, padded with "",
-    `vectors (B, L, J, 2 P)` float32, the J layers of each word, padded with 0, and `lengths (B,)`
-    int32, the number of words.
+    The input of the signature `serving_default` is `text (B,)` strings. For L words in the longest
+    text, the outputs are `words (B, L)` strings, padded with "", `vectors (B, L, J, 2 P)` float32,
+    padded with 0, and `lengths (B,)` int32, the number of words. A word has a vector of each of J
+    layers, which concatenates P channels of the forward and P of the backward language model.
     """
 
     name = "word encoder"
@@ -185,7 +197,7 @@ class WordVectors(OnePass):
         lengths = tf.cast(kept.row_lengths(), tf.int32)
         longest = tf.reduce_max(lengths, axis=0)
         real = tf.sequence_mask(lengths, longest, tf.float32)[:, :, None, None]
-        # Drop the marks of begin and end: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
+        # Drop the start and end tokens: (B, L + 2, J, 2 P) -> (B, L, J, 2 P)
         vectors = computed[:, 1 : longest + 1] * real
         return {"words": kept.to_tensor(""), "vectors": vectors, "lengths": lengths}
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back: normalization, vocabularies of pieces, words."""
+"""Text normalization, tokenization and vocabularies of subword pieces and words."""
 
 import os
 
@@ -16,15 +16,15 @@ from macaron_tf.text.words import WordVocabulary
 
 
 def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
-    """Reads an encoder's vocabulary, of any kind with a [MASK], and verifies its hash.
+    """Loads a vocabulary that has a [MASK] token, and verifies its hash.
 
     Raises:
-        UserError: there is no vocabulary, it is damaged, or it has no [MASK].
+        UserError: the vocabulary is missing, is damaged or has no [MASK].
     """
     vocabulary = PieceVocabulary.load(directory)
     if vocabulary.mask_id is None:
         raise UserError(
             f"the vocabulary in {os.fspath(directory)} has no [MASK], which an encoder needs: give "
-            "the folder of a vocabulary that was trained for encoders"
+            "the folder of a vocabulary that was trained for an encoder"
         )
     return vocabulary

@@ -1,4 +1,4 @@
-"""The base of all vocabularies: special ids, hash, files, lines to ids and ids to lines."""
+"""Base classes of vocabularies, which encode, decode, save and load."""
 
 import abc
 import base64
@@ -38,24 +38,25 @@ Item = TypeVar("Item")
 
 
 class Vocabulary(abc.ABC):
-    """Base of all vocabularies: tables of pieces by id, saved in a folder.
+    """Base class of vocabularies, which can be saved in a folder.
 
-    The folder has the contents, in a file whose name depends on the kind, and `vocabulary.json`
-    with the settings and a hash of both.
+    The folder has two files: `contents_name` with the tokens, and `vocabulary.json` with the
+    settings and a hash of tokens and settings.
 
     Class attributes:
-        kind: name of the class in `vocabulary.json`, by which `Vocabulary.load` finds it.
-        contents_name: name of the file of contents.
-        options: names of the constructor's arguments, apart from the contents, that are saved as
-            settings; each is an attribute of the same name.
-        later_options: further options, with the value that vocabularies saved before an option
-            existed have. At this value an option is not saved, so that their hashes stay valid.
-        kinds: every class by its `kind`.
+        kind: name of the class in `vocabulary.json`, from which `load` finds the class.
+        contents_name: name of the file that stores the tokens.
+        options: names of the constructor arguments that are saved as settings. Each is also an
+            attribute.
+        later_options: dict from the name of a newer constructor argument to the value that older
+            vocabularies imply. An argument with this value is not saved, so that the hashes of
+            older vocabularies stay valid.
+        kinds: dict from `kind` to class, for all subclasses.
 
     Attributes:
-        added: ids of the tokens that were added to a Hugging Face tokenizer, by text. An added
-            token is matched as a whole in a text, before the text is cut into pieces.
-        languages: languages of the lines, the source's first; empty if no rule depends on them.
+        added: dict from text to id, for tokens that were added to a Hugging Face tokenizer. The
+            whole text of an added token becomes this one token.
+        languages: languages of the lines, with the source language first; empty if none is set.
     """
 
     kind: ClassVar[str] = ""
@@ -74,25 +75,25 @@ class Vocabulary(abc.ABC):
     @property
     @abc.abstractmethod
     def pieces(self) -> int:
-        """Number of real pieces, without the padding rows."""
+        """Number of tokens, without the unused rows that pad an embedding table."""
 
     @property
     def size(self) -> int:
-        """V, the rows of an embedding table: the pieces, padded to a multiple of 8."""
+        """V, the number of rows in an embedding table: `pieces` rounded up to a multiple of 8."""
         return -(-self.pieces // 8) * 8
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 (hex) of the contents and the settings."""
+        """Hexadecimal SHA-256 of the tokens and the settings."""
         record = json.dumps({"kind": self.kind, **self.settings()}, sort_keys=True).encode()
         return hashlib.sha256(record + b"\0" + self.contents()).hexdigest()
 
     @abc.abstractmethod
     def contents(self) -> bytes:
-        """The bytes of the vocabulary's own file."""
+        """Returns the bytes of the file `contents_name`, which stores the tokens."""
 
     def settings(self) -> dict[str, Any]:
-        """The values of the options and the `added` tokens, in JSON's types."""
+        """Returns the values of `options` and the `added` tokens, as JSON types."""
         values = {name: getattr(self, name) for name in self.options}
         for name, first in self.later_options.items():
             if (value := getattr(self, name)) != first:
@@ -106,12 +107,12 @@ class Vocabulary(abc.ABC):
         """Builds a vocabulary from its `contents` and `settings`.
 
         Raises:
-            UserError: the contents are damaged, or are not of a vocabulary of this kind.
+            UserError: the contents are damaged or belong to another class of vocabulary.
         """
 
     @classmethod
     def restored(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """Builds a vocabulary as `from_contents` does, and sets its `added` tokens."""
+        """Builds a vocabulary by `from_contents` and sets its `added` tokens."""
         own = {name: value for name, value in settings.items() if name != "added"}
         vocabulary = cls.from_contents(contents, own)
         if "added" in settings:
@@ -119,18 +120,18 @@ class Vocabulary(abc.ABC):
         return vocabulary
 
     def __reduce__(self):
-        # Other processes get contents and settings: a tokenizer's ops cannot be pickled.
+        # Pickles the contents and settings, because a tokenizer's TensorFlow ops cannot be pickled.
         return type(self).restored, (self.contents(), self.settings())
 
     def trackables(self) -> list:
-        """Tables and tokenizers that a SavedModel has to track to run the vocabulary's ops."""
+        """Returns the lookup tables and tokenizers that a SavedModel must track."""
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Writes both files into a folder, created if needed; each file atomically."""
+        """Saves the vocabulary in a folder, which is created if needed; writes files atomically."""
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
-        # The contents first, so that a record never lacks them; `load` compares the hash.
+        # The contents are written first, so that `vocabulary.json` never exists without them.
         folder = storage.as_path(directory)
         storage.write_aside(folder / self.contents_name, self.contents())
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
@@ -138,18 +139,18 @@ class Vocabulary(abc.ABC):
 
     @classmethod
     def load(cls, directory: str | os.PathLike) -> Self:
-        """Reads a vocabulary of this class or of a subclass, and verifies its hash.
+        """Loads a vocabulary of this class or of a subclass, and verifies its hash.
 
         Raises:
             UserError: a file is missing or damaged, the vocabulary is of another class, or its
-                hash differs from the saved one.
+                hash differs from the saved hash.
         """
         folder = storage.as_path(directory)
         place = folder / RECORD
         if not place.exists():
             raise UserError(
-                f"no vocabulary in {folder}: there is no {RECORD}; "
-                "train a vocabulary there or give the folder of one"
+                f"no vocabulary in {folder}, because {RECORD} is missing: "
+                "train a vocabulary there, or give the folder of a vocabulary"
             )
         mend = "restore it or train the vocabulary again"
         record = storage.read_json(place, mend=mend, kind=str, settings=dict, hash=str)
@@ -157,7 +158,8 @@ class Vocabulary(abc.ABC):
         kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
         if name not in kinds:
             raise UserError(
-                f"{place} has a vocabulary of kind {name!r}: give one of kind {', '.join(kinds)}"
+                f"{place} has a vocabulary of kind {name!r}: give a vocabulary of kind "
+                f"{' or '.join(kinds)}"
             )
         path = folder / kinds[name].contents_name
         contents = storage.read_bytes(path)
@@ -171,16 +173,16 @@ class Vocabulary(abc.ABC):
         return vocabulary
 
 
-MAX_LINES = 10_000_000  # most lines that a vocabulary is trained on
-SAMPLE = 500_000  # pairs of lines; training their joint vocabulary takes a gigabyte
-NO_TEXT = "no text to train a vocabulary on: every line is empty"
+MAX_LINES = 10_000_000  # maximum number of lines on which a vocabulary is trained
+SAMPLE = 500_000  # number of sentence pairs to train a joint vocabulary, which takes 1 GB of memory
+NO_TEXT = "there is no text to train a vocabulary on, because every line is empty: give other text"
 
 
 def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
-    """Draws a uniform random sample of at most `count` items in one pass over them.
+    """Draws a uniform random sample of at most `count` items, in one pass over `items`.
 
-    If there are no more than `count` items, it yields all of them, in order. Each item is released
-    from memory when it is yielded.
+    If `items` has at most `count` items, returns all of them in order. The iterator drops its
+    reference to an item when it yields the item.
 
     References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
     """
@@ -196,10 +198,10 @@ def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
 
 
 def says_unknown(train: Callable) -> Callable:
-    """Decorator of a vocabulary's `train` that limits its lines and prints the unknown share.
+    """Decorates a vocabulary's `train` method to limit its lines and print the share of [UNK].
 
-    `train` gets at most `MAX_LINES` lines. The share of unknown pieces is measured on all lines, or
-    on every second, fourth, ... line, so that at most 10,000 are kept.
+    `train` gets at most `MAX_LINES` lines. The share of [UNK] tokens is measured on at most 10,000
+    evenly spaced lines.
     """
 
     @functools.wraps(train)
@@ -218,7 +220,7 @@ def says_unknown(train: Callable) -> Callable:
 
         vocabulary = train(cls, watched(), *arguments, **options)
         share = np.mean(vocabulary.encode_rows(kept).ids == vocabulary.unk_id)
-        words = f"{share:.3%} of the pieces of {len(kept):,} lines"
+        words = f"{share:.3%} of the tokens in {len(kept):,} lines"
         print(f"unknown to the vocabulary: {words}", flush=True)
         return vocabulary
 
@@ -226,53 +228,55 @@ def says_unknown(train: Callable) -> Callable:
 
 
 def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError:
-    """The error for a `size` below the number of single units, such as characters or bytes."""
+    """Returns the error for a `size` below the number of single characters or bytes."""
     return UserError(
-        f"a vocabulary of {size} pieces is too small: {units} alone need {least}; ask for {remedy}"
+        f"a vocabulary of {size} pieces is too small, because {units} alone need {least}: ask for "
+        f"{remedy}"
     )
 
 
 def too_large(size: int, most: int | str) -> UserError:
-    """The error for a training text from which at most `most` pieces can be learnt."""
+    """Returns the error for a training text that yields at most `most` pieces."""
     return UserError(
-        f"a vocabulary of {size} pieces is too large for this text: it gives at most {most}; "
+        f"a vocabulary of {size} pieces is too large for this text, which gives at most {most}: "
         f"ask for {most} or fewer, or give more text"
     )
 
 
 def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> None:
-    """Raises a UserError if two hashes of vocabularies differ.
+    """Raises a UserError if two vocabulary hashes differ.
 
     Args:
-        expected: hash of the vocabulary that `where` was made with.
-        given: hash of the vocabulary at hand.
-        where: a file or folder, for the message.
+        expected: hash of the vocabulary with which `where` was made.
+        given: hash of the vocabulary in use.
+        where: file or folder to name in the message.
     """
     if given != expected:
         raise UserError(
-            f"vocabulary mismatch: {where} was made with vocabulary {str(expected)[:12] or 'none'} "
-            f"but this one is {given[:12] or 'none'}; use the vocabulary saved beside it"
+            f"vocabulary mismatch: {where} was made with vocabulary {str(expected)[:12] or 'none'}"
+            f", not with {given[:12] or 'none'}; use the vocabulary saved beside {where}"
         )
 
 
 class PieceVocabulary(Vocabulary):
-    """Base of the vocabularies that cut text into pieces and join pieces to text.
+    """Base class of vocabularies that split text into subword pieces and join pieces to text.
 
-    A text becomes the row `[CLS] a [SEP]`, a pair of texts `[CLS] a [SEP] b [SEP]`. Translators use
-    the ids of [CLS] and [SEP] as BOS and EOS. A subclass defines `normalized`, `tokenizer`,
-    `piece_bytes`, `starts_word`, and the abstract methods of `Vocabulary`.
+    Encoders read a text as `[CLS] a [SEP]` and a pair of texts as `[CLS] a [SEP] b [SEP]`.
+    Translation models use the id of [CLS] as BOS and the id of [SEP] as EOS. A subclass defines
+    `normalized`, `tokenizer`, `piece_bytes`, `starts_word`, and the abstract methods of
+    `Vocabulary`.
 
     Attributes:
-        pad_id, unk_id, cls_id, sep_id, mask_id: the special ids. `pad_id` is 0; `mask_id` is None
-            if there is no [MASK].
-        pair_separators: number of [SEP] between two texts: 2 for RoBERTa and XLM-R.
-        cls_last: whether [CLS] ends a row, as in XLNet, instead of beginning it.
-        spaces_after: whether the piece that ends a word carries the space after it. Otherwise the
-            piece that begins a word carries the space before it.
-        leading_space: regular expression of the space at the start of the joined pieces that is
-            not part of the line.
-        byte_fallback: whether the pieces `<0x00>` to `<0xFF>` encode the bytes of characters
-            without a piece.
+        pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens. `pad_id` is 0, and
+            `mask_id` is `None` if there is no [MASK].
+        pair_separators: number of [SEP] tokens between two texts (2 for RoBERTa and XLM-R).
+        cls_last: whether [CLS] is the last token of a sequence, as in XLNet, instead of the first.
+        spaces_after: whether the last piece of a word includes the space after the word. Otherwise
+            the first piece of a word includes the space before the word.
+        leading_space: regular expression that matches the space at the start of decoded text that
+            the original line did not have.
+        byte_fallback: whether the pieces `<0x00>` to `<0xFF>` encode the bytes of characters that
+            have no piece.
     """
 
     pad_id: int = PAD
@@ -288,7 +292,7 @@ class PieceVocabulary(Vocabulary):
 
     @property
     def special_ids(self) -> tuple[int, ...]:
-        """Ids that stand for no text; they are never masked and never sampled."""
+        """Ids of the special tokens, which are never masked and never sampled."""
         return tuple(number for number in self._special if number is not None)
 
     @property
@@ -296,33 +300,37 @@ class PieceVocabulary(Vocabulary):
         return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
-        """Normalizes lines before they are cut, in-graph: `(B,)` strings to `(B,)` strings."""
+        """Normalizes lines `(B,)` before tokenization, in-graph, and returns lines `(B,)`."""
         raise NotImplementedError
 
     @property
     def tokenizer(self) -> Any:
-        """In-graph tokenizer of normalized lines: `tokenize` and `tokenize_with_offsets`."""
+        """In-graph tokenizer of normalized lines, like the tokenizers of tensorflow_text."""
         raise NotImplementedError
 
     @abc.abstractmethod
     def piece_bytes(self, number: int) -> bytes:
-        """The bytes that a piece adds to a text: UTF-8, or a part of a character."""
+        """Returns the bytes that a piece adds to a text: UTF-8, or a part of a character."""
 
     def piece_name(self, number: int) -> str:
-        """The text of a piece, with the space that it carries, or the name of a special piece."""
+        """Returns the text of a piece, including its space, or a name such as "[CLS]"."""
         names = dict(zip(self._special, SPECIAL_PIECES, strict=True))
         return names.get(number) or self.piece_bytes(number).decode("utf-8", "backslashreplace")
 
     def starts_word(self, number: int) -> bool:
-        """Whether a piece, which is not a special one, begins a word."""
+        """Returns whether a piece begins a word; `number` must not be a special id."""
         raise NotImplementedError
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
-        """Encodes lines `(B,)` as ids `(B, None)` int32, in-graph, without special ids.
+        """Encodes lines in-graph, without special tokens.
 
         Args:
-            language: language of the lines, where normalization depends on it; None: the first of
-                `languages`.
+            strings: `(B,)` lines.
+            language: language of the lines, which some normalizations use; `None` means the first
+                of `languages`.
+
+        Returns:
+            The ids `(B, None)` int32.
         """
         lines = self.normalized(strings, language)
         if self.added:
@@ -330,10 +338,10 @@ class PieceVocabulary(Vocabulary):
         return self.tokenizer.tokenize(lines)
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """Encodes lines, and finds the position of each piece in its line; see `AlignedText`.
+        """Encodes lines and finds the position of each piece in its line; see `AlignedText`.
 
         Raises:
-            UserError: this kind of vocabulary keeps no positions.
+            UserError: this class of vocabulary cannot locate pieces.
         """
         aligned = AlignedText(strings, self.normalized)
         lines, cut = aligned.normalized, self.tokenizer.tokenize_with_offsets
@@ -341,16 +349,20 @@ class PieceVocabulary(Vocabulary):
         return LocatedPieces(ids, *aligned.original(starts, ends))
 
     def _with_added(self, lines: tf.Tensor, cut: Callable) -> Iterator[tf.RaggedTensor]:
-        """Applies `cut` to the parts of lines `(B,)` between added tokens, and inserts the tokens.
+        """Tokenizes lines, and encodes each added token in the lines as a single id.
 
         Args:
-            lines: normalized lines.
-            cut: function of texts `(N,)` that returns ids `(N, None)`, optionally with the first
-                bytes and the ends of the pieces.
+            lines: `(B,)` normalized lines.
+            cut: function that tokenizes texts `(N,)` without added tokens. It returns a sequence of
+                the ids `(N, None)` and optionally the byte offsets of token starts and token ends.
+
+        Yields:
+            The ids `(B, None)`, then the byte offsets if `cut` returns them.
         """
         with tf.init_scope():
             names = list(self.normalized_lines(self.added))
-        # Longer tokens first: they win over their prefixes, as in Hugging Face's tokenizers.
+        # Longer tokens come first and so take precedence over their prefixes, as in Hugging Face's
+        # tokenizers.
         pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         parts, begins, ends = tensorflow_text.regex_split_with_offsets(lines, pattern, pattern)
         found = parts.values[:, None] == tf.constant(names)  # (N, added)
@@ -366,7 +378,7 @@ class PieceVocabulary(Vocabulary):
             yield parts.with_values(tf.concat([pieces, own], axis=1)).merge_dims(1, 2)
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
-        """Encodes a corpus outside a graph; the ids are those of `encode`, packed in one array."""
+        """Encodes lines eagerly, in chunks, with the same result as `encode`."""
         ids, lengths = [], []
         for chunk in in_chunks(lines):
             with tf.device("CPU"):
@@ -376,23 +388,24 @@ class PieceVocabulary(Vocabulary):
         return TokenRows.of_lengths(ids, lengths, self.size)
 
     def normalized_lines(self, lines: Iterable[str], language: str | None = None) -> Iterator[str]:
-        """Normalizes lines outside a graph; see `normalized`."""
+        """Normalizes lines eagerly; see `normalized`."""
         return map_lines(lambda strings: self.normalized(strings, language), lines)
 
     def encode_lines(self, lines: Iterable[str], language: str | None = None) -> list[list[int]]:
-        """Encodes lines outside a graph, as a list of ids for each line."""
+        """Encodes lines eagerly and returns a list of ids for each line."""
         rows = self.encode_rows(lines, language)
         ids, offsets = rows.ids.tolist(), rows.offsets.tolist()
         return [ids[a:b] for a, b in itertools.pairwise(offsets)]
 
     def decode(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Decodes ids `(B, L)`, or ragged, to lines `(B,)`, in-graph.
+        """Decodes dense or ragged ids `(B, L)` to lines `(B,)`, in-graph.
 
-        A row ends at its first [SEP]. Special ids and ids outside 0 to V - 1 add nothing.
+        Decoding of a sequence stops at its first [SEP]. Special ids and ids outside [0, V) add no
+        text.
         """
         if not isinstance(ids, tf.RaggedTensor):
             ids = tf.RaggedTensor.from_tensor(ids)
-        # Flat over the batch, (N,): a line of 100,000 pieces would pad all others to its length.
+        # Flat ids (N,), because a dense tensor would pad every line to the length of the longest.
         flat, rows = ids.values, ids.value_rowids()
         positions = tf.ragged.range(ids.row_lengths()).values
         ends = tf.where(flat == self.sep_id, positions, positions.dtype.max)
@@ -402,7 +415,7 @@ class PieceVocabulary(Vocabulary):
         return tf.strings.regex_replace(texts, self.leading_space, "")
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Decodes lists or arrays of ids outside a graph; see `decode`."""
+        """Decodes lists or arrays of ids in Python; see `decode`."""
         lines = []
         for row in rows:
             kept = itertools.takewhile(lambda number: number != self.sep_id, map(int, row))
@@ -412,7 +425,7 @@ class PieceVocabulary(Vocabulary):
 
     @functools.cached_property
     def detokenizer(self) -> "Detokenizer":
-        """Joins ids to text, with the leading space of the first piece; special ids add nothing."""
+        """`Detokenizer` of this vocabulary; its text may begin with a space."""
         token_bytes = [b""] * self.size
         for number in self._text_ids:
             token_bytes[number] = self.piece_bytes(number)
@@ -423,7 +436,7 @@ class PieceVocabulary(Vocabulary):
         return [number for number in range(self.pieces) if number not in self.special_ids]
 
     def word_starts(self) -> np.ndarray:
-        """Whether each id begins a word, `(V,)` bool; True for special ids."""
+        """Returns `(V,)` bool that tells whether each id begins a word; special ids give True."""
         starts = np.ones(self.size, bool)
         for number in self._text_ids:
             starts[number] = self.starts_word(number)
@@ -435,14 +448,14 @@ codecs.register_error(_EACH_BYTE, lambda error: ("\ufffd" * (error.end - error.s
 
 
 class Detokenizer:
-    """Joins the bytes of ids to text; bytes that form no character become U+FFFD.
+    """Converter from token ids to text, which replaces invalid UTF-8 by U+FFFD.
 
     Args:
-        token_bytes: the bytes of each of the V ids: UTF-8, or a part of a character.
-        spaces_after: see `PieceVocabulary`. Also then, the text begins with a space and does not
-            end with one.
-        byte_fallback: whether every invalid byte becomes one U+FFFD, as in SentencePiece.
-            Otherwise the bytes of an incomplete character become one, as in Python and GPT-2.
+        token_bytes: bytes of each of the V tokens: UTF-8, or a part of a character.
+        spaces_after: whether the last piece of a word includes the space after the word. If so, the
+            detokenizer removes a space at the end of a text and adds one at the start.
+        byte_fallback: whether each invalid byte becomes one U+FFFD, as in SentencePiece. Otherwise
+            all bytes of an incomplete character become one U+FFFD, as in Python and GPT-2.
     """
 
     def __init__(
@@ -453,41 +466,41 @@ class Detokenizer:
         self.errors = _EACH_BYTE if byte_fallback else "replace"
 
     def __call__(self, ids: Iterable[int]) -> str:
-        """Joins ids from 0 to V - 1 to a text."""
+        """Converts ids in [0, V) to a text."""
         text = b"".join(self.token_bytes[int(i)] for i in ids)
         if self.spaces_after and text:
             text = b" " + text.removesuffix(b" ")
         return text.decode("utf-8", self.errors)
 
     def in_graph(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
-        """Joins ids `(B, N)` to texts `(B,)`, in-graph."""
+        """Converts ids `(B, N)` to texts `(B,)`, in-graph."""
         texts = tf.strings.reduce_join(tf.gather(tf.constant(self.token_bytes), ids), axis=-1)
         if self.spaces_after:
             texts = tf.strings.regex_replace(texts, r" \z", "")
             texts = tf.where(texts == "", "", tf.strings.join([" ", texts]))
         if self.errors == _EACH_BYTE:
-            # \C matches one invalid byte after a run of characters. An appended byte that is never
-            # valid lets the pattern match the last run too; its U+FFFD is removed again.
+            # \C matches one invalid byte after a run of characters. The appended byte is always
+            # invalid, so the pattern also matches the last run; then its U+FFFD is removed.
             texts = tf.strings.join([texts, b"\xff"])
             texts = tf.strings.regex_replace(texts, r"([\x00-\x{10ffff}]*)\C", "\\1\ufffd")
             texts = tf.strings.regex_replace(texts, r"\x{fffd}\z", "")
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def stream(self) -> "TextStream":
-        """Starts a new text that is decoded id by id."""
+        """Returns a decoder that converts one text id by id."""
         return TextStream(self)
 
 
 class TextStream:
-    """Decodes a text id by id; a character is returned when its last byte has arrived."""
+    """Incremental decoder of one text, which returns a character once its last byte is known."""
 
     def __init__(self, detokenizer: Detokenizer):
         self._detokenizer = detokenizer
-        self._space = b" "  # held back until the next piece, if `spaces_after`
+        self._space = b" "  # with `spaces_after`, the space to write before the next piece
         self._decoder = codecs.getincrementaldecoder("utf-8")(detokenizer.errors)
 
     def add(self, token: int) -> str:
-        """Adds an id; returns the text that is complete now, perhaps empty."""
+        """Adds an id and returns the newly completed text, which may be empty."""
         piece = self._detokenizer.token_bytes[int(token)]
         if self._detokenizer.spaces_after and piece:
             before, self._space = self._space, piece[-1:] if piece.endswith(b" ") else b""
@@ -500,12 +513,13 @@ class TextStream:
 
 
 class PairVocabulary(PieceVocabulary):
-    """A pair of vocabularies for translation: the source's, and the target's, which decodes ids.
+    """Source and target vocabularies of a translation model; the target vocabulary decodes ids.
 
     Args:
-        source, target: vocabulary of each side; twice the same one if it was learnt jointly.
-        normalization: applied to a line before the normalization of its vocabulary.
-        languages: languages of the source and the target.
+        source: vocabulary of the source language.
+        target: vocabulary of the target language; for a joint vocabulary, the same as `source`.
+        normalization: normalization that precedes the one of the source or target vocabulary.
+        languages: source language and target language.
     """
 
     kind = "pair"
@@ -534,7 +548,7 @@ class PairVocabulary(PieceVocabulary):
 
     @property
     def size(self) -> int:
-        """V: the size of the larger vocabulary."""
+        """V, the size of the larger vocabulary."""
         return max(self.source.size, self.target.size)
 
     def contents(self) -> bytes:
@@ -558,7 +572,7 @@ class PairVocabulary(PieceVocabulary):
         return cls(*made, normalization, settings["languages"])
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
-        """The vocabulary of a language, and the language; None: the source's."""
+        """Returns the vocabulary of a language, and the language; `None` means the source."""
         language = language or self.languages[0]
         return (self.target if language == self.languages[1] else self.source), language
 
@@ -578,15 +592,16 @@ class PairVocabulary(PieceVocabulary):
 
 
 class TextVocabulary:
-    """A vocabulary for text-to-text models, which truncates long lines.
+    """Vocabulary for text-to-text models, which truncates long sources and targets.
 
     Args:
-        vocabulary: vocabulary whose [CLS] and [SEP] have the ids of BOS and EOS.
-        max_source, max_target: most ids of a source and a target, EOS included.
+        vocabulary: vocabulary whose [CLS] has the id of BOS and whose [SEP] has the id of EOS.
+        max_source: maximum number of ids in a source, including EOS.
+        max_target: maximum number of ids in a target, including EOS.
         starts: whether the ids of a line begin with BOS, as in Hugging Face's BART.
 
     Attributes:
-        languages: "source" and "target", which take the place of a translation's languages.
+        languages: the names "source" and "target", where a translation model has two languages.
     """
 
     languages = ("source", "target")
@@ -602,21 +617,26 @@ class TextVocabulary:
         self.decode_lines = vocabulary.decode_lines
 
     def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
-        """Encodes lines of one side, truncated to leave room for EOS; an empty line has no ids."""
+        """Encodes lines and truncates each of them so that EOS can be appended.
+
+        Args:
+            lines: lines to encode; an empty line gets no ids.
+            language: "source" or "target", which selects the maximum length.
+        """
         room = self.limits[language] - 1
         rows = self.vocabulary.encode_lines(lines)
         return [[*self.before, *row][:room] if row else [] for row in rows]
 
     def encode_rows(self, lines: Iterable[str], language: str = "source") -> TokenRows:
-        """Encodes lines as `encode_lines` does, packed in one array."""
+        """Encodes lines like `encode_lines`, but returns the ids in one flat array."""
         return TokenRows.from_lists(self.encode_lines(lines, language), self.size)
 
 
 def check_ends(vocabulary: PieceVocabulary) -> None:
-    """Raises a UserError unless [CLS] and [SEP] have the ids of BOS and EOS."""
+    """Raises a UserError unless [CLS] has the id of BOS and [SEP] has the id of EOS."""
     if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
         raise UserError(
             f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
             f"{vocabulary.sep_id}, but an encoder-decoder needs them at {BOS} and {EOS}: use a run "
-            "whose vocabulary was trained with this library"
+            "whose vocabulary was trained by macaron_tf"
         )

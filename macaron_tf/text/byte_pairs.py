@@ -1,4 +1,4 @@
-"""Byte-pair encoding (BPE) in a graph: of bytes (GPT-2, RoBERTa) or of characters (GPT, XLM)."""
+"""In-graph byte-pair encoding (BPE) of bytes (GPT-2, RoBERTa) or of characters (GPT, XLM)."""
 
 import abc
 import functools
@@ -24,46 +24,46 @@ from macaron_tf.text.normalization import LocatedPieces, map_lines, moses_words
 from macaron_tf.text.wordpiece import basic_words
 
 CLS, SEP, MASK = BOS, EOS, 4
-SPECIAL = 5  # number of special ids: PAD, UNK, [CLS], [SEP] and [MASK]; the pieces follow
-WORD_END = "</w>"  # suffix of a piece of characters that ends a word
+SPECIAL = 5  # number of special ids (PAD, UNK, [CLS], [SEP], [MASK]), which precede the pieces
+WORD_END = "</w>"  # suffix of a piece that ends a word, in character-level BPE
 
-# The white space of `\s` in Python and Rust; that of RE2 is ASCII only.
+# White space as `\s` matches it in Python and Rust; RE2's `\s` is ASCII only.
 _SPACE = r"\t-\r\x{85}\pZ"
-# Separates words temporarily. It is a noncharacter of Unicode, so that `normalized` may remove it
-# from every text.
+# Temporary separator of words. `normalized` may remove it from a text, because it is a Unicode
+# noncharacter.
 _MARK = "\U0010ffff"
-# Radford et al. 2019: contractions, then runs of letters, digits or signs, each with one space
-# before it. Their pattern leaves the last one of several spaces to the next word by a lookahead,
-# which RE2 lacks: `words` sets `_MARK` there.
+# Radford et al. 2019: contractions, then runs of letters, digits or symbols, each with an optional
+# space before it. Their pattern has a lookahead, which gives the last of several spaces to the next
+# word. RE2 has no lookahead, so `words` inserts `_MARK` before that space.
 _WORDS = {
     "gpt2": (
         "'s|'t|'re|'ve|'m|'ll|'d"
         rf"| ?\pL+| ?\pN+| ?[^{_SPACE}\pL\pN{_MARK}]+|[{_SPACE}]+"
     ),
-    # The released tokenizer of Dubey et al. 2024: letters may take one sign before them, digits are
-    # in groups of three, and line ends are words or end signs.
+    # The released tokenizer of Dubey et al. 2024: a run of letters may include one symbol before
+    # it, digits form groups of up to three, and line ends form words or end a run of symbols.
     "llama3": (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
         rf"|[^\r\n\pL\pN{_MARK}]?\pL+|\pN{{1,3}}| ?[^{_SPACE}\pL\pN{_MARK}]+[\r\n]*"
         rf"|[{_SPACE}]*[\r\n]+|[{_SPACE}]+"
     ),
 }
-# White space that goes to the next word if it is the last of several.
+# White space that becomes part of the next word if it ends a run of white space.
 _BEFORE = {"gpt2": f"[{_SPACE}]", "llama3": r"[\t\v\f\x{85}\pZ]"}
-_SHIFT = 1 << 32  # a pair of ids is looked up as the number left * _SHIFT + right
+_SHIFT = 1 << 32  # the lookup key of a pair of ids is left * _SHIFT + right
 
 
 class MergedPieceVocabulary(PieceVocabulary):
-    """Base of byte-pair vocabularies; ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
+    """Base class of BPE vocabularies; ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
 
     Args:
-        units: the pieces from id 5 on.
-        merges: the merges as `"left right"`, in the order in which they were learnt.
+        units: pieces with the ids from 5 on.
+        merges: merges as `"left right"`, in the order in which they were learnt.
 
     Attributes:
-        merges_through: whether the two sides or the result of a merge may be missing among the
-            pieces, as in XLM. Text that ends as such a unit is UNK. Otherwise a missing unit is an
-            error: the merges belong to another vocabulary.
+        merges_through: whether a merge may use or produce units that are not pieces, as in XLM.
+            Text that ends up as such a unit becomes UNK. If False, such a merge is an error,
+            because it belongs to another vocabulary.
 
     References: Sennrich et al. 2016, section 3.2.
     """
@@ -74,7 +74,7 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     def __init__(self, units: Sequence[str], merges: Sequence[str]):
         self.units = tuple(units)
-        # A repeated merge has its last rank, as in Hugging Face's tokenizers.
+        # The last rank of a repeated merge counts, as in Hugging Face's tokenizers.
         self.merges = tuple(dict.fromkeys(reversed(merges)))[::-1]
         self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
         if len(self.numbers) < len(self.units):
@@ -121,21 +121,21 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @abc.abstractmethod
     def words(self, lines: tf.Tensor) -> tf.RaggedTensor:
-        """Cuts normalized lines `(B,)` into words `(B, None)`."""
+        """Splits normalized lines `(B,)` into words `(B, None)`."""
 
     @abc.abstractmethod
     def letters(self, words: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Splits words `(N,)` into the units that merges start from: bytes or characters.
+        """Splits words `(N,)` into bytes or characters, the initial units of BPE.
 
         Returns:
-            The ids of the units of all words, `(all,)` int64, and the number of each word's units,
+            The unit ids of all words, a flat int64 array, and the number of units in each word,
             `(N,)` int32.
         """
 
     def tokenize(self, lines: tf.Tensor) -> tf.RaggedTensor:
-        """Cuts normalized lines `(B,)` into pieces `(B, None)` int32."""
+        """Encodes normalized lines `(B,)` as ids `(B, None)` int32."""
         words = self.words(lines)
-        # Most words of a text are repeated: each distinct one is cut once.
+        # Most words occur repeatedly, so each distinct word is encoded once.
         distinct, positions = tf.unique(words.values)
         merged = self._merged(*self.letters(distinct))
         if self.merges_through:
@@ -147,9 +147,9 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @functools.cached_property
     def ranks(self) -> tf.lookup.StaticHashTable:
-        """Table of the rank of each merge; a key is `left * 2**32 + right`."""
+        """Lookup table from the key `left * 2**32 + right` of a pair of ids to its merge rank."""
         left, right, _ = self._merge_ids.T
-        # The last key is no pair: TensorFlow does not allow an empty table.
+        # The last key, -1, is not a pair. It is there because TensorFlow rejects an empty table.
         keys = np.append(left * _SHIFT + right, -1)
         ranks = np.arange(len(keys), dtype=np.int64)
         return _table(keys, ranks, len(self.merges))
@@ -160,14 +160,15 @@ class MergedPieceVocabulary(PieceVocabulary):
     def _merged(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
         """Applies the merges within words, in the order in which they were learnt.
 
-        Each round makes the best merge of every word at once; English takes about ten rounds.
+        Each round applies the best merge of every word in parallel. English text takes about ten
+        rounds.
 
         Args:
-            ids: `(all,)` int64, the units of all N words, one word after the other.
-            lengths: `(N,)` int32, the number of each word's units.
+            ids: unit ids of all N words, a flat int64 array.
+            lengths: `(N,)` int32, the number of units in each word.
 
         Returns:
-            The pieces of each word, `(N, None)` int32, ragged.
+            The piece ids of each word, `(N, None)` int32, ragged.
         """
         count = tf.size(lengths)
         owners = tf.repeat(tf.range(count), lengths)
@@ -183,10 +184,10 @@ class MergedPieceVocabulary(PieceVocabulary):
         )
 
     def _round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
-        """Merges the best pair of each word wherever it occurs in the word.
+        """Applies the best merge of each word at all its occurrences in the word.
 
         Returns:
-            The new ids, the word of each id, and whether there was a pair to merge.
+            The new ids, the word index of each id, and whether any pair was merged.
         """
         none = len(self.merges)  # the rank of a pair without a merge
         merged = np.append(self._merge_ids[:, 2], 0)
@@ -194,21 +195,21 @@ class MergedPieceVocabulary(PieceVocabulary):
         rank = tf.where(within, self.ranks.lookup(ids[:-1] * _SHIFT + ids[1:]), none)
         best = tf.math.unsorted_segment_min(rank, owners[:-1], count)
         chosen = (rank < none) & (rank == tf.gather(best, owners[:-1]))
-        chosen = _every_second(chosen)  # pairs must not overlap: "aaa" merges its first two
+        chosen = _every_second(chosen)  # pairs must not overlap: "aaa" becomes "aa a"
         ids = tf.concat([tf.where(chosen, tf.gather(merged, rank), ids[:-1]), ids[-1:]], 0)
         kept = tf.concat([tf.ones_like(ids[:1], tf.bool), ~chosen], 0)
         return tf.boolean_mask(ids, kept), tf.boolean_mask(owners, kept), tf.reduce_any(chosen)
 
 
 def _table(keys: Sequence, values: Sequence[int], default: int) -> tf.lookup.StaticHashTable:
-    # Built outside of a graph under construction, because the table is used in later ones.
+    # Lifted out of the graph under construction, because later graphs use the table too.
     with tf.init_scope():
         entries = tf.lookup.KeyValueTensorInitializer(keys, values, value_dtype=tf.int64)
         return tf.lookup.StaticHashTable(entries, default)
 
 
 def _every_second(chosen: tf.Tensor) -> tf.Tensor:
-    """Keeps the first, third, fifth, ... element of each run of True, and clears the others."""
+    """Keeps every second True in each run of consecutive True values, starting with the first."""
     positions = tf.range(tf.size(chosen))
     starts = chosen & ~tf.concat([tf.zeros_like(chosen[:1]), chosen[:-1]], 0)
     runs = tf.cumsum(tf.cast(starts, tf.int32))
@@ -217,9 +218,10 @@ def _every_second(chosen: tf.Tensor) -> tf.Tensor:
 
 
 def byte_alphabet() -> tuple[str, ...]:
-    """The characters that represent the 256 bytes in the pieces of GPT-2; none is a space.
+    """Returns the characters that stand for the 256 byte values in GPT-2's pieces.
 
-    A printable byte of Latin-1 is its own character; the others are U+0100, U+0101, ... in order.
+    None of the characters is white space. A printable Latin-1 byte stands for itself; the other
+    bytes become U+0100, U+0101, ... in order.
     """
     printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -231,22 +233,22 @@ _SPACE_UNITS = frozenset(byte_alphabet()[ord(space)] for space in " \t\n\v\f\r")
 
 
 class BytePairVocabulary(MergedPieceVocabulary):
-    """Byte-level BPE, which cuts text exactly as GPT-2's or Llama 3's tokenizer does.
+    """Byte-level BPE vocabulary, which tokenizes text exactly as GPT-2 or Llama 3 does.
 
-    Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK]; no text is unknown. A word carries the space
-    before it, so that a piece that begins with white space begins a word.
+    Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK]. No text is encoded as UNK. A word includes the
+    space before it, so a piece that begins with white space begins a word.
 
     Args:
-        units: the pieces from id 5 on, each byte written as its character of `byte_alphabet`.
-        merges: see `MergedPieceVocabulary`.
+        units: pieces with the ids from 5 on; `byte_alphabet` defines the character of each byte.
+        merges: merges as `"left right"`, in the order in which they were learnt.
         lower_case: whether to lower-case text.
         add_prefix_space: whether to add a space before a line that does not begin with one, so that
-            its first word is cut like any other. RoBERTa and GPT-2 do not add it.
-        pair_separators: see `PieceVocabulary`.
-        composed: whether to first compose letters with their accents, Unicode's form NFC, as
-            ModernBERT does. `encode_with_offsets` does not compose them.
-        pattern: how text is split into words: `"gpt2"` or `"llama3"`. With the latter, a word that
-            is itself a piece is not cut by the merges.
+            its first word is tokenized like any other. RoBERTa and GPT-2 do not add a space.
+        pair_separators: number of [SEP] tokens between two texts.
+        composed: whether to normalize text to Unicode's composed form NFC, as ModernBERT does.
+            `encode_with_offsets` never composes characters.
+        pattern: rule that splits text into words: `"gpt2"` or `"llama3"`. With `"llama3"`, a word
+            that is itself a piece always becomes this one piece.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
@@ -275,22 +277,25 @@ class BytePairVocabulary(MergedPieceVocabulary):
         missing = [byte for byte, unit in enumerate(byte_alphabet()) if unit not in self.numbers]
         if missing:
             raise UserError(
-                f"the vocabulary has no piece for the byte {missing[0]}: give one of byte-level BPE"
+                f"the vocabulary has no piece for the byte {missing[0]}: give a byte-level BPE "
+                "vocabulary"
             )
         self._byte_ids = np.array([self.numbers[unit] for unit in byte_alphabet()], np.int64)
 
     @classmethod
     @says_unknown
     def train(cls, lines: Iterable[str], size: int, lower_case: bool = False) -> Self:
-        """Trains a vocabulary with `add_prefix_space`; the same lines give the same vocabulary.
+        """Trains a vocabulary with `add_prefix_space=True`.
+
+        The same lines always give the same vocabulary.
 
         Args:
-            lines: the training text.
-            size: number of pieces, the 5 special ones and the 256 bytes included.
+            lines: training text.
+            size: number of pieces, including the 5 special ones and the 256 bytes.
             lower_case: whether to lower-case text.
 
         Raises:
-            UserError: there is no text, or `size` is too small or too large for it.
+            UserError: there is no text, or `size` is too small or too large for the text.
         """
         with needed("training a byte-level BPE vocabulary"):
             from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -332,7 +337,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return tf.strings.lower(lines, encoding="utf-8") if self.lower_case else lines
 
     def spaced(self, lines: tf.Tensor) -> tf.Tensor:
-        """Adds a space before normalized lines, if `add_prefix_space` asks for one."""
+        """Adds a space before lines that do not begin with one, if `add_prefix_space` is True."""
         if not self.add_prefix_space:
             return lines
         return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
@@ -351,8 +356,8 @@ class BytePairVocabulary(MergedPieceVocabulary):
         lengths = tf.strings.length(words)
         if self.pattern == "gpt2":
             return ids, lengths
-        # A word that is a piece is a single unit, so that the merges leave it whole.
-        whole = self.piece_ids.lookup(words)  # (N,), -1 for others
+        # A word that is a piece is a single unit, which no merge changes.
+        whole = self.piece_ids.lookup(words)  # (N,); -1 for other words
         letters = tf.RaggedTensor.from_row_lengths(ids, lengths)
         piece, place = tf.gather(whole, letters.value_rowids()), tf.ragged.range(lengths).values
         ids = tf.boolean_mask(tf.where(piece < 0, ids, piece), (piece < 0) | (place == 0))
@@ -360,7 +365,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def piece_ids(self) -> tf.lookup.StaticHashTable:
-        """Table of the ids of pieces by their bytes; -1 for other strings."""
+        """Lookup table from the bytes of a piece to its id; other strings give -1."""
         numbers = {self.piece_bytes(number): number for number in range(SPECIAL, self.pieces)}
         return _table(list(numbers), list(numbers.values()), -1)
 
@@ -370,16 +375,16 @@ class BytePairVocabulary(MergedPieceVocabulary):
     def tokenize_with_offsets(
         self, lines: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Cuts normalized lines `(B,)` into pieces.
+        """Encodes normalized lines `(B,)` and locates the pieces.
 
         Returns:
-            The ids `(B, None)` int32, and the bytes of the line where each piece begins and ends,
-            `(B, None)` int64.
+            The ids `(B, None)` int32, and the byte offsets in the line where each piece starts and
+            where it ends, `(B, None)` int64 each.
         """
         ids = self.tokenize(lines)  # (B, None)
         lengths = np.array([0] * SPECIAL + [len(unit) for unit in self.units], np.int64)
         lengths = tf.gather(lengths, ids.values)
-        # Bytes of all lines before a line, with the spaces added to them and to it.
+        # Number of bytes before the original text of a line, including all added spaces.
         sizes = tf.cast(tf.strings.length(self.spaced(lines)), tf.int64)
         added = sizes - tf.cast(tf.strings.length(lines), tf.int64)
         before = tf.gather(tf.cumsum(sizes, exclusive=True) + added, ids.value_rowids())
@@ -388,7 +393,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return ids, ids.with_values(starts), ids.with_values(ends)
 
     def piece_bytes(self, number: int) -> bytes:
-        # A piece that is plain text, such as GPT-2's <|endoftext|>, is its own text.
+        # An added token, such as GPT-2's <|endoftext|>, is plain text.
         unit = self.units[number - SPECIAL]
         if unit in self.added:
             return unit.encode()
@@ -399,14 +404,15 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
 
 class CharacterPairVocabulary(MergedPieceVocabulary):
-    """BPE of characters, as in GPT; ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
+    """Character-level BPE vocabulary, as in GPT.
 
-    Text is lower-cased, without accents, and split into words as by BERT's "uncased" tokenizer. A
-    piece that ends a word carries the space after it. A character without a piece is UNK.
+    Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK]. Text is lower-cased, stripped of accents, and
+    split into words as by BERT's "uncased" tokenizer. A piece that ends a word includes the space
+    after the word. A character without a piece becomes UNK.
 
     Args:
-        units: the pieces from id 5 on; one that ends a word has the suffix `</w>`.
-        merges: see `MergedPieceVocabulary`.
+        units: pieces with the ids from 5 on; a piece that ends a word has the suffix `</w>`.
+        merges: merges as `"left right"`, in the order in which they were learnt.
 
     References: Radford et al. 2018 (GPT), section 4.1.
     """
@@ -431,7 +437,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def letter_ids(self) -> tf.lookup.StaticHashTable:
-        """Table of the ids of single characters, with and without `WORD_END`; others are UNK."""
+        """Lookup table from a character, with or without `WORD_END`, to its id or UNK."""
         letters = [unit for unit in self.numbers if len(unit.removesuffix(WORD_END)) <= 1]
         return _table(letters, [self.numbers[unit] for unit in letters], UNK)
 
@@ -457,15 +463,15 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
 
 class MosesPairVocabulary(CharacterPairVocabulary):
-    """XLM's BPE of characters, after words are split by Moses' rules for each language.
+    """XLM's character-level BPE vocabulary, which splits words by Moses' rules for each language.
 
-    `moses_words` splits words in Python. A SavedModel therefore cannot contain this vocabulary, and
-    has to take ids instead of text.
+    `moses_words` splits words in Python. A SavedModel therefore cannot contain this vocabulary and
+    takes ids instead of text.
 
     Args:
         units, merges: see `CharacterPairVocabulary`.
-        languages: languages of the texts. The first, or English if there is none, is that of a text
-            whose language is not given.
+        languages: languages of the texts. The first one is the default language; if there is none,
+            the default is English.
         lower_case: whether to lower-case text and strip accents.
 
     References: Conneau and Lample 2019 (XLM), section 5.1.
@@ -488,23 +494,23 @@ class MosesPairVocabulary(CharacterPairVocabulary):
         made = longer.intersection(merge.replace(" ", "") for merge in self.merges)
         if 2 * len(made) < len(longer):
             raise UserError(
-                f"the merges make only {len(made)} of {len(longer)} longer pieces of the "
-                "vocabulary: give the merges that belong to it"
+                f"the merges produce only {len(made)} of the vocabulary's {len(longer)} pieces "
+                "with two or more characters: give the merges that belong to this vocabulary"
             )
         self.languages = (languages,) if isinstance(languages, str) else tuple(languages)
         self.lower_case = lower_case
 
     @classmethod
     def from_fastbpe(cls, codes: str | os.PathLike, pieces: str | os.PathLike, **options) -> Self:
-        """Reads the two files of fastBPE that XLM's release has; each line ends with a count.
+        """Reads the two fastBPE files of an XLM release, in which each line ends with a count.
 
         Args:
-            codes: the file of merges, one per line.
-            pieces: the file of pieces, one per line; a piece inside a word ends with "@@".
-            options: `languages` and `lower_case`.
+            codes: file with one merge per line.
+            pieces: file with one piece per line; a piece that does not end a word ends with "@@".
+            options: the constructor arguments `languages` and `lower_case`.
 
         Raises:
-            UserError: a file is empty, or a line has another form.
+            UserError: a file is empty, or a line does not have this form.
         """
         units = []
         for (unit,) in _columns(pieces, 1):
@@ -524,19 +530,23 @@ class MosesPairVocabulary(CharacterPairVocabulary):
     def trackables(self) -> list:
         raise UserError(
             f"a {self.kind} vocabulary splits words in Python, which a SavedModel cannot contain: "
-            "export the network without text, by its export(), and give it ids"
+            "export only the network, by its method export(), and give it ids instead of text"
         )
 
 
 def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
-    """Yields the first `count` columns of each line of a fastBPE file; the next must be a count."""
+    """Yields the first `count` columns of each line in a fastBPE file.
+
+    Raises:
+        UserError: the file is empty, or a line does not have one more column with a number.
+    """
     number = 0
     for number, line in enumerate(lines_of(as_path(path)), start=1):
         columns = line.split(" ")
         if len(columns) != count + 1 or not columns[-1].isdecimal():
             raise UserError(
-                f"{os.fspath(path)}, line {number}: {line!r:.60} is not {count + 1} columns, the "
-                "last one a count: give the codes and the vocabulary of XLM's release"
+                f"{os.fspath(path)}, line {number}: {line!r:.60} does not have {count + 1} columns "
+                "that end with a count: give the codes and the vocabulary of XLM's release"
             )
         yield columns[:-1]
     if not number:

@@ -1,4 +1,4 @@
-"""Text normalization in a graph, and positions in normalized text mapped back to the original."""
+"""In-graph text normalization, and alignment of normalized text with the original text."""
 
 import dataclasses
 import functools
@@ -13,24 +13,24 @@ import tensorflow as tf
 from macaron_tf.errors import UserError, needed
 from macaron_tf.settings import Settings
 
-# The rules of sacremoses rely on Python's `\s` and `\d`, which match Unicode (a no-break space is
-# white space). Those of RE2 match ASCII only, so that these classes replace them.
+# sacremoses relies on Python's `\s` and `\d`, which match Unicode (a no-break space is white
+# space). RE2's `\s` and `\d` match ASCII only, so these character classes replace them.
 _SPACE = r"[\s\v\x{1c}-\x{1f}\x{85}\pZ]"
 _DIGIT = r"\p{Nd}"
-# Control characters (NUL, line feed) and Unicode line separators inside a line. They would split a
-# line of output or become an unknown piece, so that each becomes a space.
+# Control characters (NUL, line feed) and Unicode line separators within a line. Each becomes a
+# space, because it would otherwise split a line of output or become UNK.
 _LINE_BREAKERS = r"[\p{Cc}\x{2028}\x{2029}]"
 
 
 @dataclasses.dataclass(frozen=True)
 class NormalizationConfig(Settings):
-    """Normalization of a line before it is cut into pieces; every option is off by default.
+    """Text normalization before tokenization; every option is off by default.
 
     Attributes:
         punctuation: whether to normalize punctuation as `sacremoses.MosesPunctNormalizer` does.
-        lower_case: whether to lower-case the text, by Unicode's rules.
-        remove_nonprinting: whether to remove characters of Unicode category C (format characters,
-            private use), as Moses' remove-non-printing-char does.
+        lower_case: whether to lower-case the text by Unicode's rules.
+        remove_nonprinting: whether to remove characters in Unicode category C, such as format
+            characters, as Moses' script remove-non-printing-char does.
     """
 
     punctuation: bool = False
@@ -39,12 +39,12 @@ class NormalizationConfig(Settings):
 
 
 def punctuation_rules(language: str) -> list[tuple[str, str]]:
-    """Moses' punctuation rules for a language, in order: RE2 patterns and their replacements.
+    """Returns Moses' punctuation rules for a language as (RE2 pattern, replacement) pairs.
 
     Args:
-        language: a language code such as "en" or "de-AT", of which the first part is used.
+        language: language code such as "en" or "de-AT"; only the part before the hyphen counts.
     """
-    import sacremoses  # takes half a second, and few commands normalize punctuation
+    import sacremoses  # here, because it takes half a second and few commands use it
 
     moses = sacremoses.MosesPunctNormalizer(language.replace("_", "-").split("-")[0].lower())
     return [
@@ -56,19 +56,19 @@ def punctuation_rules(language: str) -> list[tuple[str, str]]:
     ]
 
 
-# Sennrich's scripts for Romanian: removes diacritics, in both encodings of a letter.
+# From Sennrich's scripts for Romanian: removes diacritics, in both encodings of each letter.
 _ROMANIAN = str.maketrans("ŞşȘșŢţȚțĂăÂâÎî", "SsSsTtTtAaAaIi")
 
 
 def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]:
-    """Splits a line into words by Moses' rules for its language, as in the training of XLM.
+    """Splits a line into words by Moses' rules for a language, as XLM does.
 
-    It normalizes punctuation, removes characters of Unicode category C, and separates punctuation
-    from words. Chinese needs the package jieba, Thai pythainlp; neither comes with this library.
+    Normalizes punctuation, removes characters in Unicode category C, and separates punctuation from
+    words. Chinese needs the package jieba and Thai needs pythainlp; macaron_tf installs neither.
 
     Args:
-        line: the line.
-        language: a language code, such as "en".
+        line: line to split.
+        language: language code, such as "en".
         lower_case: whether to lower-case and strip accents.
 
     Raises:
@@ -78,8 +78,8 @@ def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]
     """
     if language == "ja":
         raise UserError(
-            "XLM's Japanese text is split by KyTea, which this library does not support: give text "
-            "of other languages"
+            "XLM splits Japanese text by KyTea, which macaron_tf does not support: give text in "
+            "another language"
         )
     punctuation, tokenizer = _moses(language)
     if language == "zh":
@@ -114,7 +114,7 @@ def _moses(language: str) -> tuple:
 def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) -> tf.Tensor:
     """Normalizes lines `(B,)` in-graph.
 
-    Whatever the configuration, invalid bytes become U+FFFD, control characters and line separators
+    With every configuration, invalid bytes become U+FFFD, control characters and line separators
     become spaces, and outer white space is stripped.
 
     Returns:
@@ -133,12 +133,17 @@ def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) ->
 
 
 def normalize_lines(lines: Iterable[str], config: NormalizationConfig, language: str) -> list[str]:
-    """Normalizes lines outside a graph; see `normalize`."""
+    """Normalizes lines eagerly; see `normalize`."""
     return list(map_lines(lambda strings: normalize(strings, config, language), lines))
 
 
 def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) -> Iterator[str]:
-    """Applies a function of TensorFlow, `(B,)` strings to `(B,)`, to lines in chunks on the CPU."""
+    """Applies a TensorFlow function to lines, in chunks and on the CPU.
+
+    Args:
+        function: function of `(B,)` strings that returns `(B,)` strings.
+        lines: lines to convert.
+    """
     for chunk in in_chunks(lines):
         with tf.device("CPU"):
             results = function(as_strings(chunk)).numpy().tolist()
@@ -146,50 +151,50 @@ def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) 
 
 
 def as_strings(lines: Sequence[str]) -> tf.Tensor:
-    """Converts lines to a string tensor; a lone surrogate becomes bytes that are invalid UTF-8."""
+    """Converts lines to a string tensor; an unpaired surrogate becomes invalid UTF-8."""
     return tf.constant([line.encode("utf-8", "surrogatepass") for line in lines], tf.string)
 
 
 def in_chunks(items: Iterable, size: int = 8192) -> Iterator[list]:
-    """Cuts a stream into lists of `size` items; 8192 lines are about 1 MB."""
+    """Splits an iterable into lists of at most `size` items; 8192 lines are about 1 MB."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):
         yield chunk
 
 
-# Rows of training text have no line ends, because documents are split there. Python and RE2 read
-# these patterns alike.
+# Training sequences have no line ends, because documents are split at line ends. These patterns
+# match the same text in Python and in RE2.
 _LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
 
 
 def as_prompt(text: str) -> str:
-    """Brings a prompt into the form of training text: line ends become spaces.
+    """Replaces the line ends of a prompt by spaces, as in training text.
 
-    White space at the end is removed, because the next word carries its own space.
+    Strips the white space at the end of the prompt, because the next word includes its own space.
     """
     return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
 
 
 def as_prompts(texts: tf.Tensor) -> tf.Tensor:
-    """Applies `as_prompt` in-graph: `(B,)` strings to `(B,)` strings."""
+    """Applies `as_prompt` to strings `(B,)`, in-graph."""
     texts = tf.strings.regex_replace(texts, _TRAILING, "")
     return tf.strings.regex_replace(texts, _LINE_ENDS, " ")
 
 
 _SPACES = r"[\s\x{85}\pZ]+"
 _MARK = r"\pM+"
-# A normalization may strip white space, so each character passes it between two letters. A lone
-# accent does not combine with them: Unicode has no "q" with an accent.
+# Each character is normalized between two of these letters, because a normalization may strip outer
+# white space. An accent does not combine with "q", because Unicode has no accented "q".
 _GUARD = "q"
 
 
 class LocatedPieces(NamedTuple):
-    """Ids of pieces, and their positions in the original texts.
+    """Token ids with the positions of the tokens in the original texts.
 
     Attributes:
         ids: `(B, None)` int32, ragged.
-        starts, ends: `(B, None)` int64, ragged like `ids`; a piece is `text[start:end]`, counted in
-            characters (code points, as in Python).
+        starts, ends: `(B, None)` int64, ragged like `ids`. A token is `text[start:end]`; positions
+            count code points, as in Python.
     """
 
     ids: tf.RaggedTensor
@@ -198,23 +203,24 @@ class LocatedPieces(NamedTuple):
 
 
 class AlignedText:
-    """Normalizes texts character by character, and maps positions back to the original texts.
+    """Texts that are normalized character by character, with a map back to the original positions.
 
-    A combining mark belongs to the character before it: a piece with "e" or its accent covers both.
+    A combining mark belongs to the character before it: a token that contains "e" or the accent on
+    it covers both.
 
     Args:
-        texts: `(B,)` strings of UTF-8.
-        normalize: function of strings `(N,)` that returns strings `(N,)`. It gets single
-            characters, so that rules which depend on their neighbours, such as BERT's limit on the
-            length of a word, have no effect.
+        texts: `(B,)` UTF-8 strings.
+        normalize: function of strings `(N,)` that returns strings `(N,)`. It receives single
+            characters, so rules that depend on other characters, such as BERT's limit on the length
+            of a word, have no effect.
 
     Attributes:
-        normalized: `(B,)` strings, the normalized texts.
+        normalized: `(B,)` normalized texts.
     """
 
     def __init__(self, texts: tf.Tensor, normalize: Callable[[tf.Tensor], tf.Tensor]):
         characters = tf.strings.unicode_split(texts, "UTF-8")  # (B, None)
-        # A page has about a hundred distinct characters: only these are normalized.
+        # Only distinct characters are normalized; a page has about a hundred of them.
         distinct, index = tf.unique(characters.values)
         guarded = normalize(tf.strings.join([_GUARD, distinct, _GUARD]))
         lengths = tf.strings.length(guarded) - 2
@@ -228,8 +234,8 @@ class AlignedText:
         columns = tf.ragged.range(characters.row_lengths()).values  # (N,)
         opens = ~tf.gather(tf.strings.regex_full_match(distinct, _MARK), index) | (columns == 0)
         cluster = tf.cumsum(tf.cast(opens, tf.int64)) - 1  # (N,)
-        # For each of the K clusters of all texts: its first character, the one after its last, and
-        # the number of normalized bytes up to its end.
+        # For each of the K clusters in all texts: the index of its first character, the index after
+        # its last character, and the number of normalized bytes up to its end.
         self._starts = tf.math.segment_min(columns, cluster)
         self._ends = tf.math.segment_max(columns, cluster) + 1
         self._bytes = tf.math.segment_max(ends[1:], cluster)
@@ -239,15 +245,15 @@ class AlignedText:
     def original(
         self, starts: tf.RaggedTensor, ends: tf.RaggedTensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Converts positions of pieces from bytes of normalized texts to original characters.
+        """Converts byte positions in the normalized texts to character positions in the originals.
 
         White space at the start of a piece, which SentencePiece includes, is left out.
 
         Args:
-            starts, ends: `(B, None)` bytes of the normalized texts.
+            starts, ends: `(B, None)` byte offsets of the pieces in the normalized texts.
 
         Returns:
-            The starts and ends `(B, None)` int64 in characters of the original texts.
+            The starts and ends `(B, None)` int64, in characters of the original texts.
         """
         before = tf.gather(self._text_bytes, starts.value_rowids())
         first = tf.cast(starts.values, tf.int64) + before
@@ -257,7 +263,7 @@ class AlignedText:
             for value in (first, last)
         )
         last = tf.minimum(last, tf.size(self._bytes, tf.int64) - 1)
-        # Start at the next cluster that is not a space, if it belongs to this piece.
+        # Start at the next cluster that is not white space, if it belongs to this piece.
         words = tf.concat([self._words, [tf.int64.max]], axis=0)
         word = tf.gather(words, tf.searchsorted(self._words, first))
         first = tf.where(word <= last, word, tf.minimum(first, last))

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: for encoders, with [CLS], [SEP] and [MASK], and for translators."""
+"""SentencePiece vocabularies for encoders and for translation models."""
 
 import concurrent.futures
 import functools
@@ -31,26 +31,28 @@ from macaron_tf.text.token_rows import TokenRows
 CONTROL = ("[CLS]", "[SEP]", "[MASK]")
 _MASK = 4
 WORD_START = "\u2581"
-# A constant, not the number of cores: SentencePiece writes it into the model, so the hash has it.
+# A constant instead of the number of cores: SentencePiece writes the number into the model, and the
+# model's hash must be the same on all machines.
 _THREADS = 4
-# The names of SentencePiece's own tables of normalization; a model contains its table.
+# Names of SentencePiece's built-in normalization rules. A trained model contains its rule.
 NormalizationRule = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
 
 
 class SentencePieceVocabulary(PieceVocabulary):
-    """A SentencePiece model with the normalization of text before it.
+    """SentencePiece vocabulary with an optional text normalization.
 
-    The first ids of a translator's vocabulary are PAD, UNK, BOS and EOS; those of an encoder's are
-    PAD, UNK, [CLS], [SEP] and [MASK].
+    The first ids are PAD, UNK, BOS and EOS in a vocabulary for translation, and PAD, UNK, [CLS],
+    [SEP] and [MASK] in a vocabulary for encoders.
 
     Args:
-        proto: the serialized SentencePiece model.
-        normalization: applied to a line before it is cut.
+        proto: serialized SentencePiece model.
+        normalization: normalization that precedes the one of the SentencePiece model.
         languages: languages of the lines, which select the punctuation rules.
-        fold_accents: whether to first strip accents and replace LaTeX's quotation marks by `"`, as
-            ALBERT does.
-        pair_separators, cls_last: see `PieceVocabulary`.
-        verbatim: whether to skip the normalization and keep line ends, control characters and outer
+        fold_accents: whether to strip accents and replace LaTeX quotation marks by `"` before the
+            normalization, as ALBERT does.
+        pair_separators: number of [SEP] tokens between two texts.
+        cls_last: whether [CLS] is the last token of a sequence, as in XLNet.
+        verbatim: whether to skip `normalization` and keep line ends, control characters and outer
             spaces, as Llama does.
     """
 
@@ -92,9 +94,9 @@ class SentencePieceVocabulary(PieceVocabulary):
         elif found != (PAD, UNK, BOS, EOS):
             raise UserError(
                 f"the SentencePiece model has PAD, UNK, BOS, EOS at ids {found} and "
-                f"{', '.join(CONTROL)} at {controls}: train it with pad_id={PAD} unk_id={UNK}, "
-                f"and bos_id={BOS} eos_id={EOS} for translation, or bos_id=-1 eos_id=-1 "
-                f"control_symbols={','.join(CONTROL)} for encoders"
+                f"{', '.join(CONTROL)} at {controls}: train it with pad_id={PAD} and unk_id={UNK}, "
+                f"and for translation with bos_id={BOS} and eos_id={EOS}, or for encoders with "
+                f"bos_id=-1, eos_id=-1 and control_symbols={','.join(CONTROL)}"
             )
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
         self._tokenizer = None
@@ -114,25 +116,26 @@ class SentencePieceVocabulary(PieceVocabulary):
         character_coverage: float = 0.9999,
         normalization_rule: NormalizationRule = "nmt_nfkc",
     ) -> Self:
-        """Trains a vocabulary; the same lines give the same vocabulary, byte for byte.
+        """Trains a vocabulary; the same lines always give the same vocabulary.
 
         Args:
-            lines: lines of the first language, or (line, language) pairs. `interleave` makes such
-                pairs for a joint vocabulary of sentence pairs.
-            size: number of pieces, the special ones included.
-            masks: whether to add an encoder's special pieces, with [MASK], instead of a
-                translator's.
+            lines: lines in the first language, or (line, language) pairs, such as `interleave`
+                returns for a joint vocabulary.
+            size: number of pieces, including the special ones.
+            masks: whether to add an encoder's special pieces ([CLS], [SEP] and [MASK]) instead of
+                BOS and EOS.
             normalization, languages, fold_accents: see `SentencePieceVocabulary`.
-            model_type: "bpe" (as in the papers) or "unigram".
-            character_coverage: share of the text's characters that have a piece. The default leaves
-                out one in 10,000, because an encyclopedia has thousands that occur once.
+            model_type: "bpe" or "unigram".
+            character_coverage: share of all characters in the text that the pieces cover. The
+                default leaves out the rarest 0.01%, because an encyclopedia has thousands of
+                characters that occur once.
             normalization_rule: SentencePiece's normalization, applied after `normalization`.
-                `nmt_nfkc` and `nfkc` replace compatibility characters, such as `m²` by `m2`;
-                `nmt_nfkc` also replaces a zero-width non-joiner by a space. The rules in `_cf` fold
-                case as well; `identity` changes nothing.
+                `nmt_nfkc` and `nfkc` replace compatibility characters, for example `m²` by `m2`.
+                `nmt_nfkc` also replaces a zero-width non-joiner by a space. The rules that end in
+                `_cf` also fold case. `identity` changes nothing.
 
         Raises:
-            UserError: there is no text, or `size` is too small or too large for it.
+            UserError: there is no text, or `size` is too small or too large for the text.
         """
         normalization = normalization or NormalizationConfig()
         if fold_accents:
@@ -166,13 +169,13 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     @functools.cached_property
     def model_type(self) -> str:
-        """The algorithm that the model was trained with: "bpe", "unigram", "word" or "char"."""
+        """Training algorithm of the model: "bpe", "unigram", "word" or "char"."""
         kinds = sentencepiece_model_pb2.TrainerSpec.ModelType
         return kinds.Name(self._model.trainer_spec.model_type).lower()
 
     @property
     def normalization_rule(self) -> str:
-        """Name of SentencePiece's own normalization in the model, such as "nmt_nfkc"."""
+        """Name of the normalization rule in the SentencePiece model, such as "nmt_nfkc"."""
         return self._model.normalizer_spec.name
 
     @property
@@ -187,12 +190,13 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     @property
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
-        """The in-graph tokenizer.
+        """In-graph tokenizer.
 
-        FastSentencepieceTokenizer is 2.6 times as fast, but it cuts the text of a BPE model as a
-        unigram model does (0.04% of 58,000 lines were equal), and a SavedModel cannot track it.
+        `FastSentencepieceTokenizer` is 2.6 times as fast but not usable here. It tokenizes text as
+        a unigram model would even if the model is a BPE model: only 0.04% of 58,000 lines got the
+        right ids. Moreover, a SavedModel cannot track it.
         """
-        # Built outside of a graph under construction, because the resource is used in later ones.
+        # Lifted out of the graph under construction, because later graphs use the resource too.
         with tf.init_scope():
             if self._tokenizer is not None:
                 # TensorFlow deletes the resource when a seed is set
@@ -211,11 +215,12 @@ class SentencePieceVocabulary(PieceVocabulary):
         return [self.tokenizer]
 
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
-        """Encodes a corpus outside a graph; the ids are those of `encode`.
+        """Encodes lines eagerly, in chunks, with the same result as `encode`.
 
-        A BPE model runs in SentencePiece's own threads, which is 1.4 times as fast. A unigram model
-        does not: it is no faster there, and among equally likely cuts, such as "d dd" and "dd d",
-        SentencePiece and tensorflow_text choose different ones.
+        SentencePiece's own threads run a BPE model 1.4 times as fast as tensorflow_text. They run a
+        unigram model no faster, and SentencePiece and tensorflow_text choose differently between
+        equally likely segmentations, such as "d dd" and "dd d". tensorflow_text therefore runs
+        unigram models.
         """
         if self.model_type != "bpe" or self.added:
             return super().encode_rows(lines, language)
@@ -229,20 +234,20 @@ class SentencePieceVocabulary(PieceVocabulary):
     def sample_lines(
         self, lines: Iterable[str], dropout: float, seed: int, language: str | None = None
     ) -> list[list[int]]:
-        """Encodes lines with BPE-dropout, which skips each merge at random.
+        """Encodes lines with BPE-dropout, which skips merges at random.
 
         Args:
-            lines: the lines.
+            lines: lines to encode.
             dropout: probability of skipping a merge, in [0, 1].
             seed: seed of the random numbers.
-            language: see `encode`.
+            language: language of the lines; `None` means the first of `languages`.
 
         References: Provilkov et al. 2020, "BPE-Dropout", section 3.
         """
         text = self.normalized_lines(lines, language)
         options = {"enable_sampling": True, "alpha": dropout, "nbest_size": -1}
-        # SentencePiece seeds the generator of a thread at the thread's first draw, so that only a
-        # new thread repeats the numbers of a seed.
+        # SentencePiece seeds a thread's random generator at its first draw, so only a new thread
+        # reproduces the numbers of a seed.
         sentencepiece.set_random_generator_seed(seed)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             return pool.submit(
@@ -261,22 +266,25 @@ class SentencePieceVocabulary(PieceVocabulary):
 
 
 def _folded(strings: tf.Tensor) -> tf.Tensor:
-    """Cleans text as ALBERT does, but keeps the case: `(B,)` strings to `(B,)` strings."""
+    """Strips accents and replaces LaTeX quotation marks in strings `(B,)`, as ALBERT does."""
     lines = tf.strings.unicode_transcode(strings, "UTF-8", "UTF-8", errors="replace")
     lines = tf.strings.regex_replace(lines, "``|''", '"')
     return tf.strings.regex_replace(tensorflow_text.normalize_utf8(lines, "NFKD"), r"\pM+", "")
 
 
 def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
-    """Trains a SentencePiece model and returns it serialized; the same lines give the same bytes.
+    """Trains a SentencePiece model; the same lines always give the same model.
 
     Args:
-        lines: normalized lines, none empty.
-        size: number of pieces, special ones included.
-        options: further options of SentencePiece's trainer.
+        lines: normalized lines without empty ones.
+        size: number of pieces, including the special ones.
+        options: further arguments of SentencePiece's trainer.
+
+    Returns:
+        The serialized model.
 
     Raises:
-        UserError: there is no text, or `size` is too small or too large for it.
+        UserError: there is no text, or `size` is too small or too large for the text.
     """
     model, progress = io.BytesIO(), Progress("training the vocabulary", "lines")
     try:
@@ -285,7 +293,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
                 sentence_iterator=progress.over(lines),
                 model_writer=model,
                 vocab_size=size,
-                # In bytes. SentencePiece silently skips longer lines; its default is 4192.
+                # In bytes. SentencePiece skips longer lines silently; its default is 4192.
                 max_sentence_length=1 << 20,
                 num_threads=_THREADS,
                 minloglevel=2,
@@ -311,7 +319,10 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
 def interleave(
     pairs: Iterable[tuple[str, str]], languages: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yields (line, language) of each sentence pair, the source first, to train one vocabulary."""
+    """Yields sentence pairs as (line, language) pairs, to train a joint vocabulary.
+
+    Each sentence pair gives the source with the first language, then the target with the second.
+    """
     for source, target in pairs:
         yield source, languages[0]
         yield target, languages[1]
@@ -322,15 +333,15 @@ def normalized_text(
     config: NormalizationConfig,
     languages: Sequence[str],
 ) -> Iterator[str]:
-    """Normalizes a training text in chunks; the lines of a chunk are grouped by language.
+    """Normalizes training text in chunks and groups the lines of a chunk by language.
 
     Args:
-        lines: lines of the first language, or (line, language) pairs.
+        lines: lines in the first language, or (line, language) pairs.
         config: the normalization.
-        languages: the languages; the first is that of lines without one.
+        languages: languages of the text; lines without a language are in the first.
 
     Yields:
-        Normalized lines, none empty, because SentencePiece stops with an error at an empty line.
+        Non-empty normalized lines. SentencePiece fails at an empty line.
     """
     for chunk in in_chunks(lines):
         by_language: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Token ids as flat arrays, in memory or mapped from several files."""
+"""Token sequences as flat arrays of ids, in memory or memory-mapped from several files."""
 
 import dataclasses
 import hashlib
@@ -10,10 +10,10 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class TokenRows:
-    """Rows of token ids of unequal length, stored one after another in a flat array.
+    """Rows of token ids with different lengths, concatenated in one flat array.
 
     Attributes:
-        ids: `(sum of lengths,)` uint16 or int32.
+        ids: ids of all rows, a flat uint16 or int32 array.
         offsets: `(rows + 1,)` int64; row i is `ids[offsets[i] : offsets[i + 1]]`.
     """
 
@@ -24,9 +24,13 @@ class TokenRows:
     def of_lengths(
         cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], vocabulary_size: int
     ) -> "TokenRows":
-        """Builds rows from the parts of their ids and of their lengths.
+        """Concatenates chunks of a corpus.
 
-        The ids are uint16 for a vocabulary of at most 65,536 pieces, otherwise int32.
+        Args:
+            ids: flat ids of each chunk.
+            lengths: row lengths of each chunk.
+            vocabulary_size: number of ids in the vocabulary. The rows use uint16 if it is at most
+                65,536, otherwise int32.
         """
         dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
         ids = np.concatenate([np.zeros(0, dtype), *(part.astype(dtype) for part in ids)])
@@ -34,7 +38,7 @@ class TokenRows:
 
     @classmethod
     def from_lists(cls, rows: Sequence[Sequence[int]], vocabulary_size: int) -> "TokenRows":
-        """Builds rows from lists of ids, each below `vocabulary_size`; see `of_lengths`."""
+        """Builds rows from lists of ids, which must be less than `vocabulary_size`."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         ids = np.fromiter((i for row in rows for i in row), np.int32, int(lengths.sum()))
         return cls.of_lengths([ids], [lengths], vocabulary_size)
@@ -44,7 +48,7 @@ class TokenRows:
 
     @property
     def size(self) -> int:
-        """Number of ids of all rows."""
+        """Total number of ids in all rows."""
         return int(self.offsets[-1])
 
     @property
@@ -53,31 +57,33 @@ class TokenRows:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the ids are a memory-mapped file."""
+        """Whether `ids` is a memory-mapped file."""
         return isinstance(self.ids.base, mmap.mmap)
 
     def taken(self, rows: np.ndarray) -> "TokenRows":
-        """Selects rows by their numbers, in that order."""
+        """Selects rows by index, in the order of the indices `rows`."""
         lengths = self.lengths[rows]
         offsets = _offsets(lengths)
-        # Position of each kept id: the start of its row plus its distance from there.
+        # Position of each selected id: the start of its row plus the index within the row.
         positions = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
         return TokenRows(self.ids[positions], offsets)
 
     def ended(self, end: int) -> "TokenRows":
-        """Returns the rows with the id `end` appended to each."""
+        """Returns a copy with the id `end` appended to each row."""
         ids = np.insert(self.ids, self.offsets[1:], end)
         return TokenRows(ids, self.offsets + np.arange(len(self.offsets)))
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields the arrays to hash, offsets first; see `fingerprint`."""
+        """Yields the arrays that `fingerprint` hashes: the offsets, then the ids."""
         yield self.offsets
         yield self.ids
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Gathers rows `(B,)` into `(B, L)` int32, padded with zeros; longer rows are cut to L.
+        """Gathers rows into an int32 batch `(B, L)`, padded with zeros or truncated to L.
 
-        Row -1 is a row of padding.
+        Args:
+            rows: `(B,)` row indices; the index -1 gives a row of padding.
+            length: L, the length of the batch.
         """
         starts = self.offsets[rows]
         ends = np.where(rows < 0, starts, self.offsets[rows + 1])
@@ -89,12 +95,12 @@ class TokenRows:
 
 
 class JoinedRows:
-    """Rows of several parts, read as if they were one, such as memory-mapped shards.
+    """Concatenation of several `TokenRows`, such as memory-mapped shards, without copying.
 
-    After each use the pages of a mapped file leave the process's memory.
+    The methods `lengths` and `padded` unmap the memory pages of a shard after reading it.
 
     Args:
-        parts: the parts in order, at least one.
+        parts: one or more `TokenRows`, in order.
     """
 
     def __init__(self, parts: Sequence[TokenRows]):
@@ -107,7 +113,7 @@ class JoinedRows:
 
     @property
     def lengths(self) -> np.ndarray:
-        """(rows,) int32."""
+        """Length of each row, `(rows,)` int32."""
         lengths, at = np.empty(len(self), np.int32), 0
         for part in self.parts:
             lengths[at : at + len(part)] = part.lengths
@@ -116,7 +122,7 @@ class JoinedRows:
         return lengths
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields arrays part by part, whose bytes equal those of `TokenRows.arrays` of all rows."""
+        """Yields arrays whose concatenated bytes equal those of one `TokenRows` with all rows."""
         yield self.parts[0].offsets[:1]
         begin = 0
         for part in self.parts:
@@ -126,7 +132,7 @@ class JoinedRows:
             yield part.ids
 
     def padded(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Gathers rows as `TokenRows.padded` does."""
+        """Gathers rows into a batch, like `TokenRows.padded`."""
         result = np.zeros((len(rows), length), np.int32)
         owners = np.searchsorted(self._ends, rows, side="right")  # (B,); 0 for padding
         for owner in np.unique(owners):
@@ -137,9 +143,10 @@ class JoinedRows:
 
 
 def _unmap(rows: TokenRows) -> None:
-    """Releases the pages of a mapped file from the process's memory; the system's cache keeps them.
+    """Unmaps the pages of a memory-mapped file, which stay in the operating system's page cache.
 
-    Reading one page of 4 KB also maps the 15 around it, so random batches soon map a whole corpus.
+    Reading one page of 4 KB also maps 15 pages around it, so random batches would soon map the
+    whole corpus.
     """
     if rows.is_mapped:
         rows.ids.base.madvise(mmap.MADV_DONTNEED)
@@ -152,7 +159,7 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def fingerprint(arrays: Iterable[np.ndarray]) -> str:
-    """SHA-256 (hex) of the concatenated bytes of arrays."""
+    """Returns the hexadecimal SHA-256 of the concatenated bytes of `arrays`."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(np.ascontiguousarray(array))

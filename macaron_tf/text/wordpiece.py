@@ -1,4 +1,4 @@
-"""BERT's WordPiece vocabulary: cuts text into words, and words into the longest known pieces."""
+"""BERT's WordPiece tokenization: splits words into the longest pieces of the vocabulary."""
 # ruff: noqa: RUF001 -- the sigma in a string is meant
 
 import collections
@@ -22,14 +22,14 @@ from macaron_tf.text.normalization import map_lines
 from macaron_tf.text.sentencepiece import WORD_START, train_pieces
 
 CONTINUES = "##"  # prefix of a piece that continues a word
-# In BERT a word of more than 100 characters is unknown. A character has at most 4 bytes in UTF-8.
+# BERT maps a word of more than 100 characters to [UNK]. UTF-8 has at most 4 bytes per character.
 LONG_WORD_BYTES = 400
 
-# White space according to `str.isspace` or BERT, with no-break spaces.
+# White space according to `str.isspace` or BERT, including no-break spaces.
 _SPACE = r"\s\x{85}\pZ"
-# In BERT all ASCII signs are punctuation, also "$" and "+", which are symbols in Unicode.
+# BERT treats all ASCII symbols as punctuation, even "$" and "+", which Unicode does not.
 _PUNCTUATION = r"!-/:-@\[-`{-~\pP"
-# "CJK Unified Ideographs" and their extensions: each of these characters is a word.
+# CJK unified ideographs and their extensions. BERT makes a word of each such character.
 _IDEOGRAPHS = (
     r"\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{20000}-\x{2a6df}\x{2a700}-\x{2b73f}"
     r"\x{2b740}-\x{2b81f}\x{2b820}-\x{2ceaf}\x{f900}-\x{faff}\x{2f800}-\x{2fa1f}"
@@ -37,24 +37,28 @@ _IDEOGRAPHS = (
 _IDEOGRAPH = re.compile(
     "[" + re.sub(r"\\x\{(\w+)\}", lambda code: chr(int(code[1], 16)), _IDEOGRAPHS) + "]"
 )
-# Between spaces alone: with the classes above, {101,} exceeds RE2's memory limit.
+# Only a space ends the run: with the character classes above, {101,} exceeds RE2's memory limit.
 _LONG_WORD = "[^ ]{101,}"
-# A noncharacter. `clean` removes it from texts, so that no piece contains it.
+# Stands for a word that is too long. `clean` first removes this noncharacter from the text, so that
+# no piece contains it.
 _UNKNOWN_WORD = "\U0010ffff"
 
 
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """Cleans text as BERT does, in-graph: `(B,)` strings to `(B,)` strings.
+    """Cleans lines as BERT does, in-graph.
 
-    It removes control characters and invalid UTF-8, and replaces a word of more than 100 characters
-    by one unknown character.
+    Removes control characters and invalid UTF-8. Replaces a word of more than 100 characters by a
+    character that becomes [UNK].
 
     Args:
         strings: `(B,)` lines.
         lower_case: whether to lower-case and strip accents (BERT does both or neither).
+
+    Returns:
+        `(B,)` cleaned lines.
     """
     lines = _without_case(strings, lower_case)
-    # Few lines have such a run without a space: only these are split into words here.
+    # Only the few lines with a long run of characters are split into words here.
     return _where(
         lines,
         f"(?s).*{_LONG_WORD}.*",
@@ -64,25 +68,31 @@ def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
 
 
 def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """Cleans text and puts single spaces between words; drops words of over 100 characters."""
+    """Cleans lines and separates words by single spaces; drops words of over 100 characters."""
     lines = tf.strings.regex_replace(clean(strings, lower_case), _UNKNOWN_WORD, " ")
     return tf.strings.strip(_spaced(lines))
 
 
 def basic_words(strings: tf.Tensor) -> tf.Tensor:
-    """Applies BERT's "uncased" basic tokenizer: `spaced_words` that keeps words of any length."""
+    """Lower-cases lines and separates words by single spaces, like BERT's basic tokenizer.
+
+    Unlike `spaced_words`, this function keeps words of any length.
+    """
     return tf.strings.strip(_spaced(_without_case(strings, lower_case=True)))
 
 
 def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """Cleans text as `clean` does, without the limit on the length of words."""
-    # Most English lines are plain ASCII, which the slower ops would not change.
+    """Cleans lines like `clean`, but keeps words of any length."""
+    # Most English lines are plain ASCII, which the slow ops would leave unchanged.
     lines = _where(strings, "[ -~]*", False, lambda found: _without_oddities(found, lower_case))
     return tf.strings.lower(lines, encoding="utf-8") if lower_case else lines
 
 
 def _where(lines: tf.Tensor, pattern: str, matching: bool, change) -> tf.Tensor:
-    """Applies `change` to lines that fully match a pattern, or if not `matching` to the others."""
+    """Applies `change` to the lines that fully match `pattern` and keeps the other lines.
+
+    If `matching` is False, applies `change` to the lines that do not match instead.
+    """
     matches = tf.strings.regex_full_match(lines, pattern)
     chosen = tf.where(matches == matching)  # (n, 1)
     return tf.tensor_scatter_nd_update(lines, chosen, change(tf.gather(lines, chosen[:, 0])))
@@ -95,7 +105,7 @@ def _without_oddities(lines: tf.Tensor, lower_case: bool) -> tf.Tensor:
     if lower_case:
         lines = tensorflow_text.normalize_utf8(lines, "NFD")
         lines = tf.strings.regex_replace(lines, r"\p{Mn}+", "")
-        # BERT's tokenizers lower-case single characters, which gives no final form of the sigma.
+        # BERT lower-cases each character by itself, so a capital sigma never becomes a final sigma.
         lines = tf.strings.regex_replace(lines, "Σ", "σ")
     return lines
 
@@ -106,13 +116,14 @@ def _spaced(lines: tf.Tensor) -> tf.Tensor:
 
 
 class WordPieceVocabulary(PieceVocabulary):
-    """A WordPiece vocabulary; it cuts text exactly as BERT's tokenizer does.
+    """WordPiece vocabulary, which tokenizes text exactly as BERT's tokenizer does.
 
-    "[MASK]" or "[SEP]" within a text is ordinary text, so that no document can inject a special id.
+    "[MASK]" or "[SEP]" in a text is tokenized as ordinary text, so a document cannot inject a
+    special token.
 
     Args:
-        words: the pieces, by id. A piece that continues a word begins with "##". An empty string
-            marks an unused id, which is never produced and decodes to nothing.
+        words: pieces in the order of their ids. A piece that continues a word begins with "##". An
+            empty string marks an unused id, which is never produced and decodes to "".
         lower_case: whether to lower-case text and strip accents, as "uncased" models need.
 
     References: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
@@ -126,14 +137,14 @@ class WordPieceVocabulary(PieceVocabulary):
     def __init__(self, words: Sequence[str], lower_case: bool = True):
         self.lower_case = lower_case
         numbers = {word: number for number, word in enumerate(words)}
-        # A repeated piece has its last id, as in Hugging Face's tokenizers.
+        # The last id of a repeated piece counts, as in Hugging Face's tokenizers.
         self.words = tuple("" if numbers[w] != n else w for n, w in enumerate(words))
         missing = [piece for piece in SPECIAL_PIECES if piece not in numbers]
         if missing:
             raise UserError(f"the vocabulary has no piece {missing[0]}: give a BERT vocabulary")
         if numbers["[PAD]"] != PAD:
             raise UserError(
-                f"[PAD] is in line {numbers['[PAD]'] + 1} of the vocabulary: move it to the first, "
+                f"[PAD] is on line {numbers['[PAD]'] + 1} of the vocabulary: move it to line 1, "
                 "because id 0 marks padding"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
@@ -142,7 +153,7 @@ class WordPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lower_case: bool = True) -> "WordPieceVocabulary":
-        """Reads the `vocab.txt` of a BERT release, which has one piece per line."""
+        """Reads a BERT `vocab.txt`, which has one piece per line."""
         contents = storage.read_bytes(path)
         try:
             return cls.from_contents(contents, {"lower_case": lower_case})
@@ -158,27 +169,27 @@ class WordPieceVocabulary(PieceVocabulary):
         lower_case: bool = True,
         max_characters: int | None = None,
     ) -> "WordPieceVocabulary":
-        """Trains a vocabulary; the same lines give the same vocabulary, byte for byte.
+        """Trains a vocabulary; the same lines always give the same vocabulary.
 
-        SentencePiece learns the merges, because `tokenizers` orders ties at random (two runs on six
-        novels gave two vocabularies), and tensorflow_text's learner took 150 s for the 21,000
-        words of these novels and returned 5,900 pieces instead of 8,000.
+        SentencePiece's BPE trainer learns the merges. Hugging Face's `tokenizers` breaks ties at
+        random: two runs on six novels gave two different vocabularies. tensorflow_text's learner
+        took 150 s for the 21,000 words of these novels and returned 5,900 pieces instead of 8,000.
 
         Args:
-            lines: the training text.
-            size: number of pieces, the 5 special ones included.
-            lower_case: see `WordPieceVocabulary`.
-            max_characters: number of characters, the most frequent ones, that become pieces. Words
-                with other characters are [UNK]. None: 1,000, or those of 99.95% of the text if
-                they are more.
+            lines: training text.
+            size: number of pieces, including the 5 special ones.
+            lower_case: whether to lower-case text and strip accents.
+            max_characters: maximum number of characters that become pieces. The most frequent ones
+                are taken; words with other characters become [UNK]. `None` means 1,000, or as many
+                as cover 99.95% of the text if that is more.
 
         Raises:
-            UserError: there is no text, or `size` is too small or too large for it.
+            UserError: there is no text, or `size` is too small or too large for the text.
         """
         with Progress("training the vocabulary", "lines") as progress:
             lines = progress.over(lines)
             words = map_lines(lambda strings: spaced_words(strings, lower_case), lines)
-            # SentencePiece would read its own mark of a space in a text as a space.
+            # SentencePiece would read its own space mark in a text as a space.
             text = [line.replace(WORD_START, "").strip() for line in words]
             counts = collections.Counter(itertools.chain.from_iterable(text))
             counts.pop(" ", None)
@@ -189,7 +200,7 @@ class WordPieceVocabulary(PieceVocabulary):
                 known = (" ".join(filter(kept.issuperset, line.split(" "))) for line in text)
                 if not (known := [line for line in known if line]):
                     raise UserError(NO_TEXT)
-                # In Unicode's order: first as the start of a word, then as a continuation.
+                # In Unicode order: first the pieces that start a word, then the continuations.
                 singles = [*alphabet, *(CONTINUES + character for character in continuing)]
                 if size < (least := len(SPECIAL_PIECES) + len(singles)):
                     remedy = f"{least} pieces or more, or lower max_characters"
@@ -197,7 +208,7 @@ class WordPieceVocabulary(PieceVocabulary):
                 merges = _merges(known, size - least + 2 * len(alphabet))
                 if len(merges) >= size - least:
                     break
-                # A text of ideographs has few merges: more characters fill the vocabulary.
+                # A text of CJK ideographs has few merges, so more characters fill the vocabulary.
                 room = size - len(SPECIAL_PIECES) - len(merges)
             else:
                 raise too_large(size, len(merges) + least)
@@ -213,7 +224,7 @@ class WordPieceVocabulary(PieceVocabulary):
     @classmethod
     def from_contents(cls, contents: bytes, settings: dict) -> "WordPieceVocabulary":
         try:
-            # Not `splitlines`: a piece may be one of the other characters that it cuts at.
+            # `splitlines` would also split at other characters, which may be pieces.
             words = contents.decode("utf-8").removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
             line = contents[: error.start].count(b"\n") + 1
@@ -229,20 +240,22 @@ class WordPieceVocabulary(PieceVocabulary):
         return (word.removeprefix(CONTINUES) if word.startswith(CONTINUES) else f" {word}").encode()
 
     def starts_word(self, number: int) -> bool:
-        # "##" itself is a piece of two signs, not a continuation.
+        # The piece "##" itself is two number signs, not a continuation.
         return not self.words[number].startswith(CONTINUES) or self.words[number] == CONTINUES
 
     @functools.cached_property
     def tokenizer(self) -> tensorflow_text.FastBertTokenizer:
-        """The in-graph tokenizer, built at first use.
+        """In-graph tokenizer, built at first use.
 
-        On 13.7 MB of English it is 4.8 times as fast as `BertTokenizer`. Its own lower-casing
-        differs from BERT's ("ß" becomes "ss"), so it is off, and `clean` runs first.
+        On 13.7 MB of English text, `FastBertTokenizer` is 4.8 times as fast as `BertTokenizer`. Its
+        own lower-casing is off, because it maps "ß" to "ss", unlike BERT; `clean` lower-cases the
+        text instead.
         """
-        # Built outside of a graph under construction, because its tensor is used in later ones.
+        # Lifted out of the graph under construction, because later graphs use the tensor too.
         with tf.init_scope():
             return tensorflow_text.FastBertTokenizer(
-                # The pieces must differ: unused ids get names with a space, which no word has.
+                # Pieces must be distinct, so an unused id gets a name with a space, which no word
+                # contains.
                 [word or f" {number}" for number, word in enumerate(self.words)],
                 token_out_type=tf.int32,
                 max_bytes_per_word=LONG_WORD_BYTES,
@@ -256,17 +269,22 @@ class WordPieceVocabulary(PieceVocabulary):
 def _characters(
     counts: collections.Counter, room: int, most: int | None
 ) -> tuple[list[str], list[str]]:
-    """Returns the characters that become pieces, and those that also continue a word, sorted.
+    """Chooses the characters that become pieces.
 
     Args:
-        counts: the number of times that each character occurs.
-        room: most pieces that may be single characters.
-        most: most characters. None: 1,000, or those of 99.95% of the text if they are more (the
-            share that SentencePiece recommends for Chinese and Japanese). If twice that number
-            exceeds `room`, an ideograph gets only one piece, because each is a word of its own,
-            and the most frequent characters fill the room.
+        counts: number of occurrences of each character.
+        room: maximum number of single-character pieces if `most` is `None`.
+        most: maximum number of characters. `None` means 1,000, or as many as cover 99.95% of the
+            text if that is more; SentencePiece recommends this share for Chinese and Japanese. If
+            more than 1,000 characters would need more than `room` pieces, the most frequent
+            characters fill `room` instead. An ideograph then counts as one piece, because it never
+            continues a word.
+
+    Returns:
+        The characters that may start a word, and the characters that may continue a word. Both
+        lists are sorted.
     """
-    # By count and character: ties must not depend on the order of the text.
+    # Sorted by count, then by character, so that ties do not depend on the order of the text.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     if most is None:
         covered = np.cumsum([counts[character] for character in ranked])
@@ -280,13 +298,13 @@ def _characters(
 
 
 def _merges(text: list[str], size: int) -> list[str]:
-    """Learns `size` merges or fewer, if the text has no more; returns the pieces in their order.
+    """Learns at most `size` BPE merges and returns the merged pieces in the order learnt.
 
     Pieces that continue a word begin with "##".
     """
     special = 3  # UNK, BOS and EOS
-    # SentencePiece's size includes its special pieces, its mark of a space, and each character with
-    # at most one merge of the mark and the character, which here is a single character.
+    # SentencePiece's vocabulary size counts its special pieces, its space mark, each character, and
+    # merges of the space mark with one character. Such a merge is a single character here.
     proto = train_pieces(
         text,
         special + 1 + size,
@@ -297,6 +315,6 @@ def _merges(text: list[str], size: int) -> list[str]:
     )
     model = sentencepiece.SentencePieceProcessor(model_proto=proto)
     merged = (model.id_to_piece(i) for i in range(special, model.get_piece_size()))
-    # A piece with SentencePiece's mark of a space begins a word; the others continue one.
+    # A piece with SentencePiece's space mark starts a word; any other piece continues a word.
     merged = (f"{CONTINUES}{piece}".removeprefix(f"{CONTINUES}{WORD_START}") for piece in merged)
     return [piece for piece in merged if len(piece.removeprefix(CONTINUES)) > 1]

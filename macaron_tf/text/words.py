@@ -1,4 +1,4 @@
-"""Text as words: splits sentences and words, encodes characters, counts vocabularies (ELMo)."""
+"""Word-level text for ELMo: sentence and word splitting, character ids, word vocabularies."""
 
 import collections
 import dataclasses
@@ -20,37 +20,38 @@ SENTENCE_START, SENTENCE_END = "<S>", "</S>"
 # Byte n has the character id n + 1; 0 is padding.
 _WORD_START, _WORD_END, _OF_SENTENCE_START, _OF_SENTENCE_END = range(257, 261)
 
-# White space, and characters that are words by themselves. RE2's `\s` lacks \v.
+# White space, and characters that form a word by themselves. RE2's `\s` lacks \v.
 _SPACE, _APART = r"[\s\v]", r"[^\p{L}\p{M}\p{N}\s\v]"
 
 
 def split_words(texts: tf.Tensor) -> tf.RaggedTensor:
-    """Splits texts `(B,)` into words `(B, words)`, ragged.
+    """Splits texts `(B,)` into words `(B, None)`, ragged.
 
-    It splits at white space. A character that is not a letter, mark or digit is a word by itself.
+    Words are separated by white space. A character that is neither a letter, a combining mark nor a
+    number is a word by itself.
     """
     apart = tf.strings.regex_replace(texts, r"([^\p{L}\p{M}\p{N}\s])", r" \1 ")
     return tf.strings.split(apart)
 
 
 def with_ends(words: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Adds the words "<S>" and "</S>" at the two ends of sentences `(B, words)`."""
+    """Adds "<S>" before and "</S>" after the words of each sentence `(B, None)`."""
     count = words.nrows()
     start, end = (tf.fill([count, 1], mark) for mark in (SENTENCE_START, SENTENCE_END))
     return tf.concat([start, words, end], axis=1)
 
 
 def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
-    """Encodes each word as the ids of its characters, which are its UTF-8 bytes.
+    """Encodes each word as character ids, one for each UTF-8 byte, as ELMo does.
 
     Args:
-        words: `(...)` strings; an empty one is padding. The words "<S>" and "</S>", the ends of a
-            sentence, are one character each.
-        width: C. A word of more than C - 2 bytes is truncated.
+        words: `(...)` strings; an empty string is padding. The sentence boundaries "<S>" and "</S>"
+            get a single character id each.
+        width: C, the number of ids per word. A word of more than C - 2 bytes is truncated.
 
     Returns:
-        `(..., C)` int32: the mark of a word's start, each byte plus 1, the mark of a word's end,
-        then zeros. A padding word is all zeros.
+        `(..., C)` int32: the start-of-word id, each byte plus 1, the end-of-word id, then zeros. An
+        empty string gives only zeros.
     """
     flat = tf.reshape(words, [-1])  # (...) -> (N,)
     kept = tf.strings.substr(flat, 0, width - 2)
@@ -70,13 +71,13 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
 
 
 SPLITTERS = ("tensorflow_text", "blingfire")
-_LONGEST = 1 << 16  # most characters of a line; the sentence splitters are slow on longer ones
+_LONGEST = 1 << 16  # maximum number of characters in a line; sentence splitters are slow beyond it
 
 
 def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
-    """Splits a text into stripped lines, none empty; cuts lines of over `longest` characters.
+    """Splits a text into stripped, non-empty lines of at most `longest` characters.
 
-    It cuts them at a space if there is one.
+    A longer line is split at a space or, if it has no space, after `longest` characters.
     """
     lines = []
     for line in text.split("\n"):
@@ -94,20 +95,20 @@ def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
 def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> list[list[str]]:
     """Splits lines into sentences.
 
-    The StateBasedSentenceBreaker of tensorflow_text splits after every ".", "?" and "!", even in
-    "Mr. Smith" and "3.5", and puts a closing quotation mark into the next sentence. It processes
-    2.2 MB per second. `blingfire`, an optional package, knows abbreviations, numbers and quotation
-    marks and processes 9.7 MB per second, but does not split lower-cased text.
+    tensorflow_text splits after every ".", "?" and "!", even in "Mr. Smith" and "3.5", and puts a
+    closing quotation mark into the next sentence. It processes 2.2 MB per second. The optional
+    package blingfire handles abbreviations, numbers and quotation marks, and processes 9.7 MB per
+    second, but does not split lower-cased text.
 
     Args:
-        lines: the lines.
-        splitter: one of `SPLITTERS`.
+        lines: lines to split.
+        splitter: `"tensorflow_text"` or `"blingfire"`.
 
     Returns:
-        The sentences of each line, stripped, none empty.
+        The stripped, non-empty sentences of each line.
     """
     if splitter == "blingfire":
-        with needed("the sentence splitter blingfire", "blingfire, or take tensorflow_text"):
+        with needed("the sentence splitter blingfire", "blingfire, or choose tensorflow_text"):
             from blingfire import text_to_sentences
         clean = (line.encode("utf-8", "replace").decode() for line in lines)
         found = [text_to_sentences(line).split("\n") for line in clean]
@@ -122,15 +123,15 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
 
 UNKNOWN = "<UNK>"
 _SPECIAL = (UNKNOWN, SENTENCE_START, SENTENCE_END)
-_CHUNK = 256  # documents that are processed at once
+_CHUNK = 256  # number of documents to process at once
 
 
 @dataclasses.dataclass(frozen=True)
 class WordVocabulary(Vocabulary):
-    """The words that a model predicts, by id.
+    """Word-level output vocabulary of a language model.
 
-    The ids begin with the unknown word and the two ends of a sentence; the others follow from the
-    most to the least frequent.
+    The first words are "<UNK>", "<S>" and "</S>". The other words follow in order of decreasing
+    frequency.
     """
 
     kind = "words"
@@ -144,7 +145,7 @@ class WordVocabulary(Vocabulary):
 
     @property
     def size(self) -> int:
-        """V, the number of words; an output layer, which alone uses them, needs no padding rows."""
+        """V, the number of words; unlike in other vocabularies, it is not rounded up."""
         return len(self.words)
 
     def contents(self) -> bytes:
@@ -160,12 +161,14 @@ class WordVocabulary(Vocabulary):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordText:
-    """A text as a sequence of word indices, with the list of distinct words.
+    """Text as a sequence of indices into a list of distinct words.
 
     Attributes:
-        types: the distinct words: first those of the `WordVocabulary`, in its order, then others.
-        ids: `(N,)` int32, the index in `types` of each word of the text.
-        vocab_size: V; words from this index on are unknown to the vocabulary.
+        types: distinct words: first all words of a `WordVocabulary`, then the unknown words of the
+            text.
+        ids: `(N,)` int32, the index in `types` of each word in the text.
+        vocab_size: V, the size of the `WordVocabulary`; a word with an index of V or more is
+            unknown.
     """
 
     types: Sequence[str]
@@ -173,18 +176,18 @@ class WordText:
     vocab_size: int
 
     def characters(self, width: int) -> np.ndarray:
-        """Encodes the distinct words as characters `(types, width)` int32; see `character_ids`."""
+        """Returns the character ids of `types`, `(types, width)` int32; see `character_ids`."""
         return character_ids(tf.constant(list(self.types)), width).numpy()
 
     def targets(self, ids: np.ndarray) -> np.ndarray:
-        """Converts indices in `types` to ids of the vocabulary, 0 for unknown words."""
+        """Converts indices in `types` to vocabulary ids; an unknown word becomes 0."""
         return np.where(ids < self.vocab_size, ids, 0)
 
 
 def read_words(documents: Iterable[str]) -> list[list[str]]:
-    """Splits documents into words; "<S>" and "</S>" surround each sentence.
+    """Splits documents into words, with "<S>" before and "</S>" after each sentence.
 
-    A sentence does not go beyond the end of its line.
+    A line end also ends a sentence.
     """
     found = []
     for chunk in in_chunks(documents, _CHUNK):
@@ -200,11 +203,14 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
 
 
 def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
-    """Makes a vocabulary of the most frequent words, ties in alphabetical order.
+    """Builds a vocabulary of the most frequent words; equally frequent words are sorted.
 
     Args:
-        texts: the words of each text.
-        size: V, the greatest number of words, the special ones included.
+        texts: words of each text.
+        size: V, the maximum number of words, including "<UNK>", "<S>" and "</S>".
+
+    Raises:
+        UserError: the texts have no words.
     """
     counts = collections.Counter(itertools.chain.from_iterable(texts))
     for word in _SPECIAL:
@@ -215,12 +221,15 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
     kept = ordered[: size - len(_SPECIAL)]
     unknown = counts.total() - sum(counts[word] for word in kept)
     share = f"{unknown / counts.total():.3%}"
-    print(f"unknown to the vocabulary: {share} of the words of the text", flush=True)
+    print(f"unknown to the vocabulary: {share} of the words in the text", flush=True)
     return WordVocabulary((*_SPECIAL, *kept))
 
 
 def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
-    """Assigns an id to each word of a text: the vocabulary's, or a new one to an unknown word."""
+    """Converts the words of a text to a `WordText`.
+
+    A word of the vocabulary keeps its id; each other distinct word gets a new id.
+    """
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     ids = np.fromiter(
         (numbers.setdefault(word, len(numbers)) for word in words), np.int32, len(words)
@@ -229,15 +238,15 @@ def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
 
 
 class CharacterWords(PieceVocabulary):
-    """The open vocabulary of a model that reads words as characters; no word is unknown.
+    """Open vocabulary of a model that reads words as characters, such as ELMo.
 
-    Words are numbered when they are first met. These ids fill rows and batches like those of other
-    vocabularies, and `characters` has the characters of each id, which the model reads. A graph
-    numbers its words separately, and an `opened` copy starts without words, so that the ids of a
-    set of examples depend only on its texts.
+    Each distinct word gets the next free id when it first occurs, so no word is unknown. Batches
+    contain these ids, as with other vocabularies; `characters` maps ids to the character ids that
+    the model reads. Each TensorFlow graph assigns ids to its words independently. `opened` returns
+    a copy without words, so that the ids of a data set depend only on its own texts.
 
     Args:
-        max_characters: C, the width of `character_ids`.
+        max_characters: C, the number of character ids per word.
     """
 
     kind = "character_words"
@@ -250,20 +259,20 @@ class CharacterWords(PieceVocabulary):
         self.max_characters = max_characters
         words = ("", *_SPECIAL)  # in the order of the special ids
         self._numbers = {word.encode(): number for number, word in enumerate(words)}
-        # For each graph, the word tensors that it tokenizes; their ids follow the eager ones.
+        # The words that each graph encodes, as tensors; their ids follow the ids of eager words.
         self._in_graphs = weakref.WeakKeyDictionary()
 
     def opened(self) -> "CharacterWords":
-        """Returns a copy that has not met any word."""
+        """Returns a copy that contains only the special words."""
         return CharacterWords(self.max_characters)
 
     @property
     def characters(self) -> np.ndarray:
-        """The characters `(words, C)` int32 of all words met, by id; zeros for padding."""
+        """Character ids `(words, C)` int32 of all words so far, in the order of the word ids."""
         return character_ids(tf.constant(list(self._numbers)), self.max_characters).numpy()
 
     def characters_of(self, ids: tf.Tensor) -> tf.Tensor:
-        """Looks up the characters `(..., C)` int32 of ids `(...)`."""
+        """Looks up the character ids `(..., C)` int32 of word ids `(...)`."""
         words = tf.constant([*self._numbers])
         if not tf.executing_eagerly():
             words = tf.concat([words, *self._met_in_graph()], axis=0)
@@ -288,11 +297,11 @@ class CharacterWords(PieceVocabulary):
         return self
 
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """Encodes lines `(B,)` as ids `(B, words)` int32; words are those of `split_words`."""
+        """Encodes lines `(B,)` as word ids `(B, None)` int32; splits words like `split_words`."""
         return self.tokenize_with_offsets(strings)[0]
 
     def tokenize_with_offsets(self, strings: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-        """Returns the ids of `tokenize`, and the bytes where each word begins and ends."""
+        """Returns the ids of `tokenize` and the byte offsets where each word starts and ends."""
         words, starts, ends = tensorflow_text.regex_split_with_offsets(
             strings, f"{_SPACE}+|{_APART}", _APART
         )

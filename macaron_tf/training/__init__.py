@@ -1,4 +1,4 @@
-"""Training: models with exact updates, optimizers, schedules, checkpoints and resumable runs."""
+"""Training loops, optimizers, learning rate schedules, checkpoints and resumable runs."""
 
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.fit_model import FitModel, build_fit_model

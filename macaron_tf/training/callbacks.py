@@ -1,4 +1,4 @@
-"""Keras callbacks given on the command line, and profiler traces for TensorBoard."""
+"""Keras callbacks from the command line, and profiler traces for TensorBoard."""
 
 import dataclasses
 import os
@@ -16,12 +16,12 @@ from macaron_tf.plug_ins import allow, clear_errors, find, parse_call
 
 @dataclasses.dataclass(frozen=True)
 class Callbacks:
-    """Callbacks named on the command line; each training constructs its own.
+    """Descriptions of Keras callbacks. Each training run constructs its own instances.
 
     Attributes:
-        calls: `package.module:Class` or `FILE.py:Class`, then `(key=value, ...)` if the class takes
-            arguments.
-        profile: the first and the last update of a profiler trace; None: no trace.
+        calls: names of callback classes, `package.module:Class` or `FILE.py:Class`, each with its
+            arguments `(key=value, ...)` if there are any.
+        profile: first and last update of a profiler trace; `None` means no trace.
     """
 
     calls: tuple[str, ...] = ()
@@ -29,28 +29,33 @@ class Callbacks:
 
     @classmethod
     def parsed(cls, calls: Iterable[str], profile: str | None) -> "Callbacks":
-        """Parses the flags `--callback MODULE:CLASS` and `--profile START:STOP`; imports classes.
+        """Parses the values of `--callback` and `--profile`, and imports the callback classes.
+
+        Args:
+            calls: values of `--callback`, see the attribute `calls`.
+            profile: value of `--profile`, `START:STOP`. Updates are counted from 1. `None` means no
+                trace.
 
         Raises:
-            UserError: a class does not exist or is no callback, or `profile` is not two numbers of
-                updates, counted from 1.
+            UserError: a class does not exist or is not a Keras callback, or `profile` is not a
+                range of updates.
         """
         for call in calls:
             place, _ = parse_call(call)
-            allow(place)  # the user wrote it
+            allow(place)  # the user typed this name, so its code may run
             find(place, keras.callbacks.Callback)
         span = None
         if profile is not None:
             span = tuple(map(int, re.findall(r"\d+", profile)))
             if not re.fullmatch(r"\d+:\d+", profile) or not 1 <= span[0] <= span[1]:
                 raise UserError(
-                    f"--profile {profile}: write START:STOP, the first and the last update to "
-                    "trace, such as 10:14"
+                    f"--profile {profile} is not a range of updates: write START:STOP, the first "
+                    "and the last update to trace, such as 10:14"
                 )
         return cls(tuple(calls), span)
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
-        """Constructs the callbacks; a trace goes to the folder `tensorboard` of the run."""
+        """Constructs the callbacks. A profiler trace is written to `run_dir`/tensorboard."""
         made: list[Any] = []
         for call in self.calls:
             place, arguments = parse_call(call)
@@ -62,7 +67,10 @@ class Callbacks:
 
 
 class Trace(keras.callbacks.Callback):
-    """Traces the updates `first` to `last` with TensorFlow's or JAX's profiler into a folder."""
+    """Callback that writes a profiler trace of the updates `first` to `last` into a folder.
+
+    The profiler is TensorFlow's or JAX's, depending on the Keras backend.
+    """
 
     def __init__(self, folder: str, first: int, last: int):
         super().__init__()
@@ -86,8 +94,8 @@ class Trace(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         if not self._begun:
             print(
-                f"warning: --profile {self.first}:{self.last}: none of these updates was made "
-                f"here; the run is at step {self.model.step}",
+                f"warning: --profile {self.first}:{self.last} wrote no trace: this session made "
+                f"none of these updates, and the run is at step {self.model.step}",
                 file=sys.stderr,
             )
         elif not self._ended:
@@ -95,7 +103,7 @@ class Trace(keras.callbacks.Callback):
 
     def _end(self) -> None:
         self._ended = True
-        # Wait for the device, which may be several updates behind.
+        # Wait for the device, which may still compute earlier updates.
         self.model.synchronize()
         int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
         if keras.backend.backend() == "jax":
@@ -104,4 +112,7 @@ class Trace(keras.callbacks.Callback):
             jax.profiler.stop_trace()
         else:
             tf.profiler.experimental.stop()
-        print(f"trace of updates {self.first} to {self.last}: tensorboard --logdir {self.folder}")
+        print(
+            f"trace of updates {self.first} to {self.last} written: view it with "
+            f"tensorboard --logdir {self.folder}"
+        )

@@ -1,13 +1,15 @@
-"""Checkpoints: directories that are written aside, checksummed, then renamed into place.
+"""Checkpoints: directories with checksums, which are written atomically.
 
-RUN/checkpoints/step-00001000/model.weights.h5     the network, for `network.load_weights`
-                              ema.weights.h5       its moving average, if one is kept
-                              training_state.npz   optimizer, random states, step, scores
+RUN/checkpoints/step-00001000/model.weights.h5     weights, for `network.load_weights`
+                              ema.weights.h5       moving average of the weights, if there is one
+                              training_state.npz   optimizer, random number generators, step, scores
                               manifest.json        step, checksums, vocabulary, metrics
-RUN/checkpoints/best.json                          which step is best
+RUN/checkpoints/best.json                          step, metric and score of the best checkpoint
 
-A bucket (`gs://`) cannot rename a directory atomically. Files for a bucket are written to the local
-disk and uploaded, the manifest last; a directory there without a manifest is no checkpoint.
+On a local disk, a checkpoint is written under a temporary name and then renamed. A bucket (`gs://`)
+cannot rename a directory atomically. A checkpoint for a bucket is therefore written to the local
+disk and uploaded, with the manifest as the last file. A directory in a bucket that has no manifest
+is not a checkpoint.
 """
 
 import contextlib
@@ -38,10 +40,10 @@ EMA_WEIGHTS = "ema.weights.h5"
 STATE = "training_state.npz"
 MODEL = "model.json"  # in a run's folder, and beside the weights of `save_pretrained`
 MANIFEST = "manifest.json"
-CARD = "README.md"  # model card of `save_pretrained`; users edit it, so it has no checksum
+CARD = "README.md"  # model card of `save_pretrained`, without a checksum because users edit it
 BEST = "best.json"
 
-# Checkpoints that this process used instead of the expected ones, and why.
+# Maps a checkpoint that was used instead of the expected checkpoint to the reason.
 _INSTEAD: dict[str, str] = {}
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -57,11 +59,12 @@ class CheckpointDirectory:
         self._damaged: set[int] = set()
 
     def steps(self, every: int | None = None) -> list[int]:
-        """The steps with a checkpoint, whole or damaged, in ascending order.
+        """Returns the steps that have a checkpoint, in ascending order. Includes damaged ones.
 
         Args:
-            every: return only multiples of this number, which leaves out checkpoints saved by the
-                clock or at an interruption.
+            every: interval in updates. Only its multiples are returned, which leaves out
+                checkpoints that were saved after a fixed time or at an interruption. `None` means
+                all steps.
         """
         if not self.path.is_dir():
             return []
@@ -70,17 +73,17 @@ class CheckpointDirectory:
         return [s for s in steps if s % (every or 1) == 0 and is_checkpoint(self.of_step(s))]
 
     def of_step(self, step: int) -> epath.Path:
-        """Path of a step's checkpoint, whether or not it exists."""
+        """Returns the path of a step's checkpoint, which need not exist."""
         return self.path / f"step-{step:08d}"
 
     def clean(self) -> None:
-        """Removes what an interrupted save left behind; for the run's single writer only."""
+        """Removes the files of an interrupted save. Only the process that writes may call this."""
         if not self.path.is_dir():
             return
         with storage.clear_errors(f"cannot clean {self.path}"):
             for entry in sorted(self.path.iterdir()):
                 if entry.name.startswith(_REPLACED):
-                    # The process was killed between the two renames: the old one is whole.
+                    # The process was killed between the two renames. The old checkpoint is intact.
                     final = self.path / entry.name.removeprefix(_REPLACED)
                     if not final.exists():
                         os.replace(entry, final)
@@ -95,26 +98,29 @@ class CheckpointDirectory:
         write: Callable[[epath.Path], None],
         manifest: Mapping[str, object] | None = None,
     ) -> epath.Path:
-        """Writes a step's checkpoint atomically (see `save_whole`); returns its directory."""
+        """Writes a step's checkpoint atomically, and returns its directory. See `save_whole`."""
         final = self.of_step(step)
         save_whole(final, write, {"step": step, **(manifest or {})})
         self._damaged.discard(step)
         return final
 
     def latest(self) -> epath.Path | None:
-        """The newest undamaged checkpoint, or None; warns on stderr about each damaged one."""
+        """Returns the newest undamaged checkpoint, or `None` if there is none.
+
+        Prints a warning to stderr for each newer checkpoint, which is damaged.
+        """
         for step in reversed(self.steps()):
             if (damage := find_damage(self.of_step(step))) is None:
                 return self.of_step(step)
             self._damaged.add(step)
-            sentence = f"damaged checkpoint: {damage}; it is skipped for the one before it"
+            sentence = f"skipped a damaged checkpoint, because {damage}"
             print(f"warning: {sentence}", file=sys.stderr)
         return None
 
     def rotate(self, keep_last: int) -> None:
-        """Deletes all checkpoints except the best one and the newest `keep_last`.
+        """Deletes all checkpoints except the best checkpoint and the newest `keep_last`.
 
-        Checkpoints that `latest` found damaged do not count among the newest.
+        Checkpoints that `latest` found damaged are not counted among the newest.
         """
         best, steps = self.best(), self.steps()
         newest = [step for step in steps if step not in self._damaged][-keep_last:]
@@ -130,12 +136,12 @@ class CheckpointDirectory:
                 _remove(doomed)
 
     def best(self) -> dict | None:
-        """`{"step", "metric", "score"}` of the best checkpoint, or None if there is none."""
+        """Returns step, metric and score of the best checkpoint, or `None` if there is none."""
         best = self._marked()
         return best if best and is_checkpoint(self.of_step(best["step"])) else None
 
     def _marked(self) -> dict | None:
-        """The content of `best.json`, or None if it is missing or damaged."""
+        """Reads `best.json`. Returns `None` if the file is missing or damaged."""
         try:
             best = storage.read_json(self.path / BEST, step=int)
         except UserError:
@@ -143,7 +149,7 @@ class CheckpointDirectory:
         return best if type(best["step"]) is int and best["step"] >= 0 else None
 
     def best_problem(self) -> str:
-        """Why the best checkpoint cannot be used, as a clause; "" if nothing is wrong."""
+        """Returns a clause that says why the best checkpoint cannot be used; "" if it can."""
         file = self.path / BEST
         if self.best() is not None:
             return ""
@@ -153,28 +159,31 @@ class CheckpointDirectory:
         marked = self._marked()
         if marked is None:
             return f"{file} is damaged"
-        return f"the best checkpoint, {self.of_step(marked['step']).name}, is gone"
+        return f"the best checkpoint, {self.of_step(marked['step']).name}, is missing"
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
-        """Records a step's checkpoint as the best in `best.json`; `rotate` then keeps it."""
+        """Records a step as the best step in `best.json`, so that `rotate` keeps its checkpoint."""
         text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
         storage.write_aside(self.path / BEST, text.encode())
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:
-    """Whether a directory is a checkpoint, damaged or not. In a bucket it needs a manifest."""
+    """Returns whether `path` is a checkpoint, which may be damaged.
+
+    A local checkpoint is any directory. A checkpoint in a bucket must have a manifest.
+    """
     path = storage.as_path(path)
     return path.is_dir() and (not storage.is_remote(path) or (path / MANIFEST).exists())
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
-    """Whether `save_pretrained` wrote a folder: it holds weights and a model's description."""
+    """Returns whether `save_pretrained` wrote a folder, which then has weights and `model.json`."""
     path = storage.as_path(directory)
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
 def is_of_library(directory: str | os.PathLike, library: str) -> bool:
-    """Whether `save_pretrained` wrote a folder in the format of `library`."""
+    """Returns whether a folder has a manifest that names `library`, such as an exported model."""
     place = storage.as_path(directory) / MANIFEST
     return place.exists() and storage.read_json(place).get("library") == library
 
@@ -187,12 +196,14 @@ def save_whole(
     """Creates or replaces a checkpoint directory atomically.
 
     Args:
-        write: writes all files except the manifest into the local directory that it is given.
-        manifest: fields of `manifest.json`; this function adds the format and the checksums.
+        final: path of the checkpoint directory.
+        write: function that writes all files except the manifest into a local directory, which is
+            its argument.
+        manifest: fields of `manifest.json`. This function adds the format and the checksums.
 
     Raises:
-        UserError: the directory cannot be written (disk full, no permission). An earlier checkpoint
-            of this name stays as it was.
+        UserError: the directory cannot be written, because the disk is full or permission is
+            missing. An earlier checkpoint at this path remains unchanged.
     """
     final = storage.as_path(final)
     mend = "older checkpoints are intact; check its permissions and the free space"
@@ -247,7 +258,15 @@ def _fill(directory: epath.Path, write, manifest: Mapping[str, object]) -> None:
 
 
 def refuse_other_files(path: epath.Path, library: str) -> None:
-    """Refuses a file, or a folder with files that neither `save_pretrained` nor a library wrote."""
+    """Raises a UserError if `path` must not be replaced by a saved model.
+
+    Only a new folder, an empty folder, or a folder with the files of an earlier saved model may be
+    replaced.
+
+    Args:
+        path: path of the folder to write.
+        library: library whose format is written, as in the manifest of an earlier saved model.
+    """
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: choose another place for the folder")
     present = {
@@ -260,19 +279,22 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
         written |= read_manifest(path)["files"].keys()
     if present - written:
         raise UserError(
-            f"{path} holds {min(present - written)}, which is of no saved model: choose another "
-            "folder"
+            f"{path} has the file {min(present - written)}, which is not part of a saved model: "
+            "choose another folder"
         )
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
-    """Reads a checkpoint's manifest after comparing all files with its checksums.
+    """Reads a checkpoint's manifest, after comparing all files with the checksums.
 
     Raises:
-        UserError: the checkpoint is damaged, or of a format newer than this program's.
+        UserError: the checkpoint is damaged, or a newer version of this library wrote it.
     """
     if (damage := find_damage(checkpoint)) is not None:
-        raise UserError(f"cannot use a damaged checkpoint: {damage}")
+        raise UserError(
+            f"cannot use a damaged checkpoint: {damage}; restore its files or choose another "
+            "checkpoint"
+        )
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
         raise UserError(
@@ -283,9 +305,9 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 
 
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
-    """A clause about the first missing or changed file of a checkpoint; None if undamaged."""
+    """Returns a clause about the first missing or changed file of a checkpoint, or `None`."""
     path = storage.as_path(checkpoint)
-    changed = f"{path / MANIFEST} is not as it was written"
+    changed = f"{path / MANIFEST} has changed since it was written"
     try:
         if not storage.is_file(path / MANIFEST):
             return f"{path / MANIFEST} is missing"
@@ -300,9 +322,9 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
             if not (path / name).exists():
                 return f"{path / name} is missing"
             if not storage.is_file(path / name):  # reading a device or a pipe may never end
-                return f"{path / name} is no regular file"
+                return f"{path / name} is not a regular file"
             if _fingerprint(path / name) != written:
-                return f"{path / name} is not as it was written"
+                return f"{path / name} has changed since it was written"
     except storage.FILE_ERRORS as error:
         return f"{path} cannot be read ({storage.reason(error)})"
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -311,7 +333,7 @@ def find_damage(checkpoint: str | os.PathLike) -> str | None:
 
 
 def _metrics(checkpoint: epath.Path) -> dict:
-    """The validation metrics of a checkpoint; {} if there are none or they cannot be read."""
+    """Reads the validation metrics of a checkpoint. Returns {} if the manifest is unreadable."""
     try:
         return storage.read_json(checkpoint / MANIFEST, metrics=dict)["metrics"]
     except UserError:
@@ -319,13 +341,13 @@ def _metrics(checkpoint: epath.Path) -> dict:
 
 
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
-    """Path of the weights for evaluation: the moving average if there is one."""
+    """Returns the path of the weights for evaluation, which are the moving average if saved."""
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else saved_file(checkpoint)
 
 
 def saved_file(folder: str | os.PathLike, layer: str = "model") -> epath.Path:
-    """Path of a layer's weights: the `.safetensors` file if it exists, else `.weights.h5`."""
+    """Returns the path of a layer's weights, `.safetensors` if it exists, or else `.weights.h5`."""
     file = storage.as_path(folder) / f"{layer}.safetensors"
     return file if file.exists() else file.with_name(f"{layer}.weights.h5")
 
@@ -335,7 +357,7 @@ def _fingerprint(path: epath.Path) -> dict:
 
 
 def _manifest_digest(manifest: Mapping[str, object]) -> str:
-    """SHA-256 (hex) of a manifest without its own digest."""
+    """Computes the SHA-256 digest (hex) of a manifest, without the digest that it contains."""
     text = json.dumps({**manifest, "sha256": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -344,7 +366,7 @@ def _remove(path: epath.Path) -> None:
     if not path.is_dir():
         path.unlink(missing_ok=True)
     elif storage.is_remote(path):
-        # Delete the manifest first: without it the directory is no checkpoint.
+        # Delete the manifest first, because a directory without manifest is not a checkpoint.
         (path / MANIFEST).unlink(missing_ok=True)
         path.rmtree()
     else:
@@ -352,25 +374,38 @@ def _remove(path: epath.Path) -> None:
 
 
 def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
-    """Compares weights by name and shape; raises a UserError that names the first difference."""
+    """Compares weights by name and shape.
+
+    Args:
+        checkpoint: path of the checkpoint, for the message.
+        saved: `weight_table` of the checkpoint.
+        present: `weight_table` of the model.
+
+    Raises:
+        UserError: a weight differs. The message names the first difference.
+    """
     for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
-        # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`: Keras numbers names within a process.
+        # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
         if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
             raise UserError(
-                f"{checkpoint} holds {theirs} where the model has {ours}: "
-                "build the model it was trained as"
+                f"{checkpoint} has {theirs} where the model has {ours}: build the model with the "
+                "settings that it was trained with"
             )
 
 
 def find_checkpoint(
     run_dir: str | os.PathLike, name: str | None = None, every: int | None = None
 ) -> epath.Path:
-    """Finds a checkpoint of a run. A folder of `save_pretrained` has only one, itself.
+    """Finds a checkpoint of a run.
+
+    A folder that `save_pretrained` wrote is itself the only checkpoint.
 
     Args:
-        name: "average", "best", "last" or the number of a step. None: the average if no regular
-            checkpoint is newer, else the best, else the last.
-        every: interval of the regular checkpoints, see `CheckpointDirectory.steps`.
+        run_dir: the run's directory.
+        name: `"average"`, `"best"`, `"last"` or a step number. `None` means the average, unless a
+            regular checkpoint is newer. Without an average it means the best checkpoint, or else
+            the last.
+        every: interval of the regular checkpoints in updates, see `CheckpointDirectory.steps`.
 
     Raises:
         UserError: the run has no such checkpoint.
@@ -378,7 +413,7 @@ def find_checkpoint(
     directory, average = CheckpointDirectory(run_dir), storage.as_path(run_dir) / "average"
     if is_saved(run_dir):
         if name:
-            raise UserError(f"{run_dir} holds one set of weights: leave checkpoint {name!r} out")
+            raise UserError(f"{run_dir} has only one set of weights: leave out checkpoint {name!r}")
         return average.parent
     best, problem, reasons = directory.best(), directory.best_problem(), []
     found = {str(step): directory.of_step(step) for step in directory.steps()}
@@ -394,14 +429,14 @@ def find_checkpoint(
     if name is None and "average" in found and regular:
         last_averaged = read_manifest(average)["step"]
         if last_averaged < regular[-1]:
-            reason = f"{average} ends at step {last_averaged}, before the newest checkpoint"
-            reasons.append(f"{reason}: average again to use it")
+            reason = f"{average} is not used, because it ends at step {last_averaged}, before the"
+            reasons.append(f"{reason} newest checkpoint: average again to use it")
             wanted.remove("average")
     choice = next((choice for choice in wanted if choice in found), None)
     if choice is None:
-        known = f"there are {', '.join(found)}" if found else "train it first"
+        known = f"choose among {', '.join(found)}" if found else "train it first"
         lost = f" ({problem})" if problem and name == "best" else ""
-        raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}{lost}; {known}")
+        raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}{lost}: {known}")
     chosen = found[choice]
     if choice == "last" and not name and problem:
         reasons.append(f"{problem}: the last checkpoint, {chosen.name}, is used instead")
@@ -415,7 +450,10 @@ def find_checkpoint(
 
 
 def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
-    """A checkpoint's name for a record of results, with a warning if it was a substitute."""
+    """Returns a checkpoint's name for a results file, and why it was used if not expected.
+
+    The reason is present only if `find_checkpoint` used the checkpoint in place of another.
+    """
     reason = _INSTEAD.get(os.fspath(checkpoint))
     name = {"checkpoint": storage.as_path(checkpoint).name}
     return {**name, "warning": reason} if reason else name
@@ -424,11 +462,13 @@ def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
 def last_checkpoints(
     run_dir: str | os.PathLike, count: int, every: int | None = None
 ) -> list[epath.Path]:
-    """The newest `count` checkpoints of a run, oldest first.
+    """Returns the newest `count` checkpoints of a run, oldest first.
 
     Args:
-        every: see `CheckpointDirectory.steps`. Without it, checkpoints saved by the clock count
-            too, and an average of them depends on the machine's speed.
+        run_dir: the run's directory.
+        count: number of checkpoints.
+        every: interval in updates, see `CheckpointDirectory.steps`. `None` includes checkpoints
+            that were saved after a fixed time, so an average depends on the machine's speed.
 
     Raises:
         UserError: the run has fewer checkpoints.
@@ -437,8 +477,8 @@ def last_checkpoints(
     steps = directory.steps(every)
     if len(steps) < count:
         raise UserError(
-            f"{directory.path} holds {len(steps)} checkpoints, not the {count} to average: "
-            "ask for fewer, or train with a larger keep_last"
+            f"{directory.path} has {len(steps)} checkpoints, fewer than the {count} to average: "
+            "ask for fewer, or train with a larger training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
 
@@ -448,15 +488,17 @@ def average_checkpoints(
 ) -> epath.Path:
     """Averages the weights of checkpoints into a new checkpoint, and returns its directory.
 
-    The new checkpoint has no training state: it loads like any other, but no run can resume from
-    it. Sums are in float64. Integer weights are taken from the last source.
+    The new checkpoint has no training state, so a run cannot resume from it. Weights are summed in
+    float64. Integer weights are copied from the last source.
 
     Args:
-        sources: at least one. Their trained weights are averaged, not their moving averages.
-        destination: replaced if it exists.
+        sources: directories of one or more checkpoints. The function averages the trained weights,
+            not their exponential moving averages.
+        destination: directory of the new checkpoint, which is replaced if it exists.
 
     Raises:
-        UserError: there are no sources, one is damaged, or they differ in vocabulary or model.
+        UserError: there are no sources, a source is damaged, or two sources differ in vocabulary or
+            model.
     """
     sources = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
@@ -480,7 +522,7 @@ def average_checkpoints(
 
 
 def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
-    """Overwrites the floating-point datasets of an HDF5 file by their means over several files."""
+    """Overwrites the floating-point datasets of an HDF5 file by their means over `sources`."""
     totals = {}
     sized = ((1, source) for source in sources)
     for source in track(sized, len(sources), "averaging", "checkpoints"):
@@ -495,8 +537,11 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
                     totals[name] = totals.get(name, 0.0) + item[...].astype(np.float64)
                 return None
 
-            if outside := file.visititems_links(add):  # the mean would be written outside of it
-                raise UserError(f"{source} keeps {outside} in another file: take other weights")
+            if outside := file.visititems_links(add):  # the mean would be written to that file
+                raise UserError(
+                    f"{source} keeps {outside} in another file: give a checkpoint whose weights "
+                    "are all in its own file"
+                )
     with h5py.File(target, "r+") as mean:
         for name, total in totals.items():
             mean[name][...] = (total / len(sources)).astype(mean[name].dtype)

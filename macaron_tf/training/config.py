@@ -10,7 +10,7 @@ from macaron_tf.plug_ins import parse_call
 from macaron_tf.settings import Count, Natural, NonNegative, OneOf, Positive, Settings
 from macaron_tf.training.keras_optimizers import KERAS, check_arguments
 
-# Schedules that end at the last update, so that their slope depends on `max_steps`.
+# Schedules whose decay ends at the last update, so that `max_steps` determines the slope.
 ENDING_SCHEDULES = ("linear", "cosine")
 
 OWN_SETTINGS = ("adam", "adafactor")  # optimizers whose arguments are fields of `TrainingConfig`
@@ -21,47 +21,52 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig(Settings):
-    """Settings of a run that concern neither the model nor the data.
+    """Settings of optimizer, learning rate schedule, validation, checkpoints and stopping.
 
     Attributes:
-        max_steps: updates (optimizer steps) of the whole run.
-        seed: seed of weight initialization, dropout and the order of batches.
-        learning_rate: peak of the schedule.
-        schedule: decay after the warm-up: `"inverse_sqrt"`, `"constant"`, or `"linear"` or
-            `"cosine"` down to `schedule_end` at `max_steps`.
-        schedule_end: learning rate at the end of a linear or cosine schedule.
-        optimizer: `"adam"`; `"adafactor"`, T5's, without betas and epsilon, whose learning rate is
-            relative to each weight's root mean square; Keras's `"lion"`, `"muon"`,
-            `"schedule_free_adamw"` or `"sgd"`; or your own `keras.optimizers.Optimizer` as
-            `package.module:Name`. Keras's and your own take arguments, as in `"sgd(momentum=0.9)"`;
-            learning rate, weight decay, clipping and averages are settings of their own.
-        warmup_steps: updates of linear warm-up; 0: no warm-up.
-        warmup_start: learning rate of the first update.
-        beta_1: Adam's decay of the first moment.
-        beta_2: Adam's decay of the second moment.
-        epsilon: term that Adam adds to the root of the second moment.
-        weight_decay: decoupled weight decay, multiplied by the learning rate; 0: no decay.
-        decay_vectors: whether biases, normalization weights and a gMLP's kernel by distances
-            decay too, as in fairseq.
-        clip_norm: limit of the global norm of an update's gradient; None: no clipping.
-        accumulation_steps: micro-batches in one update.
-        steps_per_call: most updates in one call of the graph, see `FitModel`.
-        dtype_policy: Keras dtype policy under which the caller builds the network.
-        ema_decay: decay of the moving average of the weights; None: no average.
-        log_every: updates between two lines of `metrics.jsonl`. The host waits for the device only
-            when it logs.
-        validate_every: updates between validations, the length of a Keras epoch.
-        save_every_steps: updates between checkpoints; None: by time and best score only.
-        save_every_minutes: minutes between checkpoints; None: by steps and best score only.
-        keep_last: number of newest checkpoints to keep besides the best one.
+        max_steps: total number of updates (optimizer steps).
+        seed: random seed for weight initialization, dropout and batch order.
+        learning_rate: peak learning rate.
+        schedule: learning rate schedule after the warm-up. `"inverse_sqrt"` decays with the inverse
+            square root of the step, `"linear"` and `"cosine"` reach `schedule_end` at `max_steps`,
+            and `"constant"` keeps the peak.
+        schedule_end: final learning rate of the linear and cosine schedules.
+        optimizer: optimizer name, with arguments if there are any, such as `"sgd(momentum=0.9)"`.
+            The names are `"adam"`, `"adafactor"`, Keras's `"lion"`, `"muon"`,
+            `"schedule_free_adamw"` and `"sgd"`, and `"package.module:Name"` for your own
+            `keras.optimizers.Optimizer`. `"adam"` and `"adafactor"` take no arguments. Adafactor
+            has T5's settings and multiplies the learning rate by each weight's root mean square.
+            Learning rate, weight decay, clipping and averaging are settings of this section.
+        warmup_steps: number of updates with linear warm-up; 0 means no warm-up.
+        warmup_start: learning rate of the first warm-up update.
+        beta_1: exponential decay rate of Adam's first moment.
+        beta_2: exponential decay rate of Adam's second moment.
+        epsilon: constant that Adam adds to the square root of the second moment.
+        weight_decay: decoupled weight decay, multiplied by the learning rate; 0 means no decay.
+        decay_vectors: whether weight decay also applies to biases, normalization weights and other
+            vectors, as in fairseq.
+        clip_norm: maximum global norm of an update's gradient; `None` means no clipping.
+        accumulation_steps: number of micro-batches per update (gradient accumulation).
+        steps_per_call: maximum number of updates in one call of the compiled graph.
+        dtype_policy: Keras dtype policy of the network.
+        ema_decay: decay rate of the weights' exponential moving average; `None` means no average.
+        log_every: number of updates between two lines of `metrics.jsonl`. Between log lines,
+            validations and checkpoints, the host does not wait for the device.
+        validate_every: number of updates between validations. A Keras epoch has the same length.
+        save_every_steps: number of updates between checkpoints; `None` means no fixed number.
+        save_every_minutes: minutes between checkpoints; `None` means no fixed time.
+        keep_last: number of newest checkpoints to keep, in addition to the best checkpoint.
         best_metric: validation metric that selects the best checkpoint.
-        best_mode: whether a greater (`"max"`) or smaller (`"min"`) `best_metric` is better.
-        early_stopping_patience: validations without a better score after which the run stops; None:
-            never.
-        max_minutes: wall-clock budget of the run across resumes, validations and saves included;
-            None = no limit.
-        max_skipped_updates: skipped updates (NaN or infinite gradient) in a row that stop the run.
-        frozen: parts of the paths of weights that are not trained, such as `("embedding",)`.
+        best_mode: whether the best `best_metric` is the greatest (`"max"`) or the smallest
+            (`"min"`).
+        early_stopping_patience: number of consecutive validations without a better score after
+            which the run stops; `None` means no early stopping.
+        max_minutes: maximum wall-clock time of the run in minutes, over all sessions and with
+            validations and saves; `None` means no limit.
+        max_skipped_updates: number of consecutive skipped updates (NaN or infinite gradient) that
+            ends the run with an error.
+        frozen: substrings of weight paths, such as `("embedding",)`. A weight is not trained if its
+            path contains a substring.
     """
 
     section: ClassVar[str] = "training"
@@ -80,7 +85,7 @@ class TrainingConfig(Settings):
     weight_decay: NonNegative = 0.0
     decay_vectors: bool = True
     clip_norm: Positive | None = None
-    accumulation_steps: Annotated[int, Ge(1), Le(10_000)] = 1  # one graph node each
+    accumulation_steps: Annotated[int, Ge(1), Le(10_000)] = 1  # a graph node per step on a TPU
     steps_per_call: Count = 1
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     ema_decay: Decay | None = None
@@ -102,34 +107,39 @@ class TrainingConfig(Settings):
             check_arguments(name, arguments)
         elif arguments:
             raise self.error(
-                f"optimizer={self.optimizer!r}: {name} takes no arguments; Adam's are the settings "
-                "beta_1, beta_2 and epsilon"
+                f"optimizer={self.optimizer!r} has arguments, but {name} takes no arguments: for "
+                "Adam, set training.beta_1, training.beta_2 or training.epsilon instead"
             )
         if name == "schedule_free_adamw" and self.ema_decay is not None:
             raise self.error(
-                f"ema_decay={self.ema_decay} has no effect: schedule_free_adamw averages the "
-                "weights by itself; leave it out"
+                f"ema_decay={self.ema_decay} has no effect because schedule_free_adamw averages "
+                "the weights by itself: set training.ema_decay=None"
             )
         if self.schedule in ENDING_SCHEDULES and self.warmup_steps >= self.max_steps:
             raise self.error(
                 f"warmup_steps={self.warmup_steps} must be below training.max_steps="
-                f"{self.max_steps} in the {self.schedule} schedule: shorten it, or train for more "
-                "updates"
+                f"{self.max_steps} in the {self.schedule} schedule: shorten the warm-up, or train "
+                "for more updates"
             )
         end, falls = self.schedule_end, self.schedule in ENDING_SCHEDULES
         if end and not (falls and end < self.learning_rate):
             raise self.error(
-                f"schedule_end={end} must be below training.learning_rate={self.learning_rate}, in "
-                f"the linear or cosine schedule, not {self.schedule}"
+                f"schedule_end={end} must be below training.learning_rate={self.learning_rate} and "
+                f"needs the linear or cosine schedule, not {self.schedule}: change the value, or "
+                "leave it out"
             )
 
 
 def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
-    """Settings of BERT's Adam for fine-tuning, with linear decay to 0.
+    """Returns BERT's fine-tuning settings: Adam with weight decay and a linear schedule to 0.
 
-    The caller sets the number of steps and the warm-up, which depend on the epochs.
+    The caller sets `max_steps` and `warmup_steps`, which depend on the number of epochs.
+
+    Args:
+        learning_rate: peak learning rate.
+        changes: settings that differ from BERT's.
     """
     settings = dict(schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999)
-    # A checkpoint is 3 times as large as the model, and the best one is kept besides.
+    # keep_last=1 saves disk space, because a checkpoint is 3 times as large as the model.
     settings |= dict(epsilon=1e-6, weight_decay=0.01, keep_last=1)
     return TrainingConfig(learning_rate=learning_rate, **settings | changes)

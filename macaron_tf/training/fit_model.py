@@ -1,4 +1,4 @@
-"""The TensorFlow engine: `fit` trains a network on an objective with exact updates."""
+"""TensorFlow training engine: a Keras model whose `fit` trains a network on an objective."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,38 +17,42 @@ _ITERATORS = tf.data.Iterator | tf.distribute.DistributedIterator
 
 
 class FitModel(TrainedModel, keras.Model):
-    """A Keras model that trains a network on an objective.
+    """Keras model whose `fit` trains a network on an objective.
 
-    An update reads `accumulation_steps` micro-batches. Its loss is `loss_sum / weight` over all
-    their tokens, so that an update over 4 uneven micro-batches equals one over their union. The
-    gradient is clipped once, after the micro-batches are summed. An update is skipped and counted
-    if its gradient is NaN or infinite, or its weight is 0.
+    An update reads `accumulation_steps` micro-batches. The loss of an update is `loss_sum / weight`
+    over the tokens of all its micro-batches. Four micro-batches of unequal sizes therefore give the
+    same update as one batch with all of their rows. The gradient is summed over the micro-batches
+    and then clipped once. An update is skipped, and counted as skipped, if its gradient is NaN or
+    infinite, or if its `weight` is 0.
 
-    `fit` counts updates. It takes a `tf.data.Dataset` of dicts, or of pairs of a dict and labels. A
-    dataset whose shapes are `(None, None)` is traced once for all shapes. `save` writes the network
-    only, which is all that is used after training.
+    `fit` takes a `tf.data.Dataset` of dicts, or of pairs of a dict and labels. For a dataset with
+    shapes `(None, None)`, TensorFlow traces the graph once for all shapes. `save` writes only the
+    network, because predictions need neither objective nor optimizer.
 
-    In the scope of a strategy with several replicas, each micro-batch's rows are divided among the
-    replicas. Sums and gradients are added over the replicas before the mean and the clipping, so
-    the update equals that on one device.
+    In the scope of a strategy with several replicas, the rows of each micro-batch are divided among
+    the replicas. Sums and gradients are added over the replicas before averaging and clipping, so
+    the update equals the update on one device.
 
     Args:
-        objective: `objective(network, batch, training) -> dict` of scalar float32 sums over the
-            batch: `"loss_sum"`, `"weight"` (the number of tokens) and any others, such as
-            `"nll_sum"`, `"correct_sum"`, `"source_tokens"`. `metrics_from_sums` turns them into
-            metrics. The objective must add the losses of layers (regularizers) itself, and may
-            have no trainable weights of its own.
-        config: `train` uses all settings, `fit` by itself only those of an update: accumulation,
-            clipping, moving average, skipped updates, and `steps_per_call`. Values above 1 help
-            where a call of the graph is expensive, as on a TPU; callbacks run between calls only.
-        first_stage: see `FirstStage`; None: every update trains all weights.
+        network: Keras model to train.
+        objective: function `objective(network, batch, training)` that returns a dict of scalar
+            float32 sums over the batch. `"loss_sum"` and `"weight"` (the number of tokens) are
+            required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become metrics, see
+            `metrics_from_sums`. The objective must add regularization losses of layers itself, and
+            must not have trainable weights.
+        config: training settings; `None` means the defaults. `fit` uses only the settings of
+            accumulation, clipping, moving average, skipped updates and `steps_per_call`, but
+            `train` uses all settings. Set `steps_per_call` above 1 if a call of the graph is
+            expensive, as on a TPU. Callbacks then run only between calls.
+        first_stage: first training stage, which trains only some variables; `None` means that every
+            update trains all variables.
 
     Attributes:
-        per_worker_data: whether each worker process brings its own batches, see `distributed`.
+        per_worker_data: whether each worker process provides its own batches, see `distributed`.
 
     Raises:
-        Diverged: by `fit`, if too many updates in a row are skipped.
-        UserError: by `fit`, if the data end before the run does.
+        Diverged: `fit` has skipped too many consecutive updates.
+        UserError: the data of a `train` run end before the run.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class FitModel(TrainedModel, keras.Model):
         self._steps_per_epoch: int | None = None
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:
-        """Does nothing. Keras's method draws a batch and fails on the dicts of several workers."""
+        """Does nothing, because Keras's method fails on the batches of several workers."""
 
     def call(self, inputs, training=None):
         return self.network(inputs, training=training)
@@ -75,52 +79,62 @@ class FitModel(TrainedModel, keras.Model):
         """Sets the optimizer.
 
         Args:
-            optimizer: a Keras optimizer without clipping, averaging or accumulation of its own.
-            jit_compile: whether XLA compiles the step of a micro-batch, once for each shape of
-                batch. Keras's `"auto"` counts as False.
+            optimizer: a Keras optimizer that does not clip, average or accumulate.
+            jit_compile: whether XLA compiles the computation of a micro-batch, once for each batch
+                shape. Keras's `"auto"` means False.
+            kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
-            ValueError: an argument belongs to this model's configuration or to the objective.
+            ValueError: the optimizer clips, averages or accumulates, or an argument is a loss, a
+                metric or `steps_per_execution`.
         """
         optimizer = keras.optimizers.get(optimizer)
         clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
         if clips or optimizer.gradient_accumulation_steps or optimizer.use_ema:
-            raise ValueError("give clipping, averaging and accumulation to FitModel")
+            raise ValueError(
+                "the optimizer clips, averages or accumulates: use clip_norm, ema_decay or "
+                "accumulation_steps in FitModel's config instead"
+            )
         for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
             if kwargs.get(name) is not None:
-                raise ValueError(f"{name} is decided by the objective, not by compile()")
+                raise ValueError(
+                    f"compile() takes no {name} here: the objective computes losses and metrics"
+                )
         if kwargs.get("steps_per_execution", 1) != 1:
-            raise ValueError("give steps_per_call to FitModel, not steps_per_execution")
+            raise ValueError(
+                "compile() takes no steps_per_execution here: set steps_per_call in FitModel's "
+                "config"
+            )
         super().compile(optimizer=optimizer, jit_compile=jit_compile is True, **kwargs)
-        # The gradients are summed over the replicas already; Keras would sum them again.
+        # `Updates` has already summed the gradients over the replicas. Keras would sum them again.
         self.optimizer._all_reduce_sum_gradients = list
         self.updates.optimizer = self.optimizer
 
     @property
     def metrics(self):
-        """Empty, because metrics are ratios of sums, see `get_metrics_result`."""
+        """Empty list, because `get_metrics_result` computes the metrics from sums."""
         return []
 
     def prepare(self) -> None:
-        """See `TrainedModel.prepare`.
+        """Creates the variables of the optimizer and of the moving average, unless they exist.
 
         Raises:
-            ValueError: the network is not built, or the objective has weights of its own.
+            ValueError: the network is not built, or the objective has trainable weights.
         """
         if not self.network.built:
-            raise ValueError("build the network first: call it once on a batch")
+            raise ValueError("the network is not built: call it once on a batch")
         begun, self.built = self.built, True
         if len(self.trainable_variables) > len(self.network.trainable_variables):
-            raise ValueError("the objective has trainable weights; they belong to the network")
+            raise ValueError("the objective has trainable weights: move them to the network")
         super().prepare()
         self.updates.ema = self.ema
         if not begun:
             spread_seeds(self.strategy, self.seed_states)
 
     def fit(self, x=None, *args, **kwargs):
-        """As Keras's `fit`, but `steps_per_epoch` counts updates.
+        """Trains like `keras.Model.fit`, except that `steps_per_epoch` counts updates.
 
-        A network that is not built yet is built on the first batch.
+        A network that is not built is first built on a batch of `x`.
         """
         self._build_on(x)
         self.prepare()
@@ -130,20 +144,20 @@ class FitModel(TrainedModel, keras.Model):
             x = distributed(self.strategy, x, self.per_worker_data)
         with warnings.catch_warnings():
             if self._steps_per_epoch is None:
-                # Keras expects one update for each micro-batch, and warns when they end earlier.
+                # Keras expects an update per micro-batch, and warns if the data end earlier.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             try:
                 return super().fit(x, *args, **kwargs)
             finally:
-                # After a call of several updates, Keras may not have skipped all their steps.
+                # Keras may stop before it has skipped all steps of a call with several updates.
                 self.calls_to_pass, self._steps_per_epoch = 0, None
 
     def evaluate(self, x=None, *args, **kwargs):
-        """As Keras's `evaluate`, but means are over tokens, whatever the batches."""
+        """Evaluates like `keras.Model.evaluate`, but means are over tokens, not over batches."""
         self._build_on(x)
         with warnings.catch_warnings():
             if kwargs.get("steps") is None:
-                # Keras warns at the end of any dataset of unknown length.
+                # Keras warns at the end of every dataset of unknown length.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             if isinstance(x, tf.data.Dataset):
                 x = distributed(self.strategy, x)
@@ -151,11 +165,14 @@ class FitModel(TrainedModel, keras.Model):
                 return super().evaluate(x, *args, **kwargs)
 
     def save(self, filepath, *args, **kwargs) -> None:
-        """Writes the network, see `keras.Model.save`."""
+        """Saves the network, see `keras.Model.save`."""
         self.network.save(filepath, *args, **kwargs)
 
     def make_train_function(self, force: bool = False):
-        """Returns `iterator -> logs`, which makes `steps_per_call` updates in one graph."""
+        """Returns a function from an iterator to logs that makes up to `steps_per_call` updates.
+
+        The function makes all of its updates in one call of a graph.
+        """
         if self.train_function is not None and not force:
             return self.train_function
         updates = self.updates
@@ -180,7 +197,7 @@ class FitModel(TrainedModel, keras.Model):
                 if not self.stops:
                     raise
                 raise self._ended() from None
-            # Keras counts a call as one step, so its next count - 1 steps do nothing.
+            # Keras counts this call as one step, so let the next count - 1 steps do nothing.
             self.calls_to_pass = count - 1
             return self._count(count, (*updates.names["train"], *ADDED), values)
 
@@ -188,12 +205,12 @@ class FitModel(TrainedModel, keras.Model):
         return train_function
 
     def make_test_function(self, force: bool = False):
-        """Returns `iterator -> logs`, which evaluates one batch."""
+        """Returns a function from an iterator to logs that evaluates one batch."""
         if self.test_function is not None and not force:
             return self.test_function
         updates = self.updates
         test_step = self._graph(lambda batch: updates.test_step(features(batch)), self.jit_compile)
-        # The graph draws the batch: one drawn outside would be traced again for each shape.
+        # Read the batch inside the graph. A batch from outside would be traced for each shape.
         test_next = self._graph(lambda iterator: updates.test(test_step, iterator.get_next()))
 
         def test_function(iterator):
@@ -209,14 +226,14 @@ class FitModel(TrainedModel, keras.Model):
         return test_function
 
     def _build_on(self, x) -> None:
-        """Builds the network on the first batch of a dataset if it is not built yet."""
+        """Builds the network on the first batch of a dataset, unless the network is built."""
         if not self.network.built and isinstance(x, tf.data.Dataset):
             with self.strategy.scope():
                 for batch in x.take(1):
                     sums_of(self.objective, self.network, features(batch), training=False)
 
     def _dealt(self, batches: Iterator):
-        """Divides a single batch, of `train_on_batch` or `test_on_batch`, among the replicas."""
+        """Divides the single batch of `train_on_batch` or `test_on_batch` among the replicas."""
         if self.strategy.num_replicas_in_sync == 1 or isinstance(batches, _ITERATORS):
             return batches
         batch = tf.data.Dataset.from_tensors(features(next(batches)))
@@ -225,13 +242,17 @@ class FitModel(TrainedModel, keras.Model):
     def _graph(self, function: Callable, jit_compile: bool = False) -> Callable:
         if self.run_eagerly:
             return function
-        # autograph off: all control flow is tf.cond and tf.while_loop.
+        # Without autograph, because all control flow is already tf.cond and tf.while_loop.
         return tf.function(
             function, autograph=False, reduce_retracing=True, jit_compile=jit_compile or None
         )
 
     def _steps_left(self) -> int:
-        """Updates until the next of `stops`; outside a run until the epoch's end, else 1."""
+        """Returns the number of updates until the next multiple of an interval in `stops`.
+
+        If `stops` is empty, returns the number of updates until the end of the epoch, or 1 if the
+        length of the epoch is unknown.
+        """
         if self.stops:
             return min(every - self.step % every for every in self.stops)
         if self._steps_per_epoch is None:
@@ -246,10 +267,17 @@ def build_fit_model(
     jit_compile: bool = False,
     first_stage: FirstStage | None = None,
 ) -> FitModel:
-    """Makes a compiled `FitModel` of a network that was built under `config.dtype_policy`.
+    """Builds a compiled `FitModel` for a network that was built under `config.dtype_policy`.
+
+    Args:
+        network: built network.
+        objective: see `FitModel`.
+        config: training settings, including the optimizer.
+        jit_compile: see `FitModel.compile`.
+        first_stage: see `FitModel`.
 
     Raises:
-        UserError: see `freeze`.
+        UserError: `config.frozen` matches no weight, or leaves no weight to train.
     """
     freeze(network, config, first_stage)
     model = FitModel(network, objective, config, first_stage)

@@ -1,4 +1,4 @@
-"""The JAX engine: trains a network on an objective, on one device or on a mesh."""
+"""JAX training engine, for one device or a mesh of devices."""
 
 import contextlib
 import itertools
@@ -24,16 +24,21 @@ Arrays = list[jax.Array]
 
 
 class JaxModel(TrainedModel):
-    """Makes the updates of `FitModel` on JAX, by two compiled functions.
+    """Training model on JAX that makes the same updates as `FitModel`.
 
-    The first computes the sums and the gradients of a micro-batch and is compiled once for each
-    shape of batch. The second makes an optimizer step from their sum. On a mesh
-    (`macaron_tf.distribution.mesh`) the rows of a batch and the weights are sharded over the
-    devices, and XLA inserts the collectives. Sums over a batch are then over all devices, and
-    dropout is the same on any mesh.
+    An update runs compiled functions. One function computes the sums and gradients of a
+    micro-batch, and is compiled once for each batch shape. Another function makes an optimizer step
+    from the gradients, summed over the micro-batches.
 
-    During an epoch this class holds the variables' values, and each update reuses their memory
-    (donation). `synchronize` writes them back to the variables.
+    On a mesh (`macaron_tf.distribution.mesh`), the weights and the rows of a batch are sharded over
+    the devices, and XLA inserts the collectives. Sums over a batch then include all devices.
+    Dropout does not depend on the mesh.
+
+    During an epoch, this class holds the variables' values as JAX arrays, and each update reuses
+    the arrays' memory (buffer donation). `synchronize` writes the values back to the variables.
+
+    Args:
+        network, objective, config: see `FitModel`.
     """
 
     def __init__(self, network: keras.Model, objective: Objective, config: TrainingConfig):
@@ -41,7 +46,7 @@ class JaxModel(TrainedModel):
         self.optimizer = make_optimizer(config, network.trainable_variables)
         self.skipped_in_a_row = keras.Variable(0, trainable=False, dtype="int32")
         self.stop_training = False
-        # Names of the packed sums of a "train" and a "test" step, set when the step is traced.
+        # Maps "train" and "test" to the names of the step's packed sums, set when JAX traces it.
         self.names: dict[str, tuple[str, ...]] = {}
         self._held: dict[str, Arrays] | None = None
         self._places: dict[str, list[jax.sharding.Sharding]] = {}  # shardings of the held arrays
@@ -51,7 +56,7 @@ class JaxModel(TrainedModel):
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
-        """All variables, grouped by their role in an update."""
+        """Returns all variables, grouped by their role in an update."""
         return {
             "trained": self.network.trainable_variables,
             "others": [
@@ -82,7 +87,7 @@ class JaxModel(TrainedModel):
                 if not value.is_fully_replicated:
                     value = multihost_utils.process_allgather(value, tiled=True)
                 if jax.process_index() == 0:
-                    # On the host: one process must not compute with arrays of several.
+                    # Copy to the host: one process cannot compute with an array of all processes.
                     scope.add_update((variable, np.asarray(value)))
             yield
 
@@ -95,7 +100,7 @@ class JaxModel(TrainedModel):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         verbose: int = 0,
     ) -> None:
-        """As `FitModel.fit`, for an endless dataset; `steps_per_epoch` counts updates."""
+        """Trains on an endless dataset. `steps_per_epoch` counts updates, as in `FitModel.fit`."""
         self.prepare()
         self.stop_training = False
         batches = (spread(features(batch)) for batch in x.as_numpy_iterator())
@@ -122,17 +127,17 @@ class JaxModel(TrainedModel):
         self.synchronize()
 
     def save(self, filepath, *args, **kwargs) -> None:
-        """Writes the network, see `keras.Model.save`."""
+        """Saves the network, see `keras.Model.save`."""
         self.synchronize()
         self.network.save(filepath, *args, **kwargs)
 
     def save_weights(self, filepath, *args, **kwargs) -> None:
-        """Writes the network's weights, see `keras.Model.save_weights`."""
+        """Saves the network's weights, see `keras.Model.save_weights`."""
         self.synchronize()
         self.network.save_weights(filepath, *args, **kwargs)
 
     def get_weights(self) -> list:
-        """The network's weights, see `keras.Model.get_weights`."""
+        """Returns the network's weights, see `keras.Model.get_weights`."""
         self.synchronize()
         return self.network.get_weights()
 
@@ -142,13 +147,13 @@ class JaxModel(TrainedModel):
         self.network.set_weights(weights)
 
     def summary(self, *args, **kwargs) -> None:
-        """Prints the network's layers, see `keras.Model.summary`."""
+        """Prints a summary of the network, see `keras.Model.summary`."""
         self.network.summary(*args, **kwargs)
 
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
     ) -> dict[str, float]:
-        """Computes the metrics on a dataset; means are over tokens, whatever the batches."""
+        """Computes the metrics on a dataset. Means are over all tokens, not over batches."""
         self.synchronize()
         variables = self.variables()
         trained, others = (_values(variables[part]) for part in ("trained", "others"))
@@ -162,7 +167,8 @@ class JaxModel(TrainedModel):
     def update(self, batches: Iterator[Batch]) -> jax.Array:
         """Makes one update from the next micro-batches.
 
-        Returns the update's values `(K + 5,)`, see `Updates.apply`.
+        Returns:
+            Values `(K + 5,)` of the update, see `Updates.apply`.
         """
         held, found = self._hold(), None
         for _ in range(self.config.accumulation_steps):
@@ -174,7 +180,7 @@ class JaxModel(TrainedModel):
         if found is None:
             raise self._ended()
         if self._apply is None:
-            # The results keep the shardings of the inputs.
+            # The outputs have the same shardings as the inputs.
             places = {**self._places, "others": []}
             shardings = (places, whole())
             self._apply = jax.jit(self._apply_of, donate_argnums=0, out_shardings=shardings)
@@ -184,7 +190,7 @@ class JaxModel(TrainedModel):
         return values
 
     def lower(self, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
-        """Lowers a whole update from one micro-batch for a TPU's compiler, without a TPU."""
+        """Lowers an update from one micro-batch for the TPU compiler. Needs no TPU."""
 
         def update(held, batch):
             found, others = self._micro_step_of(held["trained"], held["others"], batch)
@@ -196,31 +202,45 @@ class JaxModel(TrainedModel):
         return step.trace(held, batch).lower(lowering_platforms=("tpu",))
 
     def _hold(self) -> dict[str, Arrays]:
-        """Takes the values of the variables, which this class holds until `synchronize`."""
+        """Returns the current values of all variables.
+
+        The first call takes the values from the variables. This class then holds and updates the
+        values until `synchronize`.
+        """
         if self._held is None:
             self._held = {part: _values(found) for part, found in self.variables().items()}
             self._places = jax.tree.map(lambda value: value.sharding, self._held)
         return self._held
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Sums and gradients of a micro-batch, see `Updates.micro_step`, and updated `others`."""
+        """Computes a micro-batch's sums and gradients, and the new values of `others`.
+
+        For sums and gradients see `Updates.micro_step`.
+        """
 
         def loss(trained: Arrays):
             loss_sum, packed, after = self._sums(trained, others, batch, "train")
             return loss_sum, (packed, after)
 
         (_, (packed, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
-        # Gradients have the shardings of their weights.
+        # Shard each gradient as its weight.
         gradients = jax.lax.with_sharding_constraint(gradients, self._places["trained"])
         return (packed, gradients), after
 
     def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """The sums of a batch with a 1 appended, `(K + 1,)`, and updated `others`."""
+        """Computes a batch's sums with a 1 appended, `(K + 1,)`, and the new values of `others`."""
         _, packed, after = self._sums(trained, others, batch, "test")
         return jnp.append(packed, 1.0), after
 
     def _sums(self, trained: Arrays, others: Arrays, batch: Batch, step: str):
-        """`loss_sum`, the packed sums of a "train" or "test" step, and updated `others`."""
+        """Computes `loss_sum`, the packed sums of a batch, and the new values of `others`.
+
+        Args:
+            trained: values of the trainable variables.
+            others: values of the network's other variables, such as states of seed generators.
+            batch: dict from feature name to array.
+            step: `"train"` or `"test"`.
+        """
         variables = self.variables()
         given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
         with keras.StatelessScope(state_mapping=given) as scope:
@@ -230,7 +250,11 @@ class JaxModel(TrainedModel):
         return sums["loss_sum"], packed, after
 
     def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
-        """Takes one optimizer step with an update's sums and gradients, see `Updates.apply`."""
+        """Makes one optimizer step from an update's sums and gradients, see `Updates.apply`.
+
+        Returns:
+            New values of all variables, and the values `(K + 5,)` of the update.
+        """
         weight = sums[self.names["train"].index("weight")]
         factor = jnp.where(weight > 0, 1.0 / weight, 0.0)
         squares = [jnp.sum(jnp.square(gradient.astype("float32"))) for gradient in gradients]
@@ -284,15 +308,15 @@ def build_jax_model(
     config: TrainingConfig,
     first_stage: FirstStage | None = None,
 ) -> JaxModel:
-    """Makes a `JaxModel` of a network that was built under `config.dtype_policy`.
+    """Builds a `JaxModel` for a network that was built under `config.dtype_policy`.
 
     Raises:
-        UserError: as for `build_fit_model`, or if there is a first stage.
+        UserError: `freeze` finds no weight to train, or `first_stage` is not `None`.
     """
     if first_stage is not None:
         raise UserError(
-            "first_stage_steps: only the TensorFlow engine trains in two stages: leave out "
-            "--engine jax, or set first_stage_steps=0"
+            "first_stage_steps needs the TensorFlow engine: leave out --engine jax, or set "
+            "first_stage_steps=0"
         )
     freeze(network, config)
     return JaxModel(network, objective, config)

@@ -1,4 +1,4 @@
-"""Optimizers other than Adam and Adafactor: Keras's by name, and users' own classes."""
+"""Optimizers other than Adam and Adafactor: Keras optimizers by name, and user classes."""
 
 import inspect
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import clear_errors, find, is_place
 from macaron_tf.variables import spec_of
 
-# Arguments of every Keras optimizer, and the training settings that replace them.
+# Maps arguments of Keras optimizers to the training settings that replace them.
 _DECIDED = {
     "learning_rate": "learning_rate",
     "weight_decay": "weight_decay",
@@ -25,20 +25,20 @@ _DECIDED = {
     "gradient_accumulation_steps": "accumulation_steps",
     "loss_scale_factor": "dtype_policy",
 }
-# Attributes that make an optimizer repeat a part of an update that the training model does.
+# Optimizer attributes that must not be set, because the training model does the same computation.
 _TWICE = ("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "gradient_accumulation_steps")
 _TWICE += ("loss_scale_factor",)
 
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Muon(keras.optimizers.Muon):
-    """Keras's Muon, applied to each matrix inside the blocks separately.
+    """Keras's Muon, which orthogonalizes each of several concatenated matrices separately.
 
-    Keras chooses Muon's variables by rank and path. It would then orthogonalize a table of relative
-    distances, and fused queries, keys and values as a single matrix. Here `spec_of` of each
-    variable decides: Muon updates matrices with two named axes, neither of them a vocabulary, and
-    orthogonalizes each of their concatenated parts on its own. Adam updates everything else:
-    tables, heads and layers of users without a spec. Both use one `weight_decay`.
+    Keras selects Muon's variables by rank and path. It would also orthogonalize a table of relative
+    positions, and it would treat fused queries, keys and values as a single matrix. This class
+    selects variables by `spec_of`. Muon updates matrices with two named axes, except embedding
+    tables and other matrices with a vocabulary axis. Adam updates all other variables, including
+    weights of user-defined layers that declare no axes. `weight_decay` applies to both groups.
 
     References: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is Scalable for LLM Training".
     """
@@ -62,7 +62,7 @@ class Muon(keras.optimizers.Muon):
         self.assign_sub(variable, ops.cast(lr, variable.dtype) * steps)
 
     def _apply_weight_decay(self, variables):
-        # Keras's Muon uses `assign`, which is not allowed inside a replica.
+        # Keras's Muon calls `assign`, which TensorFlow does not allow inside a replica.
         keras.optimizers.Optimizer._apply_weight_decay(self, variables)
 
 
@@ -70,10 +70,13 @@ class Muon(keras.optimizers.Muon):
 class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
     """Keras's schedule-free AdamW, corrected to follow the paper on every backend.
 
-    Gradients are taken at `y = (1 - beta_1) z + beta_1 x`, between the weights z of the steps and
-    their average x, which is the model to evaluate. On TensorFlow, Keras 3.15's version recovers x
-    from a z that has already moved. It also applies weight decay to x, where averaging undoes most
-    of it; here weight decay applies to z.
+    The optimizer steps move the weights z, and x is the running average of z. The model to evaluate
+    has the weights x. Gradients are computed at `y = (1 - beta_1) z + beta_1 x`, which is the value
+    of the variable.
+
+    Keras 3.15 differs from the paper in two ways. On TensorFlow, it computes x from a z that has
+    already moved. It also applies weight decay to x, where averaging undoes most of the decay. This
+    class applies weight decay to z.
 
     References: Defazio et al. 2024, "The Road Less Scheduled".
     """
@@ -102,7 +105,7 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         """Does nothing, because `update_step` applies the weight decay."""
 
     def averages(self) -> list:
-        """Computes the average x of each variable."""
+        """Computes the running average x of each variable."""
         pairs = zip(self._trainable_variables, self._momentums, strict=True)
         return [(y - (1 - self.beta_1) * z) / self.beta_1 for y, z in pairs]
 
@@ -116,25 +119,28 @@ KERAS = {
 
 
 def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
-    """The optimizer class of a name in `KERAS`, or a user's class, `package.module:Name`."""
+    """Returns the optimizer class for a name in `KERAS` or for `package.module:Name`."""
     return find(name, keras.optimizers.Optimizer) if is_place(name) else KERAS[name]
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises a UserError for arguments that are unknown, or replaced by a training setting."""
+    """Raises a UserError if an argument is unknown, or if a training setting replaces it."""
     known = _arguments_of(optimizer_class(name))
     for argument in arguments:
         if setting := _DECIDED.get(argument):
             raise UserError(f"optimizer {name}: set training.{setting} instead of {argument}")
         if argument not in known:
             raise UserError(
-                f"optimizer {name} has no argument {argument!r}; there are "
+                f"optimizer {name} has no argument {argument!r}: give one of "
                 f"{', '.join(sorted(known - _DECIDED.keys()))}{nearest(argument, known)}"
             )
 
 
 def _arguments_of(cls: type) -> set[str]:
-    """Names of a constructor's arguments, with those of base classes that `**kwargs` reach."""
+    """Returns the names of a constructor's arguments.
+
+    Includes arguments of base classes that the constructor passes on by `**kwargs`.
+    """
     names: set[str] = set()
     for base in cls.__mro__:
         if "__init__" in vars(base):
@@ -148,11 +154,17 @@ def _arguments_of(cls: type) -> set[str]:
 def make_keras_optimizer(
     name: str, arguments: Mapping[str, Any], schedule, weight_decay: float | None
 ) -> keras.optimizers.Optimizer:
-    """Makes an optimizer of `KERAS` or a user's own, with a learning rate schedule.
+    """Builds an optimizer with a learning rate schedule.
+
+    Args:
+        name: name in `KERAS`, or `package.module:Name` of a user's class.
+        arguments: arguments of the optimizer's constructor.
+        schedule: learning rate schedule.
+        weight_decay: decoupled weight decay; `None` means no decay.
 
     Raises:
-        UserError: its constructor raises, or it clips, averages, accumulates or scales gradients
-            itself. The training model does this once, over all replicas and micro-batches.
+        UserError: the constructor raises, or the optimizer clips, averages, accumulates or scales
+            gradients. The training model does this over all replicas and micro-batches.
     """
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)
@@ -161,6 +173,7 @@ def make_keras_optimizer(
         if getattr(optimizer, argument):
             setting = _DECIDED[argument]
             raise UserError(
-                f"optimizer {name} sets {argument} itself: leave that to training.{setting}"
+                f"optimizer {name} sets {argument} itself: remove {argument} from the class and "
+                f"set training.{setting} instead"
             )
     return optimizer

@@ -1,4 +1,4 @@
-"""Learning rate schedules, optimizers and the moving average of the weights."""
+"""Learning rate schedules, optimizers and moving averages of weights."""
 
 import contextlib
 import math
@@ -17,21 +17,24 @@ from macaron_tf.variables import spec_of
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate schedule: linear warm-up from `start` to `peak`, then a decay.
+    """Learning rate schedule with linear warm-up from `start` to `peak`, then a decay.
 
-    The first update has the learning rate `start`. After n updates of the warm-up it is
-    `start + n * (peak - start) / warmup_steps`, as in fairseq.
+    After n warm-up updates, the learning rate is `start + n * (peak - start) / warmup_steps`, as in
+    fairseq. The decay has one of four forms:
+
+    - `"constant"`: `peak`.
+    - `"inverse_sqrt"`: `peak * sqrt(warmup_steps / step)`, or `peak / sqrt(step)` without a warm-up
+      (Vaswani et al. 2017, section 5.3).
+    - `"linear"`: a line from `peak` to `end` at `total_steps` (Devlin et al. 2019).
+    - `"cosine"`: half a cosine period from `peak` to `end` at `total_steps` (Radford et al. 2018).
 
     Args:
-        decay: `"constant"`; `"inverse_sqrt"`, `peak * sqrt(warmup_steps / step)` (Vaswani et al.
-            2017, section 5.3; without a warm-up `peak / sqrt(step)`); `"linear"` down to `end` at
-            `total_steps` (Devlin et al. 2019); or `"cosine"`, half a period down to `end` at
-            `total_steps` (Radford et al. 2018).
-        peak: learning rate after the warm-up.
-        total_steps: number of the update at which a linear or cosine decay ends.
-        warmup_steps: updates of the warm-up; 0: no warm-up.
-        start: learning rate of the first update of the warm-up.
-        end: learning rate at the end of a linear or cosine decay.
+        decay: form of the decay.
+        peak: learning rate at the end of the warm-up.
+        total_steps: step at which a linear or cosine decay ends.
+        warmup_steps: number of warm-up updates; 0 means no warm-up.
+        start: learning rate of the first warm-up update.
+        end: final learning rate of a linear or cosine decay.
     """
 
     def __init__(
@@ -55,12 +58,12 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return ops.where(
             step < self.warmup_steps,
             self.start + slope * step,
-            # Clamped, so that the branch not taken does not become infinite at step 0.
+            # `where` evaluates both branches, so clamp the step to the decay's range.
             self._decayed(ops.maximum(step, float(self.warmup_steps))),
         )
 
     def _decayed(self, step):
-        """The learning rate at float `step >= warmup_steps`."""
+        """Computes the learning rate after the warm-up, at a float `step >= warmup_steps`."""
         if self.decay == "constant":
             return self.peak * ops.ones_like(step)
         if self.decay == "inverse_sqrt":
@@ -70,7 +73,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
         height = self.peak - self.end
         line = height * ops.maximum(self.total_steps - step, 0.0) / span
         if self.decay == "cosine":
-            left = line / height  # 1 to 0
+            left = line / height  # falls from 1 to 0
             line = height * 0.5 * (1.0 - ops.cos(math.pi * left))
         return self.end + line
 
@@ -79,7 +82,7 @@ class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def make_schedule(config: TrainingConfig) -> WarmupSchedule:
-    """Makes the learning rate schedule of a configuration."""
+    """Builds the learning rate schedule that `config` describes."""
     return WarmupSchedule(
         config.schedule,
         config.learning_rate,
@@ -92,11 +95,13 @@ def make_schedule(config: TrainingConfig) -> WarmupSchedule:
 
 @keras.saving.register_keras_serializable(package="macaron_tf", name="Adam")
 class FusedAdam(keras.optimizers.Adam):
-    """Adam in one fused operation: one pass over a variable and its moments instead of fifteen.
+    """Adam with a fused TensorFlow operation for the update; AdamW if `weight_decay` is set.
 
-    Keras's own update runs in the scope of a strategy, where a variable has several copies, and on
-    JAX, where XLA fuses it. Arguments are those of `keras.optimizers.Adam` except `amsgrad`. With
-    `weight_decay` it is AdamW.
+    The fused operation reads a variable and its moments once. Keras's update reads them fifteen
+    times. Keras's update still runs on JAX, where XLA fuses the operations, and in the scope of a
+    distribution strategy, where a variable has several copies.
+
+    The arguments are the same as for `keras.optimizers.Adam`, but `amsgrad` is not supported.
     """
 
     def update_step(self, gradient, variable, learning_rate):
@@ -122,20 +127,21 @@ class FusedAdam(keras.optimizers.Adam):
 class Adafactor(keras.optimizers.Adafactor):
     """Keras's Adafactor with three corrections.
 
-    - It uses the given learning rate. Keras 3.15's uses at most 1/sqrt(t), even with
+    - It uses `learning_rate` unchanged. Keras 3.15 limits the learning rate to 1/sqrt(t), even with
       `relative_step=False`.
-    - It keeps only the factors of a matrix's second moments. Keras's also keeps their product,
-      which is as large as the matrix.
-    - It treats concatenated matrices (queries, keys and values; a gate and its input) as separate
-      ones, as in T5, because a step's size is relative to the matrix's size.
+    - It stores only the factors of a matrix's second moments. Keras also stores their product,
+      which takes as much memory as the matrix.
+    - It updates each of several concatenated matrices separately, as in T5, because Adafactor
+      scales an update by the matrix's root mean square. An example is a weight that holds queries,
+      keys and values side by side.
     """
 
     def build(self, var_list):
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, var_list)
-        # For each part of each variable: means of the squared gradients over the last dimension,
-        # and over the one before it.
+        # Factored second moments of each part of each variable: means of the squared gradients over
+        # the last dimension, and over the second to last.
         self._moments = []
         for v in var_list:
             parts, shape = spec_of(v).parts, list(v.shape)
@@ -161,7 +167,7 @@ class Adafactor(keras.optimizers.Adafactor):
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * update)
 
     def _update(self, gradient, weight, moments):
-        """Computes the update of one matrix or vector for a learning rate of 1."""
+        """Computes the update of one matrix or vector at learning rate 1."""
         step = ops.cast(self.iterations + 1, weight.dtype)
         decay = 1.0 - ops.power(step, self.beta_2_decay)
         square = ops.square(gradient) + self.epsilon_1
@@ -183,10 +189,11 @@ class Adafactor(keras.optimizers.Adafactor):
 
 
 class ExponentialMovingAverage:
-    """Moving averages `s += (1 - d) * (w - s)` of weights w, initialized to the weights.
+    """Exponential moving averages `s += (1 - d) * (w - s)` of weights w, initialized to w.
 
-    After update t the decay is `d = min(decay, (1 + t) / (10 + t))`, so that the initial weights
-    are soon forgotten. A decay of 0.999 is reached after 9,000 updates.
+    After update t the decay rate is `d = min(decay, (1 + t) / (10 + t))`. The rate is small at
+    first, so that the initial weights soon lose their influence. It reaches 0.999 after 9,000
+    updates.
     """
 
     def __init__(self, variables: Sequence[keras.Variable], decay: float):
@@ -205,10 +212,10 @@ class ExponentialMovingAverage:
         ]
 
     def update(self, updates) -> None:
-        """Moves the averages towards the weights; runs in a graph.
+        """Moves the averages towards the weights. Works inside a graph.
 
         Args:
-            updates: t, the number of optimizer steps so far.
+            updates: number of optimizer steps so far (t), an integer or a tensor.
         """
         updates = ops.cast(updates, "float32")
         decay = ops.minimum(self.decay, (1.0 + updates) / (10.0 + updates))
@@ -226,8 +233,8 @@ class ExponentialMovingAverage:
 
     @contextlib.contextmanager
     def swapped(self) -> Iterator[None]:
-        """Context in which the model's weights are replaced by the averages."""
-        # JAX's arrays are immutable; TensorFlow's are overwritten, so they are copied.
+        """Replaces the weights by their averages within the `with` block."""
+        # TensorFlow overwrites a variable's value in place, so copy it. JAX arrays are immutable.
         on_jax = keras.backend.backend() == "jax"
         weights = [v.value if on_jax else np.array(v) for v in self.variables]
         for variable, average in zip(self.variables, self.averages(), strict=True):
@@ -240,13 +247,13 @@ class ExponentialMovingAverage:
 
 
 class ScheduleFreeAverage(ExponentialMovingAverage):
-    """The averages that `ScheduleFreeAdamW` computes; needs no variables of its own."""
+    """Moving average for `ScheduleFreeAdamW`, which computes the averages itself."""
 
     def __init__(self, variables: Sequence[keras.Variable], optimizer: ScheduleFreeAdamW):
         self.variables, self.optimizer, self.shadows = list(variables), optimizer, []
 
     def update(self, updates) -> None:
-        """Does nothing, because each optimizer step updates the averages."""
+        """Does nothing, because each step of the optimizer updates the averages."""
 
     def averages(self) -> Sequence:
         return self.optimizer.averages()
@@ -255,27 +262,32 @@ class ScheduleFreeAverage(ExponentialMovingAverage):
 def make_optimizer(
     config: TrainingConfig, variables: Sequence[keras.Variable] = ()
 ) -> keras.optimizers.Optimizer:
-    """Makes the optimizer of a configuration, with its learning rate schedule.
+    """Builds the optimizer that `config` describes, with its learning rate schedule.
 
-    Update t of Adam, counted from 1, with the learning rate `lr`; with a weight decay it is AdamW:
+    Adam makes update t, counted from 1, with the learning rate `lr` and the gradient g. With
+    `weight_decay` it is AdamW:
 
         p -= lr * weight_decay * p                                   (decoupled, before Adam's step)
         m += (1 - beta_1) * (g - m);   v += (1 - beta_2) * (g^2 - v)
         p -= lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
-    This is fairseq's form. PyTorch's own Adam adds epsilon after the bias correction,
-    `sqrt(v / (1 - beta_2^t)) + epsilon`, which makes its epsilon `1 / sqrt(1 - beta_2^t)` times
-    smaller: 7 times at the first update with beta_2 = 0.98, and equal after a few hundred.
+    Epsilon is added before the bias correction, as in fairseq. PyTorch adds epsilon after the bias
+    correction, `sqrt(v / (1 - beta_2^t)) + epsilon`. The same epsilon therefore has more effect
+    here: with beta_2 = 0.98, 7 times as much at the first update, and as much as in PyTorch after a
+    few hundred updates.
 
-    `Adafactor` has no momentum and T5's settings: `p -= lr * a * u / max(1, rms(u))` with
-    `a = max(1e-3, rms(p))` and `u = g / sqrt(v)`, where v is factored into the means of its rows
-    and columns and has decay `1 - t^-0.8`.
+    Adafactor has no momentum and T5's settings. It computes `p -= lr * a * u / max(1, rms(u))` with
+    `a = max(1e-3, rms(p))` and `u = g / sqrt(v)`. The second moment v has the decay rate
+    `1 - t^-0.8` and is factored into row means and column means.
 
     Args:
-        config: the `FitModel` handles its clipping and accumulation.
-        variables: the model's trainable variables, needed if `decay_vectors` is false: vectors
-            (normalization scales and offsets) and biases of any rank then do not decay, see
-            `spec_of`.
+        config: training settings. `FitModel`, not the optimizer, clips and accumulates gradients.
+        variables: the model's trainable variables, required if `config.decay_vectors` is false.
+            Biases, normalization weights and other vectors are then excluded from weight decay,
+            see `spec_of`.
+
+    Raises:
+        ValueError: `variables` are required but missing.
 
     References: Kingma and Ba 2015; Loshchilov and Hutter 2019, "Decoupled Weight Decay
     Regularization"; Shazeer and Stern 2018 (Adafactor), algorithm 4.
@@ -291,6 +303,8 @@ def make_optimizer(
         optimizer = make_keras_optimizer(name, arguments, schedule, decay)
     if decay and not config.decay_vectors:
         if not variables:
-            raise ValueError("decay_vectors=False needs the model's trainable variables")
+            raise ValueError(
+                "decay_vectors=False needs the model's trainable variables: pass `variables`"
+            )
         optimizer.exclude_from_weight_decay([v for v in variables if not spec_of(v).decays])
     return optimizer

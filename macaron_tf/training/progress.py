@@ -1,4 +1,4 @@
-"""Reporters of a run's progress: a bar or lines on stdout, `metrics.jsonl`, TensorBoard."""
+"""Progress reporters: a bar or lines on stdout, `metrics.jsonl`, and TensorBoard event files."""
 
 import contextlib
 import json
@@ -25,45 +25,49 @@ Numbers = Mapping[str, float]
 
 
 class Reporter:
-    """Base of the reporters. A subclass overrides the methods that it needs."""
+    """Base class of progress reporters. Its methods do nothing; a subclass overrides some."""
 
     def start(self, step: int, validated_at: int) -> None:
-        """Called when the run starts, or resumes after `step` updates.
+        """Handles the start or the resumption of a run.
 
         Args:
-            validated_at: step of the last validation.
+            step: number of updates so far; 0 for a new run.
+            validated_at: step of the last validation; 0 if there was no validation.
         """
 
     def tick(self, step: int) -> None:
-        """Called after each update, so it must take microseconds only."""
+        """Handles the end of an update. Must be fast, because it runs after every update."""
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
-        """Called with the metrics of the updates since the last call, up to `step`.
+        """Reports the training metrics of the updates since the last report.
 
         Args:
-            metrics: by name, equal in every repetition of the run.
-            timing: `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
-                `"memory_mib"`, the peak memory of this process. These differ between repetitions.
+            step: number of updates so far.
+            metrics: dict from name to value. A repetition of the run has equal values.
+            timing: dict with `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
+                `"memory_mib"`, this process's peak memory in MiB. A repetition of the run has other
+                values.
         """
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        """Called with the metrics and sample outputs of a validation after `step` updates."""
+        """Reports the metrics and sample outputs of a validation after `step` updates."""
 
     def sync(self) -> None:
-        """Called before a checkpoint is written; earlier reports must be on disk when it is."""
+        """Writes all earlier reports to disk. A checkpoint is saved only after this call."""
 
     def finish(self) -> None:
-        """Called when the run ends, for whatever reason."""
+        """Closes files and displays when the run ends, also after an error."""
 
 
 class JsonLines(Reporter):
-    """Writes `metrics.jsonl` and `timing.jsonl`, with an object `{"step", "kind", ...}` per line.
+    """Reporter that writes `metrics.jsonl` and `timing.jsonl`, one JSON object per line.
 
-    Values that depend on the machine's speed go to `timing.jsonl`, so that `metrics.jsonl` of a
-    resumed run equals an uninterrupted one's to the byte. NaN is written as null.
+    Each object has the fields `step` and `kind` (`"train"` or `"validation"`). NaN and infinity are
+    written as null. Values that depend on the machine's speed go to `timing.jsonl`. A resumed run
+    therefore writes the same `metrics.jsonl`, byte for byte, as an uninterrupted run.
 
-    On disk, a line can be read at once. In a bucket, lines appear with the next checkpoint, because
-    each change uploads the whole file.
+    Lines on a local disk can be read at once. Lines in a bucket appear with the next checkpoint,
+    because each upload transfers the whole file.
     """
 
     def __init__(self, run_dir: str | os.PathLike):
@@ -82,7 +86,8 @@ class JsonLines(Reporter):
             ]
             storage.write_aside(path, "".join(kept).encode())
             with _writing(path):
-                self._files[name] = self._open.enter_context(path.open("a"))  # until `finish`
+                # `finish` closes the file.
+                self._files[name] = self._open.enter_context(path.open("a"))
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         self._append("metrics", step, TRAIN, metrics)
@@ -113,7 +118,7 @@ class JsonLines(Reporter):
 
 
 def finite(value: Any) -> Any:
-    """Replaces NaN and infinity, which JSON lacks, by None, also within dicts and lists."""
+    """Replaces NaN and infinity by `None`, also inside dicts and lists: JSON has neither value."""
     if isinstance(value, Mapping):
         return {name: finite(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -122,9 +127,9 @@ def finite(value: Any) -> Any:
 
 
 def read_lines(path: str | os.PathLike) -> list[dict]:
-    """Reads the lines of a `.jsonl` log; skips a line that a kill cut short.
+    """Reads the lines of a `.jsonl` log as dicts, or returns [] if the file does not exist.
 
-    Returns [] if the file does not exist.
+    Skips invalid lines, because a killed process may have written only part of a line.
     """
     if not storage.as_path(path).exists():
         return []
@@ -143,10 +148,15 @@ def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None
 
 
 class TrainingBar(Reporter):
-    """Shows steps, loss, perplexity, tokens per second, elapsed and remaining time.
+    """Reporter that shows steps, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    On a terminal this is a progress bar, elsewhere a line of at most 80 characters for each
-    training report. The stream is stdout by default.
+    A terminal shows a progress bar. Any other stream gets a line of at most 80 characters for each
+    training report.
+
+    Args:
+        max_steps: total number of updates.
+        max_minutes: time limit of the run in minutes; `None` means no limit.
+        stream: output stream; `None` means stdout.
     """
 
     def __init__(self, max_steps: int, max_minutes: float | None = None, stream=None):
@@ -156,7 +166,7 @@ class TrainingBar(Reporter):
             file=stream, highlight=False, markup=False, emoji=False
         )
         self._bar = rich.progress.Progress(
-            rich.progress.SpinnerColumn(),  # a validation takes a while
+            rich.progress.SpinnerColumn(),  # still moves during a long validation
             rich.progress.TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             rich.progress.BarColumn(bar_width=None),
             _Text(rich.table.Column(no_wrap=True)),
@@ -169,8 +179,8 @@ class TrainingBar(Reporter):
         self._first_step = step
         self._began = time.monotonic()
         if step:
-            self._print(f"going on after step {step:,}")
-        self._text = " "  # after the first update, until the first report
+            self._print(f"resuming after step {step:,}")
+        self._text = " "  # shown between the first update and the first report
         self._task = self._bar.add_task("", total=self._max_steps, completed=step)
         self._shown = contextlib.ExitStack()
         if not self._bar.disable:
@@ -187,7 +197,7 @@ class TrainingBar(Reporter):
         times = f"{clock(timing['seconds'])}, {clock(self._left(step, timing))} left"
         text = f"loss {metrics['loss']:.3f}  {perplexity}{speed}  {times}"
         if metrics.get("skipped"):
-            text += f"  {metrics['skipped']:.0f} updates skipped (NaN)"
+            text += f"  updates skipped (NaN): {metrics['skipped']:.0f}"
         self._text = text
         self._bar.update(self._task, description=text)
         if self._bar.disable:
@@ -210,7 +220,7 @@ class TrainingBar(Reporter):
 
 
 class _Text(rich.progress.ProgressColumn):
-    """The description of a task; until it has one, the time of the first update's compilation."""
+    """Progress bar column with the latest report, or first with the elapsed compilation time."""
 
     def render(self, task: rich.progress.Task) -> str:
         elapsed = clock(task.elapsed or 0)
@@ -218,13 +228,17 @@ class _Text(rich.progress.ProgressColumn):
 
 
 class TensorBoard(Reporter):
-    """Writes event files to RUN/tensorboard, in `train/` and `validation/`.
+    """Reporter that writes event files to `tensorboard/train` and `tensorboard/validation`.
 
-    A resumed run adds files; points that are written twice coincide.
+    A resumed run adds files. A metric that two sessions report for the same step has equal values
+    in both files, so the curves overlap.
+
+    Args:
+        run_dir: the run's directory, in which `tensorboard` is created.
     """
 
     def __init__(self, run_dir: str | os.PathLike):
-        with needed("a run's curves"):  # TensorFlow's summaries ask for it only when written
+        with needed("a run's curves"):  # TensorFlow would report a missing package only later
             import tensorboard  # noqa: F401
         self._path = storage.as_path(run_dir) / "tensorboard"
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
@@ -252,7 +266,7 @@ class TensorBoard(Reporter):
                 self._writers[kind] = tf.summary.create_file_writer(str(self._path / kind))
             with self._writers[kind].as_default(step):
                 for name, value in values.items():
-                    # A perplexity may exceed float32's range, which a Python float must not.
+                    # tf.summary rejects a Python float beyond float32's range (a perplexity).
                     tf.summary.scalar(name, np.float64(value))
                 if samples:
                     tf.summary.text("samples", samples)

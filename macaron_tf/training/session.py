@@ -1,4 +1,4 @@
-"""Runs a training around `model.fit`: resuming, validation, checkpoints and stopping."""
+"""Training runs around `model.fit`: resuming, validation, checkpoints and stopping."""
 
 import contextlib
 import dataclasses
@@ -41,9 +41,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(SystemExit):
-    """Raised when a signal stopped the run, after a checkpoint was saved.
+    """`SystemExit` that `train` raises when a signal stops the run, after it saves a checkpoint.
 
-    The exit status is 128 + the signal's number, as in a shell: 130 after Ctrl-C, 143 after
+    The exit status is 128 plus the signal's number, as in a shell: 130 after Ctrl-C, and 143 after
     SIGTERM.
     """
 
@@ -52,14 +52,21 @@ class Interrupted(SystemExit):
 
 
 class _StoppedByHand(BaseException):
-    """Raised by a signal during a validation; a BaseException, so that user code lets it pass."""
+    """Exception that a signal raises during a validation.
+
+    It is a BaseException, because user code that catches `Exception` must not catch it.
+    """
 
 
 class Interruptions:
-    """Context in which the signals `SIGNALS` only set `received`, so that the run can save.
+    """Context manager in which SIGINT and SIGTERM set `received`, so that the run can save.
 
-    A signal that is repeated after a second or more acts at once, see `Repeats`. Python delivers
-    signals to the main thread only; in other threads the context has no effect.
+    A signal that arrives again after a second or more ends the process at once, see `Repeats`.
+    Python delivers signals only to the main thread. In other threads, the context manager has no
+    effect.
+
+    Attributes:
+        received: number of the first signal; `None` if no signal has arrived.
     """
 
     def __init__(self):
@@ -78,7 +85,7 @@ class Interruptions:
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
-        """Context that a signal leaves at once, without an error."""
+        """Leaves the `with` block at once when a signal arrives, without an error."""
         self._raises = True
         try:
             yield
@@ -105,22 +112,23 @@ class Interruptions:
 class TrainingSession(keras.callbacks.Callback):
     """Keras callback that reports, validates, saves and stops a run in one process.
 
-    Its clock is `TrainedModel.step`, because Keras's batch numbers restart in each epoch and a
-    resumed epoch skips the updates made before. The host waits for the device only to report.
+    The callback counts updates by `TrainedModel.step`. Keras's batch numbers restart in each epoch,
+    and a resumed epoch skips the updates of the earlier session.
 
     Args:
-        model: compiled and prepared; its configuration is the run's.
+        model: compiled model, after `TrainedModel.prepare`. `model.config` has the run's settings.
         run_dir: the run's directory, which must exist.
         vocabulary_hash: see `train`.
         validate: see `train`.
-        reporters: empty in all processes except the chief, which alone writes.
-        workers: the processes of the run.
-        interruptions: a signal breaks off a validation, which the resumed run makes up for. With
-            several workers it takes effect after the validation, in which all take part.
+        reporters: progress reporters; empty in all processes except the chief.
+        workers: worker processes of the run.
+        interruptions: handler of signals. A signal ends a running validation, and the resumed run
+            repeats the validation. With several workers, the validation is completed first.
 
     Attributes:
-        state: scores and times; `RunState.elapsed_seconds` is the value at the start or resume.
-        interrupted: whether any worker was told to stop; `decide` updates it.
+        state: scores and times. `state.elapsed_seconds` keeps the value from the start of the
+            session.
+        interrupted: whether any worker has received a signal to stop. `decide` updates the value.
         saved_at: step of the last checkpoint that this session read or wrote.
     """
 
@@ -168,7 +176,8 @@ class TrainingSession(keras.callbacks.Callback):
         spread_seeds(self.model.strategy, self.model.seed_states)
         self.saved_at = self.model.step
         if self.workers.chief:
-            self._mark_best()  # a kill between saving the checkpoint and best.json loses the mark
+            # A process that was killed after saving the checkpoint may not have written best.json.
+            self._mark_best()
 
     def _mark_best(self) -> None:
         best, score = self.state.best_step, self.state.best_score
@@ -176,7 +185,10 @@ class TrainingSession(keras.callbacks.Callback):
             self.checkpoints.mark_best(best, self.config.best_metric, score)
 
     def save(self) -> None:
-        """Lets the chief write a checkpoint of this step and delete surplus ones."""
+        """Saves a checkpoint of this step, and deletes surplus checkpoints. Only the chief writes.
+
+        Every worker must call this method.
+        """
         step = self.saved_at = self.model.step
         memory = joined_memory(self.model, self.workers)
         with self._away(), self.model.gathered():
@@ -200,15 +212,15 @@ class TrainingSession(keras.callbacks.Callback):
         self.checkpoints.rotate(self.config.keep_last)
 
     def elapsed_seconds(self) -> float:
-        """Wall-clock seconds of the run, earlier sessions included."""
+        """Returns the wall-clock time of the run in seconds, including earlier sessions."""
         return self.state.elapsed_seconds + time.monotonic() - self._began
 
     def reason_to_stop(self) -> str:
-        """Returns `"max_steps"`, `"max_minutes"` or `"early_stopping"`, or `""` to continue."""
+        """Returns why to stop: `"max_steps"`, `"max_minutes"`, `"early_stopping"`, or `""`."""
         config = self.config
         if self.model.step >= config.max_steps:
             return "max_steps"
-        # Even the shortest budget allows one update.
+        # Even the shortest time limit allows one update.
         budget = config.max_minutes if self.model.step else None
         if budget and self.elapsed_seconds() >= budget * 60:
             return "max_minutes"
@@ -220,7 +232,8 @@ class TrainingSession(keras.callbacks.Callback):
     def decide(self) -> tuple[bool, bool]:
         """Returns whether the run stops at this step, and whether a checkpoint is due.
 
-        Every worker must call it, and all get the same answer: yes if it is yes for any worker.
+        Every worker must call this method. A result is true on all workers if it is true on any
+        worker.
         """
         every, minutes = self.config.save_every_steps, self.config.save_every_minutes
         due = bool(every) and self.model.step % every == 0
@@ -246,12 +259,12 @@ class TrainingSession(keras.callbacks.Callback):
             self._report(step)
         over, due = self.decide()
         if over:
-            self.model.stop_training = True  # Keras ends the epoch next
+            self.model.stop_training = True  # Keras then calls `on_epoch_end`
         elif due and step % self.config.validate_every:
             self.save()
 
     def on_epoch_end(self, epoch=None, logs=None):
-        """Validates, then saves: the checkpoint at an epoch's end holds its score."""
+        """Validates, then saves a checkpoint if one is due, so that it contains the score."""
         self.validate_round()
         over, due = self.decide()
         if over:
@@ -269,8 +282,8 @@ class TrainingSession(keras.callbacks.Callback):
         last_step, last_time = self._mark
         self._mark = (step, time.monotonic() - self._away_seconds)
         seconds = self._mark[1] - last_time
-        # Tokens per update times updates, because after a resume the window holds updates of an
-        # earlier session. Input tokens if the objective counts them: MLM predicts only 15%.
+        # Multiply tokens per update by updates, because after a resume the window includes updates
+        # of an earlier session. Prefer input tokens, because MLM predicts only 15% of the tokens.
         tokens = metrics.get("input_tokens", metrics["tokens"]) * (step - last_step)
         speed = tokens / max(seconds, 1e-9)
         timing = {"seconds": self.elapsed_seconds(), "tokens_per_second": speed}
@@ -280,7 +293,11 @@ class TrainingSession(keras.callbacks.Callback):
             reporter.train(step, metrics, timing)
 
     def validate_round(self) -> dict[str, float]:
-        """Validates, unless this step is validated or the run is stopping; returns the metrics."""
+        """Validates, unless this step is already validated or a signal is stopping the run.
+
+        Returns:
+            Metrics of this step; an empty dict if there was no validation.
+        """
         if self.validate is not None:
             self._validate()
         return self._metrics if self.state.validated_at == self.model.step else {}
@@ -294,7 +311,7 @@ class TrainingSession(keras.callbacks.Callback):
         for callback in self.callbacks:
             callback.on_test_begin()
         breaking = contextlib.nullcontext() if several else self.interruptions.breaking()
-        # `breaking` is innermost: a signal must not interrupt the swap of the weights.
+        # `breaking` is innermost, because a signal must not interrupt the swap of the weights.
         with Progress("validating"), self._away(), self.model.ema_weights(), breaking:
             result = dict(self.validate(self.model, step))
         if result is not None:
@@ -306,8 +323,8 @@ class TrainingSession(keras.callbacks.Callback):
         config, state = self.config, self.state
         if config.best_metric not in metrics:
             raise UserError(
-                f"best_metric {config.best_metric!r} is none of the validation's metrics "
-                f"({', '.join(metrics)})"
+                f"best_metric {config.best_metric!r} is not a metric of the validation: set "
+                f"training.best_metric to one of {', '.join(metrics)}"
             )
         score = metrics[config.best_metric]
         sign = 1 if config.best_mode == "max" else -1
@@ -325,7 +342,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def _away(self) -> Iterator[None]:
-        """Context whose time does not count in tokens per second."""
+        """Excludes the time within the `with` block from tokens per second."""
         began = time.monotonic()
         try:
             yield
@@ -334,7 +351,10 @@ class TrainingSession(keras.callbacks.Callback):
 
 
 class _ValidationLogs(keras.callbacks.Callback):
-    """Adds the validation's metrics to the logs of later callbacks as `val_loss` and so on."""
+    """Callback that validates and adds the metrics to the epoch's logs, such as `val_loss`.
+
+    Later callbacks in the list see the added logs.
+    """
 
     def __init__(self, session: TrainingSession):
         super().__init__()
@@ -347,14 +367,17 @@ class _ValidationLogs(keras.callbacks.Callback):
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
         step: number of updates.
-        reason: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or `"callback"`.
-        best_step, best_score, best_checkpoint: None without validation.
-        elapsed_seconds: wall-clock time, earlier sessions included.
-        checkpoint: the last checkpoint.
+        reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or
+            `"callback"` (another Keras callback stopped it).
+        best_step: step of the best validation score; `None` without validation.
+        best_score: best validation score; `None` without validation.
+        elapsed_seconds: wall-clock time in seconds, including earlier sessions.
+        checkpoint: directory of the last checkpoint.
+        best_checkpoint: directory of the best checkpoint; `None` without validation.
     """
 
     step: int
@@ -375,35 +398,40 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     on_start: Callable[[], None] | None = None,
 ) -> TrainingResult:
-    """Trains with `model.fit` as `model.config` says; resumes a run that `run_dir` holds.
+    """Trains with `model.fit` and the settings in `model.config`; resumes a run in `run_dir`.
 
-    A Keras epoch has `validate_every` updates. A resumed run equals an uninterrupted one to the
-    bit: weights, optimizer, dropout, data and `metrics.jsonl`. Progress goes to `metrics.jsonl`,
-    TensorBoard and stdout.
+    A Keras epoch has `validate_every` updates. A resumed run is bit-identical to an uninterrupted
+    run in weights, optimizer state, dropout, data order and `metrics.jsonl`. Progress is written to
+    `metrics.jsonl`, TensorBoard and stdout.
 
     Args:
-        model: compiled, with a built network. See `build_fit_model` and `build_jax_model`.
-        train_dataset_fn: `train_dataset_fn(start)` returns an endless dataset of micro-batches
-            that begins with micro-batch number `start`.
-        run_dir: created if it does not exist.
-        validate: `validate(model, step) -> dict` of metrics, and optionally `"samples"`, a list of
-            strings. It is called at the end of each epoch; if a moving average is kept, the weights
-            are then the average.
-        vocabulary_hash: kept in each checkpoint; a run with another vocabulary cannot resume.
-        callbacks: further Keras callbacks. Their logs are complete at logging steps, saves and ends
-            of epochs only. At ends of epochs they hold the validation's metrics, as `val_loss`.
-        on_start: called when this process has locked the directory and accepted its newest
-            checkpoint, before the first update: the moment to write other files there.
+        model: compiled model with a built network, see `build_fit_model` and `build_jax_model`.
+        train_dataset_fn: function from a micro-batch index to an endless dataset of micro-batches
+            that begins at this index.
+        run_dir: directory of the run, which is created if it does not exist.
+        validate: function `validate(model, step)` that returns a dict of metrics. The dict may also
+            have `"samples"`, a list of strings. The function is called at the end of each epoch,
+            with the moving average of the weights if there is one. `None` means no validation.
+        vocabulary_hash: hash of the vocabulary. Each checkpoint stores the hash, and a run with
+            another hash cannot resume.
+        callbacks: further Keras callbacks. The logs of a batch are empty except at logging steps,
+            validations and saves at fixed steps. The logs of an epoch include validation metrics,
+            such as `val_loss`.
+        on_start: function that is called once before the first update, after the run directory is
+            locked and its newest checkpoint is restored. It may write files into the directory.
 
     Raises:
-        UserError: early stopping has no validation set; the directory is in use, cannot be written,
-            or holds a run of another model; the data end; `best_metric` is no metric of the
-            validation; or too many updates are skipped.
-        Interrupted: (a SystemExit) Ctrl-C or SIGTERM stopped the run, after saving.
+        UserError: early stopping lacks a validation set; the directory is in use, cannot be
+            written, or contains a run of another model; the data end; `best_metric` is not a metric
+            of the validation; or too many updates are skipped.
+        Interrupted: Ctrl-C or SIGTERM stopped the run, after it saved. This is a SystemExit.
     """
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
-        raise UserError("early_stopping_patience needs a validation set")
+        raise UserError(
+            "training.early_stopping_patience needs a validation set: give a validation set, or "
+            "set early_stopping_patience=None"
+        )
     model.prepare()
     workers = Workers(model.strategy)
     alone = only_writer(run_dir, "training") if workers.chief else contextlib.nullcontext()
@@ -425,13 +453,13 @@ def train(
             step, validated_at = model.step, session.state.validated_at
             at_end = step % config.validate_every == 0 or session.reason_to_stop()
             if validate is not None and step and at_end and validated_at != step:
-                session.on_epoch_end()  # the run was interrupted before this validation
+                session.on_epoch_end()  # the earlier session stopped before this validation
             if not session.decide()[0]:
                 _fit(session, train_dataset_fn, callbacks)
-        workers.totals([0.0])  # a barrier: waits until the chief has written
+        workers.totals([0.0])  # a barrier that waits until the chief has written
         if session.interrupted or interruptions.received is not None:
-            done = f"step {model.step} is saved in {run_dir}" if model.step else "before any update"
-            print(f"interrupted: {done}; run the same command again to go on", file=sys.stderr)
+            done = f"step {model.step} is saved in {run_dir}" if model.step else "no update made"
+            print(f"interrupted: {done}; run the same command again to continue", file=sys.stderr)
             raise Interrupted(interruptions.received or signal.SIGTERM)
         best = session.checkpoints.best()
         return TrainingResult(
@@ -446,7 +474,7 @@ def train(
 
 
 def _fit(session: TrainingSession, train_dataset_fn, callbacks) -> None:
-    """Makes the remaining updates, beginning within the epoch that was interrupted."""
+    """Makes the remaining updates. A resumed run continues in the middle of its epoch."""
     session.callbacks = callbacks
     model, config, step = session.model, session.config, session.model.step
     saves = config.save_every_steps or config.max_steps

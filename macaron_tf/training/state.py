@@ -1,4 +1,4 @@
-"""Saves the state of a run in a checkpoint, and restores it to the bit."""
+"""State of a run: saving to a checkpoint, and bit-exact restoring."""
 
 import dataclasses
 import json
@@ -22,14 +22,15 @@ from macaron_tf.training.trained_model import TrainedModel
 
 @dataclasses.dataclass
 class RunState:
-    """The part of a run's state that is not in variables.
+    """State of a run that is not held in Keras variables.
 
     Attributes:
-        elapsed_seconds: wall-clock time of the run so far, without pauses between sessions.
-        best_score: best validation score so far; None before the first validation.
-        best_step: step of the best score.
-        rounds_without_improvement: validations since the best score.
-        validated_at: step of the last validation; 0 before the first.
+        elapsed_seconds: wall-clock time of the run so far in seconds, without the time between
+            sessions.
+        best_score: best validation score so far; `None` before the first validation.
+        best_step: step of the best validation score; `None` before the first validation.
+        rounds_without_improvement: number of validations since the best score.
+        validated_at: step of the last validation; 0 before the first validation.
     """
 
     elapsed_seconds: float = 0.0
@@ -40,12 +41,15 @@ class RunState:
 
 
 def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray]:
-    """Collects the memory variables of all workers' replicas, in order.
+    """Gathers the values of `model.memory` from the replicas of all workers, in replica order.
 
-    Every worker must call it.
+    Every worker must call this function, because the workers exchange their values.
+
+    Returns:
+        Dict from the variable's name to its values, concatenated over the replicas.
     """
     model.synchronize()
-    if keras.backend.backend() == "jax":  # whole in every process
+    if keras.backend.backend() == "jax":  # every process holds the whole array
         return {name: np.array(v) for name, v in _memory_variables(model).items()}
     return {
         name: workers.joined(np.concatenate([np.array(copy) for copy in _copies(model, variable)]))
@@ -56,10 +60,13 @@ def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
 def write_checkpoint(
     directory: epath.Path, model: TrainedModel, state: RunState, memory: dict[str, np.ndarray]
 ) -> None:
-    """Writes weights and state into an empty local directory, for `CheckpointDirectory.save`.
+    """Writes weights and training state into a local directory.
 
     Args:
-        memory: the result of `joined_memory`.
+        directory: empty directory, which `CheckpointDirectory.save` provides.
+        model: the model of the run.
+        state: scores and times of the run.
+        memory: values that `joined_memory` returned.
     """
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
@@ -77,30 +84,30 @@ def write_checkpoint(
 def require_room(
     directory: epath.Path, weights: Iterable[keras.Variable], arrays: Iterable[np.ndarray] = ()
 ) -> None:
-    """Raises an OSError if the disk has no room for files of these weights and arrays.
+    """Raises an OSError if the disk has too little free space for the weights and arrays.
 
-    Without this check HDF5 crashes the process (SIGSEGV) when it closes a file on a full disk.
+    Without this check, HDF5 crashes the process (SIGSEGV) when it closes a file on a full disk.
     """
     sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
     sizes += [array.nbytes for array in arrays]
-    # 4 KB for each array's header; in a small model headers outweigh the numbers.
+    # Add 4 KB for the header of each array. In a small model, headers take most of the space.
     storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
 
 
 def save_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
-    """Writes the weights of a layer or model into a local file, .safetensors or .weights.h5."""
+    """Writes the weights of a layer or model into a local .safetensors or .weights.h5 file."""
     if file.suffix != ".safetensors":
         keras.saving.save_weights(layer, str(file))
         return
     with needed(f"writing {file.name}"):
         import safetensors.numpy
     arrays = {weight.path: keras.ops.convert_to_numpy(weight) for weight in layer.weights}
-    # Keras numbers names within a process: another process finds the weights by their order.
+    # Save the order too, because Keras numbers layer names differently in each process.
     safetensors.numpy.save_file(arrays, file, {"order": json.dumps([*arrays])})
 
 
 def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
-    """Reads weights that `save_weights` wrote, from disk or from a bucket."""
+    """Loads weights that `save_weights` wrote. `file` may be on a local disk or in a bucket."""
     with storage.local_copy(file) as copy:
         if copy.suffix != ".safetensors":
             keras.saving.load_weights(layer, copy)
@@ -114,8 +121,10 @@ def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
 
 
 def weight_table(network: keras.Model) -> list[str]:
-    """Lists `"path (shape)"` of every weight in order; paths begin with the network's name."""
-    # Weights of an encoder inside a classifier have the classifier's name first.
+    """Lists `"path (shape)"` for each weight, in order, such as `"encoder/dense/kernel (8, 8)"`.
+
+    The names of enclosing models are left out, such as `classifier/` before `encoder/`.
+    """
     outer, slash, _ = network.path.rpartition("/")
     within = outer + slash
     return [f"{w.path.removeprefix(within)} {tuple(w.shape)}" for w in network.weights]
@@ -124,10 +133,19 @@ def weight_table(network: keras.Model) -> list[str]:
 def restore_checkpoint(
     checkpoint: str | os.PathLike, model: TrainedModel, vocabulary_hash: str, workers: Workers
 ) -> RunState:
-    """Restores weights, optimizer, random states and step of a compiled, prepared model.
+    """Restores a model's weights, optimizer, random number generators and step from a checkpoint.
+
+    Args:
+        checkpoint: directory of the checkpoint.
+        model: compiled model, after `TrainedModel.prepare`.
+        vocabulary_hash: hash that must equal the hash in the checkpoint.
+        workers: worker processes of the run.
+
+    Returns:
+        Scores and times of the run.
 
     Raises:
-        UserError: the checkpoint is damaged, or of another vocabulary, model or optimizer.
+        UserError: the checkpoint is damaged, or its vocabulary, model or optimizer differs.
     """
     load_network(checkpoint, model.network, vocabulary_hash, average=False)
     path = storage.as_path(checkpoint) / checkpoints.STATE
@@ -135,8 +153,8 @@ def restore_checkpoint(
         variables, memory = model.state_variables(), _memory_variables(model)
         if {*variables, *memory} != set(arrays.files) - {"host"}:
             raise UserError(
-                f"{checkpoint} was written with another optimizer, dropout, ema_decay or memory: "
-                "use the settings it was started with, or another run directory"
+                f"{checkpoint} was written with a different optimizer, dropout, ema_decay or "
+                "memory: use the settings that the run started with, or another run directory"
             )
         for name, variable in variables.items():
             _check_shape(checkpoint, name, arrays[name], variable.shape, "settings")
@@ -166,13 +184,16 @@ def load_network(
     vocabulary_hash: str,
     average: bool = True,
 ) -> dict:
-    """Loads a checkpoint's weights into a built network; returns the checkpoint's manifest.
+    """Loads a checkpoint's weights into a built network, and returns the checkpoint's manifest.
 
     Args:
-        average: load the moving average of the weights if the checkpoint has one.
+        checkpoint: directory of the checkpoint.
+        network: network that receives the weights.
+        vocabulary_hash: hash that must equal the hash in the checkpoint.
+        average: whether to load the moving average of the weights if the checkpoint has one.
 
     Raises:
-        UserError: the checkpoint is damaged, or of another vocabulary or architecture.
+        UserError: the checkpoint is damaged, or its vocabulary or architecture differs.
     """
     manifest = checkpoints.read_manifest(checkpoint)
     check_vocabulary(manifest["vocabulary"], vocabulary_hash, checkpoint)
@@ -187,7 +208,7 @@ def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str)
     if array.shape != tuple(shape):
         raise UserError(
             f"{name} has shape {array.shape} in {checkpoint} but {tuple(shape)} in the model: "
-            f"use the {settings} it was started with"
+            f"use the {settings} that the run started with"
         )
 
 
@@ -196,7 +217,7 @@ def _memory_variables(model: TrainedModel) -> dict[str, keras.Variable]:
 
 
 def _copies(model: TrainedModel, variable: keras.Variable) -> list[tf.Variable | keras.Variable]:
-    """Copies of a variable on this process's replicas, in order."""
+    """Returns the copies of a variable on this process's replicas, in order."""
     if keras.backend.backend() == "jax":
         return [variable]
     return list(model.strategy.experimental_local_results(variable.value))

@@ -1,4 +1,4 @@
-"""Base of the engines' models: counts updates, sums metrics, lists what a checkpoint keeps."""
+"""Base class of the TensorFlow and JAX training models."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,34 +20,36 @@ from macaron_tf.training.updates import (
 
 
 class Diverged(UserError):
-    """Raised when too many updates in a row have a NaN or infinite gradient."""
+    """Error for too many consecutive updates with a NaN or infinite loss or gradient."""
 
 
 class TrainedModel:
-    """Base of `FitModel` and `JaxModel`: a network that is trained on an objective.
+    """Base class of `FitModel` and `JaxModel`, which train a network on an objective.
 
-    It has the parts of a Keras model that runs and their callbacks use: `fit`, `evaluate` and
-    `stop_training`.
+    Subclasses provide the parts of a Keras model that training runs and callbacks use, such as
+    `fit`, `evaluate` and `stop_training`.
 
     Args:
         network, objective, config: see `FitModel`.
 
     Attributes:
-        step: number of updates so far, skipped ones included; the run's clock and its position in
-            the data.
-        window: `Sums` of the updates since the last `window.reset()`.
-        stops: intervals in updates. In a run, the host reads metrics from the device only at
-            multiples of these, calls of several updates end there, and data that end earlier are an
-            error. (): the host reads metrics after every call, and an epoch may end with the data.
-        calls_to_pass: number of Keras's next steps that do nothing. A resumed epoch skips its
+        step: number of updates so far, including skipped updates.
+        window: `Sums` of the updates since the last call of `window.reset`.
+        stops: intervals in updates, set by `train`. The host reads metrics from the device only at
+            multiples of an interval, and a call of several updates ends at the next multiple. The
+            data must not end. If `stops` is empty, the host reads metrics after every call, and an
+            epoch may end with the data.
+        calls_to_pass: number of upcoming Keras steps that do nothing. A resumed epoch skips its
             earlier updates in this way.
-        memory: variables that carry state from batch to batch, each `(rows of a replica, ...)`,
-            saved with the run. Set it before training.
-        evaluation_memory: the same for evaluations; not saved.
-        strategy: distribution strategy of the replicas and workers that share the batches. JAX's
-            processes are not part of it.
-        optimizer: the optimizer of the updates.
-        ema: moving average of the weights, or None.
+        memory: variables that carry state from one training batch to the next, such as the memory
+            of Transformer-XL. Each has shape `(rows of a replica, ...)`. Checkpoints contain the
+            variables. Set the attribute before training.
+        evaluation_memory: variables that carry state from one evaluation batch to the next.
+            Checkpoints do not contain the variables.
+        strategy: distribution strategy whose replicas share the batches. The JAX engine does not
+            use it.
+        optimizer: optimizer of the network's trainable variables.
+        ema: moving average of the weights; `None` means no average.
         skipped_in_a_row: variable that counts consecutive skipped updates.
     """
 
@@ -85,14 +87,15 @@ class TrainedModel:
 
     @property
     def seed_states(self) -> list[keras.Variable]:
-        """States of the network's random number generators, in order."""
+        """State variables of the network's random number generators, in order."""
         weights = {id(weight) for weight in self.network.weights}
         return [v for v in self.network.variables if id(v) not in weights]
 
     def state_variables(self) -> dict[str, keras.Variable]:
-        """Variables that a run saves besides weights and memory, named by position.
+        """Returns the variables that a checkpoint contains besides weights and memory.
 
-        Keras's own names depend on the layers built earlier in the process.
+        The keys are numbered, such as `optimizer/00003`, because Keras's names depend on the layers
+        that were built earlier in the process.
         """
         return {
             **{f"optimizer/{i:05d}": v for i, v in enumerate(self.optimizer.variables)},
@@ -102,35 +105,36 @@ class TrainedModel:
         }
 
     def synchronize(self) -> None:
-        """Writes values that the engine holds elsewhere back to the variables."""
+        """Writes the current values to the Keras variables, if the engine holds them elsewhere."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Context in which the first process can read every variable.
+        """Makes every variable readable in the first process, within the `with` block.
 
-        Every process must enter it. Training inside is not allowed.
+        Every process must enter the block. Training is not allowed inside.
         """
         self.synchronize()
         return nullcontext()
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Context in which the network's weights are their moving average, if one is kept.
+        """Replaces the network's weights by their moving average, within the `with` block.
 
-        Training, and saving for a resume, are not allowed inside.
+        Without a moving average, the weights do not change. Neither training nor saving a
+        checkpoint is allowed inside.
         """
         self.synchronize()
         return self.ema.swapped() if self.ema else nullcontext()
 
     def reset_metrics(self) -> None:
-        """Clears the epoch's sums. Keras calls it when an epoch or an evaluation begins."""
+        """Resets the sums. Keras calls this method when an epoch or an evaluation begins."""
         self._epoch_sums.reset()
         self._epoch_start = self.step
 
     def get_metrics_result(self) -> dict[str, float]:
-        """The metrics of the epoch or the evaluation so far."""
+        """Returns the metrics of the current epoch or evaluation."""
         return metrics_from_sums(self._epoch_sums.totals())
 
     def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
-        """Counts updates and adds their values to the sums; returns Keras's logs."""
+        """Counts updates, adds their values to the sums, and returns the logs for Keras."""
         self.step += updates
         self.window.add(names, values)
         self._epoch_sums.add(names, values)
@@ -147,18 +151,24 @@ class TrainedModel:
 
     def _ended(self) -> UserError:
         return UserError(
-            f"the training data ended after step {self.step}: they must repeat without end "
-            "and hold at least one batch"
+            f"the training data ended after step {self.step}: repeat the dataset without end, and "
+            "give it at least one batch"
         )
 
 
 def features(data) -> dict[str, tf.Tensor]:
-    """Returns a batch as features by name; Keras's targets and sample weights join them."""
+    """Returns a batch as a dict from feature name to tensor.
+
+    Keras's targets become the feature `label`, and sample weights the feature `weight`.
+
+    Raises:
+        UserError: the inputs of the batch are not a dict.
+    """
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
         raise UserError(
-            "a FitModel learns from batches that are dicts of features by name, such as token_ids "
-            f"and label, not from a {type(x).__name__}"
+            "FitModel needs each batch as a dict of features, such as token_ids and label, not as "
+            f"a {type(x).__name__}: map the dataset to dicts"
         )
     more = {"label": label, "weight": weight}
     return {**x, **{name: value for name, value in more.items() if value is not None}}
@@ -167,22 +177,25 @@ def features(data) -> dict[str, tf.Tensor]:
 def freeze(
     network: keras.Model, config: TrainingConfig, first_stage: FirstStage | None = None
 ) -> None:
-    """Makes weights untrainable whose path contains a string of `config.frozen`.
+    """Makes the weights untrainable whose path contains a string of `config.frozen`.
 
     Raises:
-        UserError: a string is in no weight's path, or no weight is left to train, in the whole run
-            or in its first stage.
+        UserError: no weight's path contains one of the strings, or no weight is left to train in
+            the run or in its first stage.
     """
     for part in config.frozen:
         named = [weight for weight in network.weights if part in weight.path]
         if not named:
             some = ", ".join(weight.path for weight in network.weights[:5])
             raise config.error(
-                f"frozen: no weight's path has {part!r} in it; paths are like {some}"
+                f"frozen={part!r} matches no weight: give a part of a weight's path, such as of "
+                f"{some}"
             )
         for weight in named:
             weight.trainable = False
     if not network.trainable_variables:
-        raise config.error("frozen: no weight is left to train")
+        raise config.error("frozen: no weight is left to train; freeze fewer weights")
     if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
-        raise config.error("frozen: no weight of the first stage is left to train")
+        raise config.error(
+            "frozen: no weight of the first stage is left to train; freeze fewer weights"
+        )

@@ -1,4 +1,4 @@
-"""The arithmetic of an update: sums over micro-batches, then one mean, clipping and step."""
+"""Computation of an update: summed gradients of micro-batches, mean, clipping, optimizer step."""
 
 import math
 import warnings
@@ -14,7 +14,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.training.config import TrainingConfig
 from macaron_tf.training.optimizer import ExponentialMovingAverage
 
-# Values that each update adds to the objective's sums.
+# Names of the values that each update appends to the objective's sums.
 UPDATES = "updates"  # 1 if the optimizer made a step
 SKIPPED = "skipped"  # 1 if the update was skipped for a NaN or infinite gradient
 SKIPPED_IN_A_ROW = "skipped_in_a_row"
@@ -24,10 +24,11 @@ ADDED = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
 
 
 class Sums:
-    """Running sums of named scalars, which each update adds as one packed vector.
+    """Running sums of named scalars. Each update adds its scalars as one packed vector.
 
-    Vectors stay on the device, so `add` does not wait; `totals` fetches them together. Sums are in
-    float64 and in order, so that equal additions give equal bits.
+    The vectors stay on the device until `totals` fetches all of them, so `add` does not wait for
+    the device. `totals` adds in float64 and in the order of the updates, so a repeated run has
+    bit-identical sums.
     """
 
     def __init__(self):
@@ -36,20 +37,24 @@ class Sums:
         self._totals: dict[str, float] = {}
 
     def reset(self) -> None:
-        """Clears the sums."""
+        """Resets all sums to 0."""
         self._pending = []
         self._totals = {}
 
     def add(self, names: Sequence[str], vector) -> None:
-        """Adds the values of one or several updates: `(len(names),)` or `(updates, len(names))`."""
+        """Adds the values of one update, `(K,)`, or of N updates, `(N, K)`, with K = len(names)."""
         if tuple(names) != self._names:
             self.totals()
             self._names = tuple(names)
         self._pending.append(vector)
 
     def totals(self) -> dict[str, float]:
-        """The sums by name; `skipped_in_a_row` is the maximum, the learning rate the latest."""
-        # Each is (K,) or (N, K): split into rows of K. A tensor on the host is not copied.
+        """Returns a dict from name to sum.
+
+        Two values are not sums: `skipped_in_a_row` is the maximum over the updates, and
+        `learning_rate` is the value of the last update.
+        """
+        # Split each (K,) or (N, K) array into rows (K,). A tensor on the host is not copied.
         rows = [row for pending in self._pending for row in np.atleast_2d(pending).tolist()]
         for values in rows:
             for name, value in zip(self._names, values, strict=True):
@@ -63,17 +68,22 @@ class Sums:
         return dict(self._totals)
 
     def load(self, totals: Mapping[str, float]) -> None:
-        """Restores sums that an earlier `totals` returned."""
+        """Replaces the sums by the result of an earlier call of `totals`."""
         self.reset()
         self._totals = {name: float(value) for name, value in totals.items()}
 
 
 def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
-    """Computes metrics from the sums over tokens that `Sums.totals` returns.
+    """Computes metrics from the sums that `Sums.totals` returns.
 
-    `X_sum` becomes `X = X_sum / X_weight`, or `X_sum / weight` if there is no `X_weight`;
-    `correct_sum` becomes `accuracy`. `perplexity` is `exp(nll)`. All other sums, and `tokens` (the
-    weight), become means over updates, or over batches in an evaluation. Means of nothing are NaN.
+    - A sum `X_sum` becomes the mean `X = X_sum / X_weight`, or `X_sum / weight` if there is no
+      `X_weight`. The mean of `correct_sum` is called `accuracy`.
+    - `perplexity` is `exp(nll)`.
+    - `learning_rate` and `skipped` do not change.
+    - Any other sum becomes its mean per update, or per batch in an evaluation. The mean of `weight`
+      is called `tokens`.
+
+    A mean over no tokens or no updates is NaN.
     """
     updates = totals.get(UPDATES, 0.0)
     metrics = {}
@@ -95,7 +105,12 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
 
 
 class FirstStage:
-    """The first `steps` updates, which train only some variables and leave the others unchanged."""
+    """First training stage, in which only some variables are trained.
+
+    Args:
+        steps: number of updates in the stage.
+        variables: variables to train in the stage. All other variables stay unchanged.
+    """
 
     def __init__(self, steps: int, variables: Sequence[keras.Variable]):
         self.steps = steps
@@ -105,13 +120,16 @@ class FirstStage:
         return id(variable) in self._trained
 
     def lasts(self, done: keras.Variable) -> tf.Tensor:
-        """Whether the update after `done` ones belongs to this stage."""
+        """Returns whether the next update belongs to this stage, after `done` updates."""
         return tf.convert_to_tensor(done) < self.steps
 
     def masked(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], done
     ) -> list[tf.Tensor]:
-        """Sets gradients of untrained variables to 0, so that they do not count in the norm."""
+        """Replaces gradients of untrained variables by 0 during the stage.
+
+        The global gradient norm then includes only the trained variables.
+        """
         rest = tf.where(self.lasts(done), 0.0, 1.0)
         return [
             gradient if self.trains(variable) else gradient * tf.cast(rest, gradient.dtype)
@@ -123,17 +141,26 @@ Objective = Callable[..., dict[str, tf.Tensor]]
 
 
 def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, tf.Tensor]:
-    """Calls an objective on a batch; a missing feature of the batch raises a UserError."""
+    """Calls an objective on a batch, and returns the objective's sums.
+
+    Raises:
+        UserError: the batch lacks a feature that the objective reads.
+    """
     try:
         return objective(network, batch, training)
     except KeyError as error:
         raise UserError(
-            f"the objective needs {error}, and the batches hold {', '.join(batch)} only"
+            f"the objective needs the feature {error}, but the batches have only "
+            f"{', '.join(batch)}: add the feature to the dataset"
         ) from error
 
 
 def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
-    """Packs a dict of K scalars into its names, in alphabetical order, and `(K,)` float32."""
+    """Converts a dict of K scalars to K names, in alphabetical order, and a vector `(K,)` float32.
+
+    Raises:
+        ValueError: `loss_sum` or `weight` is missing.
+    """
     missing = {"loss_sum", "weight"} - set(sums)
     if missing:
         raise ValueError(f"the objective returns no {' and no '.join(sorted(missing))}")
@@ -142,12 +169,16 @@ def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
 
 
 class Updates:
-    """The computations of a `FitModel` inside its graphs; see that class for the arguments.
+    """Computations that `FitModel` runs inside TensorFlow graphs.
+
+    Args:
+        network, objective, config, first_stage: see `FitModel`.
 
     Attributes:
-        names: names of the packed sums of a `"train"` and a `"test"` step, set by tracing.
-        traces: how often each step was traced.
-        skipped_in_a_row: int64 variable, the number of consecutive skipped updates so far.
+        names: dict from `"train"` or `"test"` to the names of the step's packed sums. The first
+            trace of a step sets the names.
+        traces: dict from `"train"` or `"test"` to the number of times the step was traced.
+        skipped_in_a_row: int64 variable that counts consecutive skipped updates.
     """
 
     def __init__(
@@ -170,7 +201,7 @@ class Updates:
         self._updated: list[keras.Variable] = []
 
     def test_step(self, batch) -> tf.Tensor:
-        """Computes the objective's sums `(K,)` on a batch in evaluation mode."""
+        """Computes the objective's K sums on a batch with `training=False`: `(K,)`."""
         self.traces["test"] += 1
 
         def step(batch) -> tf.Tensor:
@@ -181,10 +212,10 @@ class Updates:
         return self._of_share(step, batch)
 
     def micro_step(self, batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Computes the objective's sums `(K,)` and the gradients of `loss_sum`.
+        """Computes the objective's K sums `(K,)` and the gradients of `loss_sum` on a micro-batch.
 
-        Gradients are not divided by the weight yet. Variables that no gradient reaches are left
-        out, with a warning.
+        The gradients are not yet divided by `weight`. A variable without a gradient is left out,
+        with a warning.
         """
         self.traces["train"] += 1
         return self._of_share(self._sums_and_gradients, batch)
@@ -199,14 +230,15 @@ class Updates:
         if unused:
             warnings.warn(f"no gradient reaches {', '.join(unused)}", stacklevel=2)
         self._updated = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
-        # An embedding's gradient is sparse; the sum over micro-batches needs a dense tensor.
+        # An embedding's gradient is sparse, but the sum over micro-batches needs a dense tensor.
         whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
         return packed, whole
 
     def _of_share(self, step: Callable, batch):
-        """Returns `step(batch)`, or zeros if this replica's share of the batch has no rows.
+        """Returns `step(batch)`, or zeros if this replica's share of the batch is empty.
 
-        Layers may fail on 0 rows. The step then runs on a row of zeros and its results are dropped.
+        Layers may fail on an empty batch. For an empty share, the step therefore runs on one row of
+        zeros, and zeros replace the results.
         """
         rows = next(tensor for tensor in tf.nest.flatten(batch) if tensor.shape.rank)
         if self.strategy.num_replicas_in_sync == 1 or rows.shape[0]:
@@ -228,15 +260,19 @@ class Updates:
         return tf.cond(empty, lambda: tf.nest.map_structure(tf.zeros_like, found), lambda: found)
 
     def update(self, micro_step: Callable, iterator) -> tf.Tensor:
-        """Makes one update from the iterator's next micro-batches; returns `apply`'s values."""
+        """Makes one update from the iterator's next micro-batches.
+
+        Returns:
+            Values `(K + 5,)` of the update, see `apply`.
+        """
         if not is_tpu(self.strategy):
             return self.apply(*self.accumulate(micro_step, iterator))
-        # One program on the chip; its batches have static shapes.
+        # A TPU runs the whole update as one program, whose batches have static shapes.
         batches = [iterator.get_next() for _ in range(self.config.accumulation_steps)]
         return self._first(self._run(lambda *given: self.update_of(micro_step, given), *batches))
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
-        """Makes one update from `accumulation_steps` micro-batches of one shape, in a replica."""
+        """Makes one update inside a replica from micro-batches of equal shapes."""
         sums, gradients = micro_step(batches[0])
         if len(batches) > 1:
             stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *batches)
@@ -254,10 +290,11 @@ class Updates:
         return self.apply(sums, gradients)
 
     def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Sums `micro_step` over an update's micro-batches, which the iterator provides.
+        """Sums the results of `micro_step` over the next `accumulation_steps` micro-batches.
 
-        Each replica sums its own. If the data end within an update, the update is smaller. If there
-        is no micro-batch at all, running this raises `tf.errors.OutOfRangeError`.
+        Each replica sums the results of its own shares. If the data end within the update, the
+        update uses fewer micro-batches. If no micro-batch is left, the graph raises
+        `tf.errors.OutOfRangeError`.
         """
         sums, gradients = self._run(micro_step, iterator.get_next())
 
@@ -272,10 +309,10 @@ class Updates:
             return index + 1, sums, gradients
 
         if self.config.accumulation_steps > 1:
-            # The loop must read after every replica's first micro-step. Grappler drops the control
-            # edge from the first read, and a lowered loop does not wait for all its inputs. The
-            # loop's counter therefore depends on the sums: `never` is false, because no number is
-            # both NaN and infinite.
+            # The loop must read the iterator after every replica's first micro-step. Grappler drops
+            # the control edge from the first read, and a lowered loop does not wait for all of its
+            # inputs. The loop's counter therefore depends on the sums, through `never`, which is
+            # false because no number is both NaN and infinite.
             ones = tf.stack([each[0] for each in self._local(sums)])
             never = tf.reduce_any(tf.math.is_nan(ones) & tf.math.is_inf(ones))
             _, sums, gradients = tf.while_loop(
@@ -287,17 +324,18 @@ class Updates:
         return sums, gradients
 
     def apply(self, sums: tf.Tensor, gradients: list[tf.Tensor]) -> tf.Tensor:
-        """Makes one optimizer step from each replica's summed `micro_step`s.
+        """Makes one optimizer step from the sums and gradients that each replica accumulated.
 
-        The update is skipped if a sum or the gradient is NaN or infinite, or the weight is 0.
+        Skips the update if a sum or the gradient is NaN or infinite, or if `weight` is 0.
 
         Returns:
-            The update's values `(K + 5,)`, named by `names["train"]` and `ADDED`. In a skipped
-            update the sums and the norm are 0.
+            Values `(K + 5,)` of the update: K sums with the names `names["train"]`, then 5 values
+            with the names `ADDED`. A skipped update has 0 for the sums and the gradient norm.
         """
         sums, gradients, norm = self._run(self._mean, sums, gradients)
         learning_rate = tf.cast(tf.convert_to_tensor(self.optimizer.learning_rate), tf.float32)
-        # Equal on all replicas, and decided outside of them: a collective must not run in tf.cond.
+        # Decide outside of the replicas, because a collective operation must not run in tf.cond.
+        # The values are equal on all replicas.
         counted, norm = self._first(sums), self._first(norm)
         weight = counted[self.names["train"].index("weight")]
         healthy = tf.math.is_finite(norm) & tf.reduce_all(tf.math.is_finite(counted))
@@ -321,7 +359,11 @@ class Updates:
         return tf.concat([counted, tf.stack(counts)], axis=0)
 
     def several(self, micro_step: Callable, iterator, count: tf.Tensor) -> tf.Tensor:
-        """Makes `count` updates in one call of the graph; returns their values `(count, K + 5)`."""
+        """Makes `count` updates in one call of the graph.
+
+        Returns:
+            Values `(count, K + 5)` of the updates, see `apply`.
+        """
 
         def body(index, values):
             return index + 1, values.write(index, self.update(micro_step, iterator))
@@ -335,16 +377,20 @@ class Updates:
         return values.stack()
 
     def test(self, test_step: Callable, batch) -> tf.Tensor:
-        """Sums `test_step` over the replicas' shares of a batch and appends a 1: `(K + 1,)`."""
+        """Sums the results of `test_step` over the replicas' shares of a batch.
+
+        Returns:
+            The K sums and a 1, which counts the batch: `(K + 1,)`.
+        """
         sums = self._run(test_step, batch)
         if not self._inside:
             sums = self.strategy.reduce(tf.distribute.ReduceOp.SUM, sums, axis=None)
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """Computes the sums over replicas, the clipped mean gradient, and its norm before."""
+        """Computes the sums over all replicas, the clipped mean gradient and its unclipped norm."""
         if self.strategy.num_replicas_in_sync > 1:
-            # tf.identity: a loop's output has no device, and the all-reduce needs one.
+            # tf.identity, because a loop's output has no device, and the all-reduce needs a device.
             mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
             context = tf.distribute.get_replica_context()
             sums, *gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
@@ -360,7 +406,7 @@ class Updates:
 
     def _step(self, gradients: Sequence[tf.Tensor], first: bool) -> None:
         pairs = zip(gradients, self._updated, strict=True)
-        if first:  # the optimizer must not see other variables: weight decay would change them
+        if first:  # leave out untrained variables, because weight decay would change their values
             pairs = [pair for pair in pairs if self.first_stage.trains(pair[1])]
         gradients, variables = zip(*pairs, strict=True)
         self.optimizer.apply(list(gradients), list(variables))
@@ -369,23 +415,23 @@ class Updates:
 
     @property
     def _inside(self) -> bool:
-        """Whether the caller runs inside a replica; always true without a strategy."""
+        """Whether the code runs inside a replica. Always true without a distribution strategy."""
         context = tf.distribute.get_replica_context()
         return context is not None and context.strategy is self.strategy
 
     def _run(self, function: Callable, *arguments):
-        """Calls a function on every replica, or directly when inside a replica."""
+        """Calls `function` on every replica, or only once if the code runs inside a replica."""
         if self._inside:
             return function(*arguments)
-        # The lambda: strategy.run would merge a tf.function over the replicas.
+        # A lambda, because strategy.run would trace a tf.function as one graph for all replicas.
         return self.strategy.run(lambda *given: function(*given), args=arguments)
 
     def _local(self, value) -> Sequence[tf.Tensor]:
-        """The values of the replicas of this process."""
+        """Returns the value on each replica of this process."""
         return (value,) if self._inside else self.strategy.experimental_local_results(value)
 
     def _first(self, value) -> tf.Tensor:
-        """The first replica's value."""
+        """Returns the value on the first replica of this process."""
         return self._local(value)[0]
 
 

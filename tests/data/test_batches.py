@@ -293,7 +293,7 @@ def test_few_static_shapes(data, sentences, pairs):
         "label": [ROWS],
         "weight": [ROWS],
     }
-    assert data.summary().startswith("203 examples, 26 steps an epoch, ")
+    assert data.summary().startswith("203 examples, 26 steps per epoch, ")
     other = ExampleBatches(data.encoded, 32)
     assert other.encoded is data.encoded and other.steps_per_epoch == 7
     assert len(sentences.shapes) <= 4

@@ -42,7 +42,7 @@ def test_a_killed_worker_is_replaced_unless_the_item_kills_all(tmp_path, monkeyp
     with Processes(2, tmp_path) as pool:
         items = [(number, int(number == 2)) for number in range(6)]
         assert list(pool.map(dies, items)) == list(range(6))
-        refuses("2 worker processes ended on the same part", list, pool.map(dies, [(6, 9)]))
+        refuses("2 worker processes died on the same part", list, pool.map(dies, [(6, 9)]))
 
 
 def test_they_end_with_their_caller(tmp_path):

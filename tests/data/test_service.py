@@ -69,7 +69,7 @@ def test_a_second_worker_ends_the_run(address):
     second = servers.WorkerServer(servers.WorkerConfig(address))
     sentence = failure(through_service(endless(), address))
     assert f"the data service {address} gave batch 0 instead of" in sentence
-    assert sentence.endswith("give the same command again")
+    assert sentence.endswith("run the same command again")
     second.stop()
 
 
@@ -89,7 +89,7 @@ def test_a_service_that_goes_away_ends_the_run(dispatcher, worker, address, monk
 def test_a_service_without_a_worker_ends_the_run(address, monkeypatch):
     monkeypatch.setattr(service, "_AWAY_SECONDS", 1.0)
     monkeypatch.setattr(service, "_SILENT_SECONDS", 2.0)
-    assert "made no batch in 2 seconds" in failure(through_service(endless(), address))
+    assert "sent no batch in 2 seconds" in failure(through_service(endless(), address))
 
 
 @pytest.mark.parametrize("address", ["nonsense", "localhost", ":5050", "localhost:port", "a:1:2"])
@@ -109,7 +109,7 @@ def test_an_address_at_which_no_service_answers(listens):
 
 
 def test_a_worker_is_no_dispatcher(worker):
-    message = f"the data service {worker._address} does not take"
+    message = f"the data service {worker._address} does not accept"
     refuses(message, through_service, endless(), worker._address)
 
 

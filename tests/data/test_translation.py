@@ -79,7 +79,9 @@ def test_tokens_are_counted(data, toy_pairs, toy_vocabulary):
     assert data.target_tokens == sum(len(row) + 1 for row in targets)
     summary = data.summary()
     assert summary.startswith(f"300 pairs (none removed), {data.source_tokens:,} source and ")
-    assert f"{data.steps_per_epoch} steps an epoch, {data.padding_efficiency():.1%} of" in summary
+    assert (
+        f"{data.steps_per_epoch} steps per epoch, {data.padding_efficiency():.1%} real" in summary
+    )
 
 
 def test_index_counts_from_before_cleaning(toy_vocabulary):
@@ -98,9 +100,9 @@ def test_one_pair_or_none(toy_vocabulary, toy_pairs):
     batches = list(data.dataset(repeat=False).as_numpy_iterator())
     assert len(batches) == 1 and batches[0]["source"].any(axis=1).sum() == 1
     assert batches[0]["source"].shape == data.shapes[0]
-    with pytest.raises(UserError, match="no pair to batch .removed: 1 empty.: check"):
+    with pytest.raises(UserError, match="no pair left to batch .removed: 1 empty.: check"):
         TranslationData.from_pairs([("", "x")], toy_vocabulary)
-    with pytest.raises(UserError, match="no pair to batch .removed: 1 no token.: check"):
+    with pytest.raises(UserError, match="no pair left to batch .removed: 1 no token.: check"):
         TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
     few = {"batching": BatchingConfig(max_tokens=10)}
     message = "a batch of 10 tokens cannot hold a row"
@@ -266,7 +268,7 @@ def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path
             yield pair
 
     monkeypatch.setattr(translation, "stream_pairs", changing)
-    refuses("all.tsv changed while it was read: give the same command again", build)
+    refuses("all.tsv changed while it was read: run the same command again", build)
     monkeypatch.setattr(translation, "stream_pairs", real)
     data, _ = build(processes=1)
     assert len(data) == 301  # in a folder of its own
@@ -277,11 +279,11 @@ def test_bad_input_after_some_shards(build, shards, toy_pairs, tmp_path):
     write(tmp_path, toy_pairs)
     with open(tmp_path / "all.tsv", "ab") as file:
         file.write(b"gr\xfcn\tgreen\n")
-    refuses(r"all\.tsv, line 301: not UTF-8 \(byte 0xfc\)", build, processes=1)
+    refuses(r"all\.tsv, line 301 is not UTF-8 \(byte 0xfc\)", build, processes=1)
     write(tmp_path, toy_pairs)
     with open(tmp_path / "all.tsv", "ab") as file:
         file.write(b"the end is mis")
-    refuses(r"all\.tsv, line 301: 1 columns, not 2", build, processes=1)
+    refuses(r"all\.tsv, line 301: found 1 column.s., expected 2", build, processes=1)
 
 
 def test_a_full_disk(build, shards, tmp_path):
@@ -290,7 +292,7 @@ def test_a_full_disk(build, shards, tmp_path):
     try:
         refuses(
             r"cannot write .*shard-00000\.tokens: .*File too large.*; make room or set "
-            "MACARON_TF_CACHE to another folder, then give the same command again",
+            "MACARON_TF_CACHE to another folder, then run the same command again",
             build,
             processes=1,
         )

@@ -65,6 +65,6 @@ def test_what_cannot_be_scored_is_refused(network, vocabulary):
     scorer = TextScorer(network, vocabulary, window=6)
     for pairs, words in (([([5], [])], "0 tokens"), ([([], [5] * 6)], "6 tokens")):
         refuses(words, scorer.score, pairs)
-    refuses("no text", scorer.text_ids, " \n")
-    refuses("stride of 6", scorer.score_text, scorer.text_ids(TEXT), 6)
+    refuses("text to score is empty", scorer.text_ids, " \n")
+    refuses("stride=6", scorer.score_text, scorer.text_ids(TEXT), 6)
     refuses("CLS", TextScorer, network, vocabulary, window=1)

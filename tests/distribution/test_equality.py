@@ -122,7 +122,7 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
         f"toy:{tmp_path / 'parts'}:{settings},steps=10",
         f"toy:{tmp_path / 'parts'}:{settings}",
     ]
-    assert "going on after step 10" in finished(toy(jobs, "--replicas", "2"))
+    assert "resuming after step 10" in finished(toy(jobs, "--replicas", "2"))
     parts = arrays_of(tmp_path / "parts")
     for key, array in arrays_of(tmp_path / "whole").items():
         np.testing.assert_array_equal(array, parts[key], err_msg=key)
@@ -158,7 +158,7 @@ def test_other_optimizers_on_two_replicas_equal_one_and_adafactor_resumes(tmp_pa
     parts = f"toy:{tmp_path / 'parts'}:optimizer=adafactor"
     jobs = [f"toy:{tmp_path / name}:optimizer={name}" for name in names]
     said = finished(toy([*jobs, f"{parts},steps=10", parts], "--replicas", "2"))
-    assert "going on after step 10" in said
+    assert "resuming after step 10" in said
     for key, array in arrays_of(tmp_path / "adafactor").items():
         np.testing.assert_array_equal(array, arrays_of(tmp_path / "parts")[key], err_msg=key)
     for name in names:

@@ -102,8 +102,8 @@ def test_many_texts_come_back_in_their_order(classifier):
         ((3,), {}, "3 is no text and no list of texts"),
         (("a", "b"), {}, "2 texts or lists of texts: give 1 .text."),
         (([b"caf\xe9"],), {}, "is not UTF-8"),
-        (("a",), {"nbest": 3}, "nbest=3 is no option of a classifier: it takes language"),
-        (("a",), {"language": "de"}, "language='de' is none of the model's"),
+        (("a",), {"nbest": 3}, "nbest=3 is not an option of a classifier: choose among language"),
+        (("a",), {"language": "de"}, "language='de' is not a language of the model"),
     ],
 )
 def test_other_input_is_refused(classifier, texts, options, words):
@@ -128,9 +128,9 @@ def test_a_writer_streams_scores_and_takes_numbers(writer):
     for name, value in (("temperature", "x"), ("seed", 2**40), ("top_k", None)):
         refuses(f"{name}={value!r} must be a number", writer.predict, "a", **{name: value})
     refuses("top_p above 0 and at most 1", writer.predict, "a", top_p=2.0)
-    refuses("n_best=2 is no option", writer.predict, "a", n_best=2)
-    refuses("n_best=2 is no option", lambda: list(writer.stream("a", n_best=2)))
-    refuses("given with each text, to predict", writer.export, "nowhere", temperature=1.0)
+    refuses("n_best=2 is not an option", writer.predict, "a", n_best=2)
+    refuses("n_best=2 is not an option", lambda: list(writer.stream("a", n_best=2)))
+    refuses("an argument of predict, not an option", writer.export, "nowhere", temperature=1.0)
 
 
 def test_gaps_are_filled_with_as_many_pieces_as_asked():
@@ -144,8 +144,8 @@ def test_gaps_are_filled_with_as_many_pieces_as_asked():
 
 
 def test_what_a_kind_cannot_do_is_a_sentence(classifier):
-    refuses("writes no text piece by piece", classifier.stream, "a")
-    refuses("does not say how likely a text is", classifier.score, "a")
+    refuses("cannot stream its answers", classifier.stream, "a")
+    refuses("cannot score texts", classifier.score, "a")
     plain = Pretrained(tf.keras.Sequential(), vocabulary=WORDS, name="plain")
     refuses("is a Sequential, which cannot answer texts", plain.predict, "a")
 

@@ -97,13 +97,13 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     assert {call[3].rpartition("-")[2] for call in calls} == {"7", "8"}
     for words, message in (
         (["--tuning-seeds", "7"], "--tuning-seeds needs --rates"),
-        (["--rates", "1e-3", "--tuning-seeds", "2"], "--tuning-seeds 2 is also one of --seeds"),
-        (["--rates", "9", "99"], "bert_rab_tiny diverged at all of --rates"),
+        (["--rates", "1e-3", "--tuning-seeds", "2"], "--tuning-seeds 2 is also in --seeds"),
+        (["--rates", "9", "99"], "bert_rab_tiny diverged at all --rates"),
         (["--rates", "1e-3", "--set", "training.learning_rate=1"], "give --rates instead"),
     ):
         assert message in compared(*words, status=2)
     own = ["bert_rab_tiny", f"{STRANG},training.learning_rate=1e-3"]
-    assert "strang: --rates chooses training.learning_rate" in compared(
+    assert "strang sets training.learning_rate, which --rates" in compared(
         "--rates", "1e-3", arms=own, status=2
     )
 
@@ -127,13 +127,13 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     assert compared(*steps, "--equal", "time", arms=arms)[0]["rows"] == record["rows"]
     assert not calls
     unsteady = arms[0], "unsteady=bert_rab_tiny:model.norm=pre"
-    assert "two timings of unsteady differ by 50%" in compared(
+    assert "cannot measure unsteady, because its two timings differ by 50%" in compared(
         *steps, "--equal", "time", arms=unsteady, status=2
     )
     kept = {file.stem for file in (tmp_path / "timing").glob("*.json")}
     assert kept == {f"{arm}-{turn}" for arm in ("bert_rab_tiny", "slow") for turn in (1, 2)}
     arms = (arms[0], f"{slow},training.max_steps=5")
-    assert "slow: --equal time chooses training.max_steps" in compared(
+    assert "slow sets training.max_steps, which --equal time" in compared(
         "--equal", "time", arms=arms, status=2
     )
 
@@ -318,7 +318,7 @@ def test_ctrl_c_waits_for_the_save_of_a_command(tmp_path, monkeypatch):
 
 
 def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):
-    words = "failed: --jobs 0: give .* or more, at most 2147483647; see .*1.log"
+    words = "failed: --jobs 0: give .* from 1 to 2147483647; see .*1.log"
     with pytest.raises(UserError, match=words):
         studies.command("compare", "OUT", "--jobs", "0", log=tmp_path / "logs" / "1.log")
 
@@ -430,8 +430,8 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     tokens, same = "tokens", "channels step 1/2 width 1/2, tokens, channels/2"
     for arm, message in (
         (f"model.scheme={tokens}", "no feed_forward_dim gives other as many parameters as one"),
-        (f"model.scheme={same}", "other is the same training as one"),
-        ("model.feed_forward_dim=9", "--equal parameters chooses model.feed_forward_dim: leave"),
+        (f"model.scheme={same}", "other has the same model and settings as one"),
+        ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, which --equal parameters"),
     ):
         assert compared(one, f"other=multi30k_macaron_tiny:{arm}") == 2 and not calls
         error = capsys.readouterr().err
@@ -459,7 +459,7 @@ def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path,
     assert blocks() == 0 and not calls
     write_scores(own / "twice.json", "average", [500])
     assert blocks() == 2
-    assert "has 2 evaluations of the run's last average" in capsys.readouterr().err
+    assert "has 2 evaluations of the averaged checkpoints" in capsys.readouterr().err
     (own / "twice.json").write_text("{}")
     assert blocks() == 2
     assert "twice.json is damaged: remove it" in capsys.readouterr().err
@@ -474,8 +474,8 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
         (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
         (["--set", "training.seed=7"], "--set training.seed=7: give --seeds instead"),
-        (["--corpus", "DIR"], "--corpus DIR is for pre-training only"),
-        (["--tasks", "rte"], "--tasks rte is for pre-training only"),
+        (["--corpus", "DIR"], "--corpus DIR applies to pre-training only"),
+        (["--tasks", "rte"], "--tasks rte applies to pre-training only"),
     ):
         assert blocks(*arms, *words) == 2 and not calls
         error = capsys.readouterr().err
@@ -485,44 +485,44 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
 def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
     pair = ["bert_tiny", "b=bert_tiny"]
     for words, message in (
-        (["a/b=demo"], "'a/b=demo' may have letters"),
-        (["demo"], "'demo' is a single arm: give two or more"),
-        (["demo", "demo:a=b"], "two arms are called demo: give NAME=demo:PATH=VALUE"),
+        (["a/b=demo"], "'a/b=demo' has other characters than letters"),
+        (["demo"], "'demo' is the only arm: give two arms or more"),
+        (["demo", "demo:a=b"], "two arms are called demo: name one of them, as in NAME=demo:"),
         (["demo", "b=bert_tiny"], "demo and b are of different kinds, translation and pretraining"),
         (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
         ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
-        ([*pair, "--set", "trainin.seed=1"], "there is no 'trainin' here"),
+        ([*pair, "--set", "trainin.seed=1"], "there is no setting 'trainin' here"),
         (
             [*pair, "--set", "training.max_steps=9", "batch_size=8"],
-            "'batch_size=8' is no arm, because no",
+            "'batch_size=8' is not an arm, because no",
         ),
         (
             ["demo", "b=multi30k_macaron_tiny", "--set", "training.warmup_steps=9000"],
             "training.warmup_steps=9000 is not less than training.max_steps=1600,",
         ),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
-        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b: leave out training.seed"),
-        (["bert_tiny", "b=bert_tiny:init=runs/a"], "b: leave out init=runs/a"),
+        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, which --seeds sets"),
+        (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but a comparison"),
         (
             ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],
-            "b has masking.rate=0.3, but bert_tiny 0.15",
+            "b has masking.rate=0.3, but bert_tiny has masking.rate=0.15",
         ),
-        (["bert_tiny", "gpt_tiny"], "give both the same, or --differ"),
+        (["bert_tiny", "gpt_tiny"], "set both to the same value, or give --differ"),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
-            "--differ corpus.langages is no setting of the text; perhaps you meant 'corpus.languag",
+            "corpus.langages is not a setting of the text: give another; perhaps you meant 'corpus",
         ),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "training.seed"],
-            "--differ training.seed is no setting of the text",
+            "--differ training.seed is not a setting of the text",
         ),
-        (["a=sst2", "b=sst2:init=runs/a"], "a has no init: give the weights to start from, as in"),
+        (["a=sst2", "b=sst2:init=runs/a"], "a has no init: name the weights to start from, as in"),
         (
             ["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"],
-            "--equal time does not go with fine-tuning",
+            "--equal time does not apply to fine-tuning",
         ),
-        (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', but a 'sst2'"),
-        (["a=sst2:init=r", "b=sst2:init=q"], "r is no run: it has no readable model.json"),
+        (["a=sst2:init=r", "b=rte:init=r"], "b has task='rte', but a has task='sst2'"),
+        (["a=sst2:init=r", "b=sst2:init=q"], "r has no readable model.json"),
     ):
         refused(compare, [str(tmp_path / "out"), *words], message, tmp_path)
     refused(compare, [str(tmp_path / "out"), *pair, "--corpus", study_corpus], "length", tmp_path)

@@ -103,7 +103,7 @@ def test_pairs_that_the_service_has_not_are_said_here(pairs, address):
     with pytest.raises(tf.errors.OpError) as raised:
         list(TranslationData(elsewhere, pairs.batching).served(address))
     said = str(service_error(raised.value))
-    assert "-gone is not on this machine, or differs: set MACARON_TF_CACHE" in said
+    assert "-gone is not on this machine or differs: set MACARON_TF_CACHE" in said
 
 
 def test_what_fails_in_the_service_is_said_here(corpus, address):
@@ -138,4 +138,4 @@ def test_a_port_that_is_taken(before, capsys):
         f"error: cannot listen on port {port} (Address already in use)" in capsys.readouterr().err
     )
     assert main(["--port", "65535"]) == 2
-    assert "--port 65535: give a whole number of 1 to 65534" in capsys.readouterr().err
+    assert "--port 65535: give a whole number from 1 to 65534" in capsys.readouterr().err

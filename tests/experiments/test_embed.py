@@ -180,7 +180,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("train sst2 OUT TOY", "sst2 is not about pairs"),
         ("train nothing OUT TOY", "no task 'nothing'"),
         ("train stsb OUT TOY --objective softmax", "'cosine'"),
-        ("train stsb OUT TOY --set concatenation=u,w", "name each of"),
+        ("train stsb OUT TOY --set concatenation=u,w", "each at most once"),
         ("train stsb OUT TOY --set training.best_metric=f1", "one of spearman, pearson, loss"),
         ("train stsb OUT TOY --set max_length=99", "16 positions"),
         ("train stsb OUT TOY --set max_length=2", "max_length=2 must be"),

@@ -114,7 +114,7 @@ def test_the_same_command_goes_on_where_it_stopped(main, task, table, tmp_path, 
 
     for run, steps in (("whole", 12), ("parts", 6), ("parts", 12)):
         assert main(command(run, steps, model__dropout=0.1)) == 0
-    assert "going on after step 6" in capsys.readouterr().out
+    assert "resuming after step 6" in capsys.readouterr().out
     whole, parts = (read_lines(tmp_path / run / "metrics.jsonl")[-1] for run in ("whole", "parts"))
     assert whole["step"] == 12 and whole == parts
 
@@ -206,7 +206,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     assert np.mean([line.endswith("\t1") for line in lines[1:]] == np.array(wanted)) > 0.9
     assert f"zip -j {tmp_path}/glue.zip {tmp_path}/glue/*   and" in capsys.readouterr().out
     twice = ["submit", str(toy_run), str(toy_run), str(tmp_path / "twice")]
-    refused(main, twice, "give one run for each task", tmp_path)
+    refused(main, twice, "give one run per task", tmp_path)
     monkeypatch.setattr(SetOutputs, "of", lambda *_: np.full((50, 2), np.nan))
     lost = ["submit", str(toy_run), str(tmp_path / "lost")]
     refused(main, lost, "answers NaN because its training diverged", tmp_path)
@@ -290,7 +290,7 @@ def test_a_pre_training_run_gives_encoder_pooler_and_vocabulary(toy, tmp_path, c
     assert "was trained on rows of at most 12 tokens" in capsys.readouterr().err
     TaskData(get_task("sst2"), f"tsv:{toy}/{{split}}.tsv").encoded(vocabulary, Limits(4))
     assert (
-        "max_length, if the weights were trained on such rows, keeps more"
+        "raise max_length, if the weights were trained on longer rows, to"
         in capsys.readouterr().err
     )
 
@@ -350,17 +350,17 @@ MISTAKES = [
     ("train sst2 FOLDER/bad.tsv/run --init RUN OWN", "cannot write"),
     ("TRAIN --set max_length=17", "the model has 16 positions"),
     ("TRAIN --set max_length=2", "max_length is 2"),
-    ("TRAIN --set training.best_metric=bleu", "give one of score, accuracy"),
+    ("TRAIN --set training.best_metric=bleu", "set it to one of score, accuracy"),
     ("TRAIN --set epochs=-1", "epochs=-1 must be"),
     ("TRAIN --set init=x", "give --init instead"),
     ("train sst2 OUT OWN --init RUN --preset vast", "'vast'"),
     ("train sst2 OUT OWN --init /nowhere", "/nowhere is no run"),
     ("train sst2 OUT OWN --init hugging-face:/nowhere", "no folder /nowhere"),
     ("train sst2 OUT OWN --init none", "needs --model NAME"),
-    ("train sst2 OUT OWN --init RUN --model bert_tiny", "has its own model: leave --model"),
+    ("train sst2 OUT OWN --init RUN --model bert_tiny", "determines the model: leave --model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
-    ("TRAIN --set spans.max_answer=3", "spans has no effect here: a task of questions"),
-    ("TRAIN --set words.lstm_dim=7", "words has no effect here: a model over an ELMo's"),
+    ("TRAIN --set spans.max_answer=3", "spans has no effect here: extractive question"),
+    ("TRAIN --set words.lstm_dim=7", "words has no effect here: a model on ELMo's"),
     ("TRAIN --set language_weight=0.9", "language_weight has no effect here: a causal classifier"),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
@@ -375,8 +375,8 @@ MISTAKES = [
     ("evaluate RUN --source tsv:FOLDER/secret.tsv", "has no labels"),
     ("baseline sst2 --source tsv:FOLDER/{split}.tsv", "two classes"),
     ("grid sst2 OUT --init RUN --set training.seed=3", "give --seeds instead"),
-    ("grid sst2 OUT --init RUN --seeds 3 3", "3 is given twice"),
-    ("grid sst2 OUT --init RUN RUN --set max_length=16", "two inits are called 'toy'"),
+    ("grid sst2 OUT --init RUN --seeds 3 3", "seeds has 3 twice"),
+    ("grid sst2 OUT --init RUN RUN --set max_length=16", "two models of --init are called 'toy'"),
     ("grid sst2 OUT OWN --init RUN --source tsv:FOLDER/bad.tsv", "bad.tsv has 1 examples"),
 ]
 

@@ -123,7 +123,7 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
             refused(
                 main,
                 first,
-                "its vocabulary makes rows that end with [CLS], which model.summary=first",
+                "has a vocabulary that puts [CLS] at the end of a row, but model.summary=first",
                 run,
             )
         assert main(["train", task, str(run), *flags]) == 0
@@ -224,8 +224,8 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train conll2003 --source text:x", "unknown source 'text:x' of the task 'conll2003'"),
         ("predict RUNS/squad2 --input FOLDER/pairs", "line 2: 1 columns, not 2"),
         ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is no JSON object"),
-        ("submit RUNS/squad2 FOLDER", "for which no server scores files"),
-        ("baseline squad2 --source squad:RUNS/{split}.json", "no baseline for squad2"),
+        ("submit RUNS/squad2 FOLDER", "which the GLUE server does not score"),
+        ("baseline squad2 --source squad:RUNS/{split}.json", "squad2 has no baseline"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tmp_path, refused):

@@ -103,7 +103,7 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_pat
     for arguments, words in (
         (["complete", str(other), "a"], "experiments.translate translate"),
         (["complete", str(tmp_path), "a"], "is not a run"),
-        (["complete", language_run, "a " * 40], "shorten it"),
+        (["complete", language_run, "a " * 40], "shorten the text"),
         (["complete", language_run, "a", "--top-p", "0"], "top_p"),
         (["sample", language_run, "--checkpoint", "9"], "has no checkpoint 9"),
         (["score", language_run, str(tmp_path / "none.txt")], "cannot read"),

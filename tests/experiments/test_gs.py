@@ -111,8 +111,8 @@ def test_a_checkpoint_that_cannot_be_written(store):
     status, _, errors = store.train("refused")
     assert status == 2
     assert one_sentence(errors) == (
-        f"error: cannot write checkpoint gs://bucket/refused/{STEP}: it answers HTTP 503 to "
-        "repeated requests; run the same command again later"
+        f"error: cannot write checkpoint gs://bucket/refused/{STEP}: the bucket answers HTTP "
+        "503 to repeated requests; run the same command again later"
     )
     assert store.faults[0].seen > 10
     assert f"refused/{STEP}/manifest.json" not in store.objects("refused")
@@ -128,9 +128,9 @@ def test_a_checkpoint_that_cannot_be_written(store):
             Fault("^POST /upload", 403),
             "cannot write gs://bucket/new/.*HTTP 403; check that your cre",
         ),
-        (Fault("^GET", 401), "gs://bucket/new/[^ ]*: it answers HTTP 401; check that your creden"),
-        (Fault("^GET", 503), "gs://bucket/new/[^ ]*: it answers HTTP 503.*again later"),
-        (Fault(UPLOAD + ".*tensorboard", 429), "cannot write gs://bucket/new/tensorboard: it answ"),
+        (Fault("^GET", 401), "gs://bucket/new/[^ ]*: the bucket answers HTTP 401; check"),
+        (Fault("^GET", 503), "gs://bucket/new/[^ ]*: the bucket answers HTTP 503.*again later"),
+        (Fault(UPLOAD + ".*tensorboard", 429), "cannot write gs://bucket/new/tensorboard: the buc"),
     ],
 )
 def test_requests_that_are_refused(store, fault, sentence):
@@ -144,7 +144,8 @@ def test_a_preparation_that_is_refused_goes_on(store):
     store.faults = [Fault(UPLOAD + r".*corpus\.json")]
     status, _, errors = store.prepare("gs://bucket/again")
     assert status == 2
-    assert "cannot write gs://bucket/again/corpus.json: it answers HTTP 503" in one_sentence(errors)
+    wanted = "cannot write gs://bucket/again/corpus.json: the bucket answers HTTP 503"
+    assert wanted in one_sentence(errors)
     assert "again/corpus.json" not in store.objects("again")
     store.faults = []
     assert store.prepare("gs://bucket/again")[0] == 0
@@ -165,4 +166,4 @@ def test_a_store_out_of_reach(store):
         *store.training("gs://bucket/run", "gs://bucket/corpus"), https_proxy=nobody
     )
     assert status == 2
-    assert "requests do not reach it" in one_sentence(errors)
+    assert "requests do not reach the bucket" in one_sentence(errors)

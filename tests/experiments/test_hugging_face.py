@@ -148,7 +148,7 @@ def test_a_model_without_a_vocabulary_is_refused(family, tmp_path):
         make(family, "Model", tmp_path)
     else:
         language_models.make(family, tmp_path)
-    with pytest.raises(UserError, match="has no tokenizer, or one"):
+    with pytest.raises(UserError, match="has no tokenizer that macaron_tf can read"):
         read_init(f"hugging-face:{tmp_path}")
 
 
@@ -213,7 +213,7 @@ def test_only_gpt2_begins_a_text(models, refused):
     refused(
         generate.main,
         ["sample", gpt, "--max-tokens", "5"],
-        "cannot begin a text, only continue one",
+        "the model can only continue a text",
     )
 
 
@@ -270,7 +270,7 @@ def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
     bare.mkdir()
     language_models.make("gpt", bare)
     for given, more, words in (
-        (models["gpt2"][2], ["--checkpoint", "best"], "has one set of weights: leave --checkpoint"),
+        (models["gpt2"][2], ["--checkpoint", "best"], "single set of weights: leave --checkpoint"),
         (f"hugging-face:{tmp_path}/none", [], "there is no folder"),
         (f"hugging-face:{tmp_path}", [], "it has no config.json"),
         (f"hugging-face:{bare}", [], "is a GPT without a tokenizer"),

@@ -97,7 +97,7 @@ def test_a_command_prints_what_predict_answers(command, tmp_path, monkeypatch, r
     for one, other in zip(tf.nest.flatten(printed), tf.nest.flatten(expected), strict=True):
         assert one == (other if isinstance(other, str) else pytest.approx(other, abs=1e-5))
     for more in refusals:
-        refused(main, [*words, *more], f"{more[0]} does not go with --json: ", tmp_path)
+        refused(main, [*words, *more], f"{more[0]} cannot be combined with --json: ", tmp_path)
 
 
 def test_a_refused_line_has_its_number_in_the_file(tmp_path, refused):

@@ -67,7 +67,7 @@ def test_the_classes_of_a_table_go_with_the_run(own, tmp_path, ran, answered):
 def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
     folder, flags = own
     again = ["train", "--resume", folder / "run"]
-    assert "going on after step 40" in ran(main, *again).out
+    assert "resuming after step 40" in ran(main, *again).out
     text = (folder / "own.tsv").read_text()
     write_table(tmp_path / "new.tsv", [("fun", "1 star"), ("dull", "2")], "review\tstars")
     other = ["evaluate", folder / "run", "--source", f"tsv:{tmp_path}/new.tsv"]
@@ -75,13 +75,13 @@ def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
     refused(main, other, words, folder)
     try:
         (folder / "own.tsv").write_text(text.replace("review", "text"))
-        refused(main, again, "line 1: no column named 'review'", folder)
+        refused(main, again, "line 1: no column(s) named 'review'", folder)
         (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
         refused(main, again, "'2 stars' in column 'stars' is not one of the classes", folder)
         # With lines more another part would be held out, most of it learnt from.
         (folder / "own.tsv").write_text(text + "".join(text.splitlines(keepends=True)[1:21]))
         assert main(["evaluate", str(folder / "run")]) == 2
-        assert "restore the table, so that the held-out part" in capsys.readouterr().err
+        assert "restore the table, because a changed table" in capsys.readouterr().err
         (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
         changed = ["train", "classify", folder / "run", *flags]
         assert main([str(word) for word in changed]) == 2
@@ -201,7 +201,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no column named 'label' among .*: name the columns by --set table.text=COLUMN"
+    mend = "no column.s. named 'label' among .*: name the columns by --set table.text=COLUMN"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 

@@ -193,14 +193,14 @@ def test_settings_are_replaced_by_path():
     ("setting", "message"),
     [
         ("training.seed", "write it as PATH=VALUE"),
-        ("trainin.seed=1", "there is no 'trainin' here; there are model, training"),
-        ("training.sed=1", "there is no 'sed' here; there are max_steps, .* 'training.seed'"),
+        ("trainin.seed=1", "there is no setting 'trainin' here: choose one of model, training"),
+        ("training.sed=1", "no setting 'sed' here: choose one of max_steps, .* 'training.seed'"),
         ("lerning_rate=1", "perhaps you meant 'training.learning_rate'"),
         ("model.lower_cas=1", "perhaps you meant 'data.normalization.lower_case'"),
-        ("model.hiden_dim=8", "there is no 'hiden_dim' here; .* 'model.hidden_dim'"),
+        ("model.hiden_dim=8", "there is no setting 'hiden_dim' here: .* 'model.hidden_dim'"),
         ("model.hidden_dim=x", "model.hidden_dim='x' must be a whole number"),
         ("training=1", "choose one of training.max_steps"),
-        ("training.seed.x=1", "seed is no section of settings"),
+        ("training.seed.x=1", "seed is a single setting, not a section"),
         ("training.seed=many", "training.seed=.many. must be a whole number of at least 0"),
         ("training.seed=1.5", "training.seed=1.5 must be a whole number"),
         ("data.normalization.lower_case=1", "lower_case=1 must be True or False"),
@@ -256,8 +256,8 @@ def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
         ("bert_tiny", "clamp_length=9", "positions=transformer_xl"),
         ("t5_tiny", "clamp_length=9", "positions=transformer_xl"),
         ("bert_tiny", "rnn_step_sizes=2", "block=swish_rnn"),
-        ("swish_rnn_tiny", "gated=True", "a feed-forward, of block=transformer or macaron,"),
-        ("gmlp_tiny", "head_dim=4", "attention, of block=transformer"),
+        ("swish_rnn_tiny", "gated=True", "a feed-forward layer in block=transformer or macaron"),
+        ("gmlp_tiny", "head_dim=4", "attention in block=transformer"),
         ("gmlp_tiny", "tiny_attention_dim=4", "block=amlp"),
         ("bert_tiny", "output_bias=True", "a causal model"),
         ("t5_tiny", "position_layout=concatenated", "positions=sinusoidal"),
@@ -267,7 +267,7 @@ def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
 def test_a_setting_that_no_part_of_the_model_reads_is_refused(recipe, setting, reader):
     name, setting = setting.partition("=")[0], f"model.{setting}"
     made = registry.load(recipe, settings=[setting])
-    refuses(f"model.{name} has no effect here: {reader}", refuse_unread, made, [setting])
+    refuses(f"model.{name} has no effect here: only {reader}", refuse_unread, made, [setting])
 
 
 def test_a_setting_that_a_part_reads_is_taken():
@@ -303,7 +303,7 @@ def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, ca
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     own = registry.load("gpt2_tiny", settings=["objective=my_masking:Noisy"])
-    assert capsys.readouterr().err.startswith("importing code of yours: my_masking, ")
+    assert capsys.readouterr().err.startswith("importing your code: my_masking, ")
     refuse_unread(own, ["masking.rate=0.3"])
     refuses("memory_length has no effect here", refuse_unread, own, ["memory_length=3"])
 
@@ -330,7 +330,7 @@ def test_a_warm_up_follows_a_shorter_run():
 
 def test_a_warm_up_that_outlasts_the_run_is_refused():
     settings = ["training.max_steps=1500", "training.warmup_steps=1500"]
-    words = "not less than training.max_steps=1500, .* give training.warmup_steps=150, or more upda"
+    words = "not less than training.max_steps=1500, .* set training.warmup_steps=150, or raise trai"
     with pytest.raises(UserError, match=words):
         registry.load("multi30k_macaron_tiny", settings=settings)
     short = registry.load("multi30k_macaron_tiny", settings=settings[:1])
@@ -386,7 +386,7 @@ def test_a_recipe_of_another_kind_says_its_command():
 
 
 def test_unknown_recipe_lists_the_known_ones():
-    refuses("no recipe is called 'demi'; there are albert_base, ", registry.load, "demi")
+    refuses("no recipe is called 'demi': choose one of albert_base, ", registry.load, "demi")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"model": 3}', '{"a": 1}'])
@@ -420,7 +420,7 @@ def make(path, step):
 def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     recipe = override(registry.load("demo"), ["training.save_every_steps=10"])
     run = TranslationRun(tmp_path, recipe, None)
-    refuses("has no checkpoint yet; train it first", run.checkpoint)
+    refuses("has no checkpoint yet: train it first", run.checkpoint)
     for step in (10, 20):
         make(tmp_path, step)
     manifest = json.loads(
@@ -434,7 +434,7 @@ def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     assert run.checkpoint().name == "step-00000030"
     assert "average again" in capsys.readouterr().err
     assert run.checkpoint("10").name == "step-00000010"
-    refuses("has no checkpoint 11; there are 10, 20, 27, 30, average", run.checkpoint, "11")
+    refuses("has no checkpoint 11: choose among 10, 20, 27, 30, average", run.checkpoint, "11")
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
         ("{", "best.json is damaged"),
         ('{"step": -3}', "best.json is damaged"),
         ('{"step": true}', "best.json is damaged"),
-        ('{"step": 30, "metric": "x", "score": 1}', "the best checkpoint, step-00000030, is gone"),
+        ('{"step": 30, "metric": "x", "score": 1}', "best checkpoint, step-00000030, is missing"),
         (None, "best.json is missing"),
     ],
 )
@@ -523,14 +523,14 @@ def test_settings_of_settings_may_be_wrong_too():
     [
         (
             "generate sample RUN --seed 99999999999999999999999",
-            "--seed 99999999999999999999999: give a whole number of 0",
+            "--seed 99999999999999999999999: give a whole number from 0",
         ),
-        ("generate sample RUN --seed 2147483648", "--seed 2147483648: give a whole number of 0 or"),
-        ("generate sample RUN --temperature inf", "--temperature inf: give a number of 0 or more"),
-        ("generate sample RUN --temperature nan", "--temperature nan: give a number of 0 or more"),
-        ("generate sample RUN --top-k -1", "--top-k -1: give a whole number of 0 or more"),
-        ("pretrain evaluate RUN --corpus C --memory 0", "--memory 0: give a whole number of 1 or"),
-        ("compare OUT --jobs 0", "--jobs 0: give a whole number of 1 or more"),
+        ("generate sample RUN --seed 2147483648", "--seed 2147483648: give a whole number from 0"),
+        ("generate sample RUN --temperature inf", "--temperature inf: give a number from 0 to"),
+        ("generate sample RUN --temperature nan", "--temperature nan: give a number from 0 to"),
+        ("generate sample RUN --top-k -1", "--top-k -1: give a whole number from 0 to"),
+        ("pretrain evaluate RUN --corpus C --memory 0", "--memory 0: give a whole number from 1"),
+        ("compare OUT --jobs 0", "--jobs 0: give a whole number from 1 to"),
     ],
 )
 def test_numbers_out_of_range_are_one_sentence(words, error, refused):

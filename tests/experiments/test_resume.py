@@ -71,7 +71,9 @@ def test_a_run_goes_on_by_its_own_recipe(make, request, tmp_path, ran, refused):
     assert json.loads((run / "recipe.json").read_text()) == before
     again = ["train", "--resume", run, *data]
     refused(main, [*again, "--set", "training.seed=7"], "training.seed=", run)
-    refused(main, ["train", words[0], "--resume", run, *data], "--resume: leave out ", run)
+    refused(
+        main, ["train", words[0], "--resume", run, *data], "--resume cannot be combined with ", run
+    )
     refused(main, ["train", "--resume", tmp_path / "none", *data], "is not a run", tmp_path)
 
 

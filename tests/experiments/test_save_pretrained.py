@@ -107,11 +107,11 @@ def test_every_command_takes_what_load_opens(
         assert again.vocabulary.hash == found.vocabulary.hash
         for main, words in ((finetune, ["predict"]), (translate, ["translate"]), (export, [])):
             out = [tmp_path / "served"] if main is export else []
-            refused(main, [*words, file, *out], "save both into a folder by macaron_tf.load(")
+            refused(main, [*words, file, *out], "save it with a vocabulary by macaron_tf.load(")
     (tmp_path / "lines").write_text("good film\n")
     files = ["--input", tmp_path / "lines", "--output", tmp_path / "vectors.npy"]
     refused(embed, ["encode", tmp_path / "toy.keras", *files], "a network without a vocabulary")
-    refuses("has a vocabulary of its own", macaron_tf.load, toy_run, vocabulary=folder)
+    refuses("has its own vocabulary", macaron_tf.load, toy_run, vocabulary=folder)
     refused(finetune, ["evaluate", tmp_path / "toy"], "was saved without a training recipe")
     for main, word, name, run in (
         (finetune, "predict", "toy", toy_run),
@@ -186,7 +186,7 @@ def test_it_is_not_trained_on(saved, toy, refused):
         "was written by save_pretrained",
         saved,
     )
-    refused(translate, ["average", str(saved / "numbers")], "holds 0 checkpoints", saved)
-    words = "holds one set of weights"
+    refused(translate, ["average", str(saved / "numbers")], "has 0 checkpoints", saved)
+    words = "one set of weights"
     arguments = ["translate", saved / "numbers", "--checkpoint", "best"]
     refused(translate, arguments, words, saved)

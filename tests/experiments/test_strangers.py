@@ -154,7 +154,7 @@ def test_no_source_or_objective_of_a_folder_runs(module, here, number_run, langu
 def test_trusted_code_is_named_and_runs_once(here, toy_run, capsys):
     place = stranger(toy_run, here, "bad.evil:TransformerBlock")
     assert finetune(["evaluate", place, "--trust-code", "--split", "validation"]) == 0
-    named = capsys.readouterr().err.count(f"importing code of yours: bad.evil, {here}/bad/evil.py")
+    named = capsys.readouterr().err.count(f"importing your code: bad.evil, {here}/bad/evil.py")
     assert (named, ran_times(here)) == (1, 1)
     model = macaron_tf.load(place, trust_code=True)
     assert type(model.network.encoder.stack.blocks[0]).__module__ == "bad.evil"
@@ -227,7 +227,7 @@ def test_a_tfds_folder_names_no_code(here, tfds_dir):
         shutil.copytree(f"{tfds_dir}/glue/rte", "sets/glue/rte")
         [file] = pathlib.Path("sets/glue/rte").glob(f"*/{name}")
         file.write_text(json.dumps({found: "bad.evil.TransformerBlock", "content": {}}))
-        with pytest.raises(UserError, match=r"'bad\.evil\.TransformerBlock' comes out of a file"):
+        with pytest.raises(UserError, match=r"'bad\.evil\.TransformerBlock' was read from a file"):
             open_set("glue/rte", "train", Tfds("sets"))
         deep = f'{{"junk": {"[" * 5000}{"]" * 5000}, "type": "bad.evil.TransformerBlock"}}'
         file.write_text(deep)
@@ -241,9 +241,9 @@ def test_a_tfds_folder_names_no_code(here, tfds_dir):
     [
         ("/dev/zero", "'/dev/zero', which lies outside"),
         ("../run/model.json", "outside of its folder"),
-        ("vocabulary", "is no regular file"),
-        ("zero", "zero is no regular file"),
-        ("pipe", "pipe is no regular file"),
+        ("vocabulary", "is no(t a)? regular file"),
+        ("zero", "zero is no(t a)? regular file"),
+        ("pipe", "pipe is no(t a)? regular file"),
     ],
 )
 def test_a_manifest_names_regular_files_of_its_folder(entry, message, here, toy_run, monkeypatch):
@@ -265,9 +265,9 @@ def test_a_pipe_among_the_files_of_a_folder_is_not_waited_for(name, here, toy_ru
     macaron_tf.load(toy_run).save_pretrained("run")
     pathlib.Path("run", name).unlink(missing_ok=True)
     os.mkfifo(f"run/{name}")
-    with pytest.raises(UserError, match="no regular file|no readable model.json"):
+    with pytest.raises(UserError, match="regular file|no readable model.json"):
         macaron_tf.load("run")
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="regular file"):
         storage.read_bytes(f"run/{name}")
 
 
@@ -300,7 +300,7 @@ def test_forged_signatures_of_any_text_are_passed_over(name, here):
 def test_no_table_of_results_names_code(place, here, refused):
     row = {"ok": True, "recipe": place, "topology": "v4:2x2x1"}
     (here / "results.json").write_text(json.dumps({"rows": [row]}))
-    refused(chip_hours, ["results.json"], f"{place!r} comes out of a file")
+    refused(chip_hours, ["results.json"], f"{place!r} was read from a file")
     assert not ran_times(here)
 
 

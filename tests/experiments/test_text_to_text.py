@@ -94,10 +94,10 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     opened, _ = open_run(str(saved))
     assert opened.recipe.usage()["answers"] == TextRun.open(run).recipe.usage()["answers"]
     dataclasses.replace(found, answers={}).save_pretrained(saved)
-    refuses("which task it answers: give --task", open_run, str(saved))
+    refuses("the task that it answers: give --task", open_run, str(saved))
     again = answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n")
     assert again.splitlines() == answers
-    refuses("answers sst2 only: leave --task rte out", open_run, str(run), task="rte")
+    refuses("answers sst2 only: leave out --task rte", open_run, str(run), task="rte")
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_one_model_learns_several_tasks(mixture, tmp_path, answered, ran):
     one = answered(main, "predict", run, "--task", "sst2", text="a c\n")
     other = answered(main, "predict", run, "--task", "translation", text="a c\n")
     assert answers == one + other and one.strip() == "positive"
-    refuses(r"answers sst2\+translation: leave --task rte out", open_run, str(run), task="rte")
+    refuses(r"answers sst2\+translation only: leave out --task rte", open_run, str(run), task="rte")
 
 
 @pytest.mark.slow

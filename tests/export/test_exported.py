@@ -596,7 +596,7 @@ def test_the_client_answers_lines_by_what_the_model_is(
             said.append(capsys.readouterr().out)
             if name == "squad2":
                 assert client.main([*words, *lines, "Who?"]) == 2
-                error = "line 2 has 1 texts, and the model needs 2 (question, context)"
+                error = "texts in line 2 is 1, but the model needs 2 (question, context)"
                 assert error in capsys.readouterr().err
     assert re.fullmatch(pattern, said[0]) and said[0] == said[1]
 
@@ -604,7 +604,7 @@ def test_the_client_answers_lines_by_what_the_model_is(
 def test_a_classifier_without_a_run_is_one_where_its_classes_have_names(folder, tmp_path, refused):
     found = dataclasses.replace(macaron_tf.load(folder / "sst2"), recipe={}, labels=(), labelled={})
     found.save_pretrained(tmp_path / "plain")
-    words = "classifier of 2 classes, and 0 have a name"
+    words = "classifier of 2 classes, but has 0 class names"
     refused(main, [tmp_path / "plain", tmp_path / "out"], words)
     dataclasses.replace(found, labels=("no", "yes")).save_pretrained(tmp_path / "named")
     answers = macaron_tf.load(tmp_path / "named").predict(LINES)
@@ -656,7 +656,7 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
     ("decoding", "words"),
     [
         ("{beam", "--decoding {beam is not valid"),
-        ("[1]", "--decoding [1] is not valid (no dict): write a JSON object"),
+        ("[1]", "--decoding [1] is not valid (not a dict): write a JSON object"),
         ('{"beams": 4}', "beams"),
         ('{"beam_size": 0}', "beam_size=0 must be"),
         ("{}", "nowhere.keras has no network that this version can read"),

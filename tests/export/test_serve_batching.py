@@ -135,7 +135,7 @@ def test_a_full_queue_refuses_at_once(batcher):
     while not model.calls:  # the worker holds the first batch
         time.sleep(0.01)
     futures += [submit(batcher, model, i) for i in range(20)]
-    with pytest.raises(ServingError, match="20 requests are already waiting") as caught:
+    with pytest.raises(ServingError, match="the queue is full with 20 requests") as caught:
         submit(batcher, model, 1)
     assert caught.value.code == Code.RESOURCE_EXHAUSTED and caught.value.http_status == 503
     model.gate.set()

@@ -48,7 +48,7 @@ def test_translate_n_best_and_score(connect):
     assert client.translate([]) == []
     assert client.n_best(["abc"]) == [candidates("abc")]
     assert client.score(["abc", "a", "ab"], ["a", "a", ""]) == [-2.0, 0.0, -2.0]
-    with pytest.raises(ValueError, match="2 sources but 1 targets"):
+    with pytest.raises(ValueError, match="there are 2 sources but 1 targets"):
         client.score(["a", "b"], ["a"])
     with pytest.raises(ClientError, match="a row says FAIL"):
         client.translate(["FAIL"])
@@ -80,7 +80,7 @@ def test_an_output_without_a_row_for_each_line_is_one_sentence(connect, monkeypa
     monkeypatch.setattr(base_client, "_SIGNATURE", "motto")
     client = connect()
     with pytest.raises(
-        ClientError, match="the model's output 'motto' does not have a row per line"
+        ClientError, match="the model's output 'motto' does not have one row per line"
     ):
         client.answers(lines)
     client.close()
@@ -108,7 +108,7 @@ def test_versions_and_names(connect, live_server):
 )
 def test_what_is_no_address_is_one_sentence(address, capsys):
     assert command.main(["--url", address, "a"]) == 2
-    assert "is no address of a server: write http://HOST:PORT" in capsys.readouterr().err
+    assert "is not the address of a server: write http://HOST:PORT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -138,19 +138,19 @@ def test_texts_of_a_line_are_in_the_order_of_the_commands():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("max_tokens=1.5", "a whole number of 32 bits"),
-        ("max_tokens=true", "a whole number of 32 bits"),
-        ("max_tokens=99999999999", "a whole number of 32 bits"),
-        ('max_tokens={"a": 1}', "a whole number of 32 bits"),
-        ("temperature=1e60", "a finite number"),
-        ("temperature=NaN", "a finite number"),
+        ("max_tokens=1.5", "not a 32-bit integer: give a whole number"),
+        ("max_tokens=true", "not a 32-bit integer: give a whole number"),
+        ("max_tokens=99999999999", "not a 32-bit integer: give a whole number"),
+        ('max_tokens={"a": 1}', "not a 32-bit integer: give a whole number"),
+        ("temperature=1e60", "out of the range of DT_FLOAT: give a finite number"),
+        ("temperature=NaN", "out of the range of DT_FLOAT: give a finite number"),
     ],
 )
 def test_an_input_is_a_number_of_its_type(given, words):
     name, _, value = given.partition("=")
     inputs = {"text": "DT_STRING", "max_tokens": "DT_INT32", "temperature": "DT_FLOAT"}
     ask = Signature(inputs, {}).columns
-    refuses(f"{name}=.* must be {words}", ask, ["a"], {name: json.loads(value)}, 1)
+    refuses(f"{name}=.* is {words}", ask, ["a"], {name: json.loads(value)}, 1)
     found = ask(["a"], {"max_tokens": np.int64(2**31 - 1), "temperature": np.float32(2)}, 1)
     assert found == {"text": ["a"], "max_tokens": [2**31 - 1], "temperature": [2.0]}
 
@@ -162,7 +162,7 @@ def test_an_input_is_a_number_of_its_type(given, words):
         (b'{"metadata": null}', "does not answer in TensorFlow Serving's format"),
         (b'{"metadata": {"signature_def": {}}}', "does not answer in TensorFlow Serving's format"),
         (b'{"metadata": [1]}', "does not answer in TensorFlow Serving's format"),
-        (b"[" * 100_000, "the answer is not a JSON object (HTTP 200): b'[[["),
+        (b"[" * 100_000, "[[[' (HTTP status 200) is not a JSON object: check"),
     ],
 )
 def test_another_server_is_one_sentence(data, words, capsys):
@@ -195,7 +195,7 @@ def test_a_refused_line_is_named_and_those_before_it_are_answered(flag, live_ser
 
 def test_a_refused_connection_is_tried_again_and_then_an_error():
     lonely = RestClient(f"http://127.0.0.1:{free_port()}", "toy", retries=2, backoff=0.01)
-    with pytest.raises(ClientError, match="no answer from"):
+    with pytest.raises(ClientError, match="did not answer"):
         lonely.translate(["a"])
     with pytest.raises(ClientError, match="not ready after"):
         lonely.wait_until_ready(0.2)
@@ -240,7 +240,7 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
     assert command.main([*flags, "--batch-size", "2"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "v1:C\nv1:\nv1:D\rE\u2028F\nv1:G\ufffdH\n"
-    assert printed.err == "warning: line 4 is not UTF-8: invalid bytes replaced\n"
+    assert printed.err == "warning: line 4 is not UTF-8: bytes become U+FFFD\n"
     assert command.main([*flags, "--n-best", "a"]) == 0
     assert capsys.readouterr().out == "0 ||| v1:A ||| -0.1000\n0 ||| v1:A? ||| -1.2000\n"
     grpc_flags = ["--grpc", f"127.0.0.1:{live_server.grpc_port}", "--name", "toy"]
@@ -253,7 +253,7 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
 def test_a_dead_grpc_address_is_named(capsys):
     address = f"127.0.0.1:{free_port()}"
     assert command.main(["--grpc", address, "--timeout", "1", "a"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: no answer from {address}")
+    assert capsys.readouterr().err.startswith(f"error: {address} did not answer")
 
 
 @pytest.mark.parametrize("value", ["", "a", "[" * 5000], ids=len)

@@ -158,7 +158,7 @@ def test_a_full_disk_leaves_the_older_version(tmp_path):
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
     try:
-        refuses(r"cannot be written: .*; choose another place", write, tmp_path)
+        refuses(r"cannot be written: .*; choose another path", write, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]

@@ -67,7 +67,8 @@ def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
     assert not capsys.readouterr().err
     found = read_encoder(toys.write_bert(tmp_path / "b", state, config))
     said = (
-        "note: the model embeds 64 tokens and its vocabulary has 10: the other rows are left out\n"
+        "note: the model has 64 embeddings and its vocabulary has 10 tokens: the other embeddings "
+        "are left out\n"
     )
     assert capsys.readouterr().err == (said if layout == "rounded" else "")
     assert found.config == plain.config and found.unread == ()
@@ -131,7 +132,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
         (
             tokenizer,
             {"added_tokens": [{"id": 10, "content": "[ENT]"}]},
-            "ids up to 10 and the model",
+            "ids up to 10, but the model",
         ),
         (model["vocab"], {"b": 99}, "leaves out ids between 0 and 99"),
         (model, {"type": "BPE"}, "not a byte-level BPE"),
@@ -229,11 +230,11 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
         ({"tokenizer_config": {"strip_accents": False}}, "strip_accents=False"),
         ({"tokenizer_config": {"tokenize_chinese_chars": False}}, "chinese_chars=False"),
         ({"tokenizer_config": {"mask_token": "<mask>"}}, "mask_token='<mask>'"),
-        ({"words": [*toys.WORDS, "more"]}, "has ids up to 10 and the model embeds only 10"),
-        ({"words": [toys.WORDS[1], toys.WORDS[0], *toys.WORDS[2:]]}, r"\[PAD\] is in line 2"),
+        ({"words": [*toys.WORDS, "more"]}, "has ids up to 10, but the model has only 10"),
+        ({"words": [toys.WORDS[1], toys.WORDS[0], *toys.WORDS[2:]]}, r"\[PAD\] is on line 2"),
         (
             {"state": {**toys.random_state(), OUTPUT: np.ones((10, 8), "float32")}},
-            "one table for both",
+            "only models that tie the two",
         ),
     ],
 )
@@ -333,7 +334,7 @@ def test_missing_files_of_modules_are_named(tmp_path):
     read_sentence(tmp_path)
     for file, reason in (
         ("1_Pooling/config.json", r"1_Pooling/config\.json is missing"),
-        ("modules.json", r"it has no modules\.json"),
+        ("modules.json", r"because it has no modules\.json"),
     ):
         (tmp_path / file).unlink()
         refuses(reason, read_sentence_transformer, tmp_path)

@@ -153,14 +153,14 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, ca
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"num_languages": 2}, "num_languages=2 has no place in Hugging Face's BERT"),
+        ({"num_languages": 2}, "num_languages=2 has no counterpart in Hugging Face's BERT"),
         (
             {"positions": "transformer_xl"},
-            "embedding_norm=True has no place in Hugging Face's XLNet",
+            "embedding_norm=True has no counterpart in Hugging Face's XLNet",
         ),
-        ({"summary": "last"}, "summary='last' has no place"),
-        ({"block": "macaron", "activation": "elu"}, "activation='elu' has no place"),
-        ({"block": "macaron", "positions": "rotary"}, "positions='rotary' has no place"),
+        ({"summary": "last"}, "summary='last' has no counterpart"),
+        ({"block": "macaron", "activation": "elu"}, "activation='elu' has no counterpart"),
+        ({"block": "macaron", "positions": "rotary"}, "positions='rotary' has no counterpart"),
     ],
 )
 def test_what_has_no_place_is_one_sentence(options, reason, tmp_path):

@@ -173,15 +173,18 @@ def test_an_encoder_decoder_is_read_back(kind, tmp_path):
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: language_model(block="macaron"), "block='macaron' has no place"),
+        (lambda: language_model(block="macaron"), "block='macaron' has no counterpart"),
         (lambda: language_model(output_bias=True), "the scores of tokens have a bias"),
         (
             lambda: language_model("post", feed_forward_dim=96),
-            "feed_forward_dim=96 has no place in Hugging Face's GPT; norm='post' none in GPT-2",
+            "feed_forward_dim=96 has no counterpart in Hugging Face's GPT, and norm='post' has none in GPT-2",
         ),
-        (lambda: sequence_model("pre-norm", block="macaron"), "block='macaron' has no place"),
-        (lambda: sequence_model("pre-norm", tied=False), "tied=False has no place"),
-        (lambda: sequence_model("denoiser", activation="elu"), "activation='elu' has no place"),
+        (lambda: sequence_model("pre-norm", block="macaron"), "block='macaron' has no counterpart"),
+        (lambda: sequence_model("pre-norm", tied=False), "tied=False has no counterpart"),
+        (
+            lambda: sequence_model("denoiser", activation="elu"),
+            "activation='elu' has no counterpart",
+        ),
     ],
 )
 def test_what_has_no_place_is_one_sentence(make, reason, tmp_path):
@@ -249,7 +252,7 @@ def test_pytorch_s_classifier_gives_the_same_scores(norm, classes, tmp_path):
     ours = ours * 3.0 + 2.0 if classes == 1 else ours
     np.testing.assert_allclose(ours, found, atol=1e-5)
     made = Pretrained(random(CausalClassifier(config, 2, symmetric=True)), vocabulary=byte_pairs())
-    refuses("symmetric=True has no place", made.save_pretrained, tmp_path / "pair", FORMAT)
+    refuses("symmetric=True has no counterpart", made.save_pretrained, tmp_path / "pair", FORMAT)
 
 
 @pytest.mark.parametrize("kind", SEQUENCES)

@@ -74,7 +74,9 @@ def test_an_xlnet_is_read_back(kind, options, tmp_path):
 
 def test_an_xlnet_of_other_blocks_is_refused(tmp_path):
     made = two_streams("words", block="macaron")
-    refuses("block='macaron' has no place", made.save_pretrained, tmp_path / "out", "hugging-face")
+    refuses(
+        "block='macaron' has no counterpart", made.save_pretrained, tmp_path / "out", "hugging-face"
+    )
     assert not (tmp_path / "out").exists()
 
 

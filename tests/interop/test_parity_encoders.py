@@ -356,7 +356,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         ),
         ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3: only 1"),
         ("albert", {"inner_group_num": 2}, "inner_group_num=2: only 1"),
-        ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* no place"),
+        ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* lacks"),
         ("xlm", {"causal": True}, "causal=True: only False"),
         ("xlm", {"lang2id": {"en": 0}}, "n_langs=3 and 1 languages in lang2id"),
         ("xlm", {"lang2id": {"en": 1}}, "lang2id={'en': 1}: it must number languages from 0"),

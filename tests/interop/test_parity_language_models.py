@@ -348,7 +348,7 @@ def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     make("gpt2", tmp_path)
     numbers = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
-    refuses("another model's vocabulary", read_language_model, tmp_path)
+    refuses("restore the model's own vocabulary", read_language_model, tmp_path)
 
 
 def drawn(seed=0):

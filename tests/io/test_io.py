@@ -172,10 +172,11 @@ DEEP = b"[" * 100_000
 @pytest.mark.parametrize(
     "content, why",
     [
-        (b"", "Expecting value"), (b"{", "Expecting property name"), (b"[]", "no dict"),
-        (b"null", "no dict"), (b'"x"', "no dict"), (b"NaN", "no dict"),
-        (b"{}", "'step' is missing or no int"), (b'{"step": "1"}', "'step' is missing or no int"),
-        (b'{"step": null}', "'step' is missing or no int"),
+        (b"", "Expecting value"), (b"{", "Expecting property name"), (b"[]", "not a dict"),
+        (b"null", "not a dict"), (b'"x"', "not a dict"), (b"NaN", "not a dict"),
+        (b"{}", "'step' is missing or not of type int"),
+        (b'{"step": "1"}', "'step' is missing or not of type int"),
+        (b'{"step": null}', "'step' is missing or not of type int"),
         (b"\xff\xfe\xff", ".*codec can't decode"), (b'{"a": "\xff"}', ".*codec can't"),
         (DEEP, "brackets are nested too deeply"), (b'{"a":' * 100_000, "brackets are nested too"),
         (b'{"step": 1}x', "Extra data"), (b'{"step": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
@@ -264,8 +265,8 @@ def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path,
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        message = f"another process is training in {folder}: wait for it or choose another folder"
-        with pytest.raises(UserError, match=f"^{message}$"), files.only_writer(folder, "training"):
+        message = f"another process is training in {folder}: wait until it ends, or choose another"
+        with pytest.raises(UserError, match=f"^{message}"), files.only_writer(folder, "training"):
             pass
     finally:
         holder.send_signal(signal.SIGKILL)
@@ -278,7 +279,7 @@ def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path,
         ):
             pass
     (tmp_path / "file").write_text("in the way")
-    unwritable = pytest.raises(UserError, match="cannot write .*; choose another place")
+    unwritable = pytest.raises(UserError, match="cannot write .*; choose another path")
     with unwritable, files.only_writer(tmp_path / "file", "training"):
         pass
     with files.only_writer(bucket, "training"):  # a bucket has no locks
@@ -293,14 +294,15 @@ ANSWERED = f"All 10 retry attempts failed. The last failure: {REQUEST}HTTP respo
     ("error", "sentence"),
     [
         (tf.errors.AbortedError(None, None, f"{ANSWERED}\n\t when uploading gs://b/run/x.json"),
-         "gs://b/run/x.json: it answers HTTP 503 to repeated requests; run the same command "
-         "again later"),
+         "cannot access gs://b/run/x.json: the bucket answers HTTP 503 to repeated requests; run "
+         "the same command again later"),
         (tf.errors.PermissionDeniedError(None, None, f"{REQUEST}HTTP response code 403"),
-         "the bucket: it answers HTTP 403; check that your credentials may read and write there"),
+         "cannot access a bucket: the bucket answers HTTP 403; check that your credentials may "
+         "read and write the bucket"),
         (tf.errors.FailedPreconditionError(None, None, f"{REQUEST}libcurl code 6 meaning 'Could "
          "not resolve hostname', error details: Could not resolve host: x\n\t when reading gs://b/y"),
-         "gs://b/y: requests do not reach it (could not resolve hostname); check the network and "
-         "run the same command again"),
+         "cannot access gs://b/y: requests do not reach the bucket (could not resolve hostname); "
+         "check the network and run the same command again"),
     ],
 )  # fmt: skip
 def test_a_bucket_that_refuses_a_request(error, sentence, capsys):

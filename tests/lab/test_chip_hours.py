@@ -63,7 +63,7 @@ def test_the_table_goes_between_the_marks(tmp_path, capsys):
     refuses("lacks the lines", chip_hours.with_table, "no marks", "", "README.md")
     assert chip_hours.main([str(guide)]) == 2
     assert (
-        "is damaged (Expecting value: line 1 column 1 (char 0)): give what"
+        "is damaged (Expecting value: line 1 column 1 (char 0)): give a file"
         in capsys.readouterr().err
     )
 

@@ -44,18 +44,18 @@ def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
 ):
     monkeypatch.setattr(ode, "solutions", lambda *given: pytest.fail("it computes"))
     (tmp_path / "file").touch()
-    words = f"--results {tmp_path}/file/out cannot be made a folder"
+    words = f"--results {tmp_path}/file/out cannot be made: "
     refused(ode.main, ["--seeds", "1", "--results", tmp_path / "file/out"], words, tmp_path)
     good = network(tmp_path / "good", "pre")
     mixed = network(tmp_path / "gmlp", "pre", block="gmlp", max_length=16)
-    cases = [(tmp_path / "nothing", "is no run"), (mixed, "has no blocks of tokens and channels")]
+    cases = [(tmp_path / "nothing", "is no run"), (mixed, "has no blocks that consist of")]
     for place, words in cases:
         refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)
-    words = "--seeds is for random operators: leave it out with --runs"
+    words = "--seeds has an effect on random operators only: leave"
     refused(ode.main, ["--runs", good, "--seeds", "1"], words, tmp_path)
 
 
 def test_norms_behind_the_sub_layers_are_no_step(tmp_path, refused):
     place = network(tmp_path / "run", "post")
-    words = f"{place} has norms after the sub-layers"
+    words = f"{place} is a post-norm model"
     refused(ode.main, ["--runs", place, "--results", tmp_path / "out"], words, tmp_path)

@@ -254,7 +254,7 @@ def test_results_are_merged_by_what_they_are_about():
         (["bert_tiny", "--topology", "v4"], "--topology v4: write a chip"),
         (["bert_tiny", "--batch", "0"], "--batch 0: give a whole number"),
         (["no_such"], "no recipe is called 'no_such'"),
-        (["bert_tiny", "--set", "model.no=1"], "there is no 'no' here"),
+        (["bert_tiny", "--set", "model.no=1"], "there is no setting 'no' here"),
         (["wmt14_macaron_base", "--batch", "8"], "a batch of 8 tokens cannot hold a row"),
     ],
 )

@@ -120,7 +120,7 @@ def test_masks_of_every_rank_say_the_same():
     outputs = [np.asarray(layer(x, attention_mask=mask)) for mask in by_rank]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     np.testing.assert_array_equal(outputs[0], outputs[2])
-    rejects("give one of rank 2, 3 or 4", layer, x, attention_mask=keys[0])
+    rejects("give a mask of rank 2, 3 or 4", layer, x, attention_mask=keys[0])
 
 
 def test_a_row_with_nothing_to_attend_stays_finite():

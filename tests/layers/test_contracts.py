@@ -197,7 +197,7 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
         (lambda: Pooling("sum"), "mode='sum' must be one of"),
         (
             lambda: layers.MaskedLanguageHead(11, transform=False)(X, normal(11, 6)),
-            "6 wide cannot score",
+            "embedding width 6 differs from the encoder's width 8",
         ),
         *[
             (lambda cutoffs=cutoffs: layers.AdaptiveSoftmax(12, cutoffs), "must ascend")
@@ -205,7 +205,7 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
         ],
         (
             lambda: layers.AdaptiveSoftmax(12, (4, 8), 4).build((None, 8)),
-            "divisor=4 leaves no width to cluster 2",
+            "divisor=4 reduces the width 8 to 0 in cluster 2",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_it_follows_the_equations_at_any_positions():
 
 
 def test_odd_heads_and_uneven_groups_are_refused():
-    rejects("head_dim=3 is not a multiple of pairs", RotaryAttention(2, 3).build, (1, T, 6))
+    rejects("head_dim=3 is not a multiple of channels", RotaryAttention(2, 3).build, (1, T, 6))
     rejects("num_heads=4 is not a multiple of", MultiHeadAttention, 4, num_kv_heads=3)
 
 
@@ -105,7 +105,7 @@ def test_an_attention_of_one_s_own_is_right_in_a_cache_that_is_only_read():
 def test_a_block_with_another_attention_refuses_rotary_positions():
     options = {"num_heads": 2, "feed_forward_dim": 8, "positions": "rotary"}
     rejects(
-        "needs attention of class RotaryAttention: make Fading a subclass", FadingBlock, **options
+        "needs a subclass of RotaryAttention: make Fading such a subclass", FadingBlock, **options
     )
 
 

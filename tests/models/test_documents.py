@@ -100,7 +100,7 @@ def test_an_encoder_sees_a_document_alone(system):
 def test_what_cannot_keep_documents_apart_says_so():
     given = {"token_ids": ids(2, 6), "document_ids": np.zeros((2, 6), "int32")}
     network = built(models.Encoder, tiny(block="gmlp"))
-    with pytest.raises(SettingError, match="a GatedMLP cannot keep the documents of a row apart"):
+    with pytest.raises(SettingError, match="GatedMLP cannot separate the documents"):
         network(given)
     config = tiny(causal=True, positions="transformer_xl")
     network = built(SegmentLanguageModel, config, memory_length=3)

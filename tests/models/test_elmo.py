@@ -191,7 +191,7 @@ def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
 
 
 def test_words_must_be_equally_wide():
-    rejects("set it to 8", WordTaggerConfig, ELMO, num_tags=4)
+    rejects("set max_characters=8", WordTaggerConfig, ELMO, num_tags=4)
 
 
 READER = models.WordEncoderConfig(ELMO, 6, 5, 4, ((2, 3),), max_characters=8, dropout=0.0)

@@ -109,8 +109,8 @@ def test_other_kinds_of_positions_exclude_rotary_ones():
     build = catalog.build
     rejects("rotary' and relative_bias exclude", catalog.config, "t5_tiny", positions="rotary")
     for name, option, reader in (
-        ("t5_tiny", {"rotary_base": 100.0}, "positions=rotary reads it"),
-        ("transformer_xl_tiny", {"num_kv_heads": 2}, "attention, of block=transformer, macaron"),
-        ("gmlp_tiny", {"positions": "rotary"}, "attention, of block=transformer, macaron"),
+        ("t5_tiny", {"rotary_base": 100.0}, "only positions=rotary uses this setting"),
+        ("transformer_xl_tiny", {"num_kv_heads": 2}, "only attention in block=transformer"),
+        ("gmlp_tiny", {"positions": "rotary"}, "only attention in block=transformer"),
     ):
         rejects(f"{next(iter(option))} has no effect here: {reader}", build, name, **option)

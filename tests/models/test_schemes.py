@@ -137,7 +137,7 @@ def test_memory_has_its_place_in_decoders_only():
     model = translator(scheme="memory & tokens & channels", num_source_layers=1)
     steps = model.source_encoder.stack.blocks[0].steps
     assert [[kind for kind, _ in step] for step in steps] == [["tokens", "channels"]]
-    with pytest.raises(SettingError, match="sharing='attention': parallel branches have one norm"):
+    with pytest.raises(SettingError, match="sharing='attention' is not possible with parallel"):
         encoder(scheme="tokens & channels", sharing="attention")
-    with pytest.raises(SettingError, match="scheme='tokens, memory': an encoder has no memory"):
+    with pytest.raises(SettingError, match="scheme='tokens, memory' has 'memory', but an encoder"):
         encoder(scheme="tokens, memory")

@@ -260,7 +260,7 @@ def test_texts_of_one_row_do_not_see_each_other():
     np.testing.assert_allclose(found[:, 4:], changed[:, 4:], atol=1e-6)
     assert np.abs(found - changed)[:, :3].max() > 1e-3
     rejects(
-        "has padding_mask and an attention_mask of rank 2",
+        "got padding_mask and an attention_mask of rank 2",
         model,
         {"token_ids": tokens, **MASKS_TWICE},
     )
@@ -272,7 +272,7 @@ MASKS_TWICE = {"padding_mask": np.ones((1, 8)), "attention_mask": np.ones((1, 8)
 @pytest.mark.parametrize("kind", [models.EncoderClassifier, models.EncoderChooser])
 def test_a_causal_models_first_position_is_not_classified(kind):
     options = () if kind is models.EncoderChooser else (3,)
-    rejects("sees no other: take a CausalClassifier", kind, CONFIG, *options)
+    rejects("sees no other position: set summary='last'", kind, CONFIG, *options)
     kind(dataclasses.replace(CONFIG, summary="last"), *options)
 
 
@@ -352,8 +352,8 @@ def test_vectors_are_float32_under_every_policy():
 
 def test_bad_arguments_are_named():
     for text in ("u,w", "", "u,u", "u;v"):
-        with pytest.raises(ValueError, match=r"concatenation='.*name each of u, v, \|u-v\|, u\*v"):
+        with pytest.raises(ValueError, match=r"concatenation='.*give u, v, \|u-v\|, u\*v, each"):
             models.SiameseEncoder(SENTENCES, concatenation=text)
-    with pytest.raises(ValueError, match="num_classes=0: make the model with"):
+    with pytest.raises(ValueError, match="num_classes is 0, so the model cannot score pairs"):
         built(models.SiameseEncoder, SENTENCES).pair_logits(normal(1, 16), normal(1, 16))
     rejects("mode='sum'", models.SiameseEncoder, SENTENCES, "sum")

@@ -328,4 +328,4 @@ def test_noise_leaves_a_token_and_the_end():
 
 
 def test_bad_shares_are_named():
-    refuses("or there is no noise", denoising.DenoisingConfig, infilling=0, shuffling=0)
+    refuses("so there is no noise", denoising.DenoisingConfig, infilling=0, shuffling=0)

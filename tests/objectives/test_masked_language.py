@@ -178,7 +178,7 @@ def test_sums_of_span_boundaries_are_those_of_the_formula():
 
 def test_masks_that_are_no_spans_are_refused():
     [batch] = toy.batches(SpanBoundaryObjective(), MaskingConfig(), [9])
-    with pytest.raises(ValueError, match='needs masks of choice="spans"'):
+    with pytest.raises(ValueError, match='set masking.choice to "spans"'):
         SpanBoundaryObjective()(built(models.PretrainingEncoder, toy.tiny()), batch, training=False)
 
 

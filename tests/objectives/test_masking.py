@@ -147,7 +147,7 @@ def test_a_length_that_is_not_static_is_refused():
         lambda ids: mask_tokens({"token_ids": ids}, (0, 0), MaskingConfig(), toy.VOCABULARY),
         input_signature=[tf.TensorSpec((2, None), tf.int32)],
     )
-    rejects("no static length", function, tf.constant(toy.full_rows(2, 8)))
+    rejects("row length of token_ids is not static", function, tf.constant(toy.full_rows(2, 8)))
 
 
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():
@@ -258,7 +258,7 @@ def test_static_masks_of_every_choice_come_in_any_batch():
 
 def test_static_masks_want_numbers_of_rows():
     dataset = tf.data.Dataset.from_tensors({"token_ids": toy.full_rows(2, 64)})
-    with pytest.raises(ValueError, match="need epoch and row_number in every batch"):
+    with pytest.raises(ValueError, match="lack epoch and row_number, which static"):
         OBJECTIVE.dataset(dataset, MaskingConfig(duplicates=10), toy.VOCABULARY, 0)
 
 

@@ -187,16 +187,17 @@ def test_later_options_keep_the_hashes_of_older_vocabularies(vocabulary):
 
 
 def test_damage_is_refused(vocabulary, tmp_path):
-    refuses(r"no vocabulary in .*: there is no vocabulary\.json", PieceVocabulary.load, tmp_path)
+    missing = r"no vocabulary in .*, because vocabulary\.json is missing"
+    refuses(missing, PieceVocabulary.load, tmp_path)
     vocabulary.save(tmp_path)
     record, own = tmp_path / "vocabulary.json", tmp_path / vocabulary.contents_name
     whole = record.read_text()
     changed = {**json.loads(whole), "hash": "0123456789abcdef"}
     for content, message in (
-        (json.dumps(changed), "vocabulary mismatch: .* made with vocabulary 0123456789ab but"),
+        (json.dumps(changed), "vocabulary mismatch: .* with vocabulary 0123456789ab, not with"),
         (whole[:40], r"vocabulary\.json is damaged"),
         (whole.replace('"settings"', '"other"'), r"vocabulary\.json is damaged"),
-        (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes': give one of kind"),
+        (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes': give a vocabulary"),
         ('{"format": 1}', r"vocabulary\.json is damaged"),
     ):
         record.write_text(content)
@@ -211,7 +212,7 @@ def test_damage_is_refused(vocabulary, tmp_path):
 
 def test_kinds_are_told_apart(tmp_path):
     MAKERS["sentencepiece"]().save(tmp_path)
-    with pytest.raises(UserError, match="of kind 'sentencepiece': give one of kind wordpiece"):
+    with pytest.raises(UserError, match="'sentencepiece': give a vocabulary of kind wordpiece"):
         WordPieceVocabulary.load(tmp_path)
     assert load_encoder_vocabulary(tmp_path).mask_id == 4
     MAKERS["translation"]().save(tmp_path)
@@ -233,8 +234,8 @@ def joint(lines, size):
     ],
 )
 def test_training_errors_are_sentences(train, units):
-    refuses(r"too large for this text: it gives at most \d+", train, LINES, 5000)
-    refuses(f"too small: {units}", train, LINES, 10)
+    refuses(r"too large for this text, which gives at most \d+", train, LINES, 5000)
+    refuses(f"too small, because {units}", train, LINES, 10)
     for nothing in ([], ["", "  "]):
         refuses("no text to train a vocabulary on", train, nothing, 300)
 
@@ -253,7 +254,7 @@ def test_training_says_how_much_of_the_text_is_unknown(train, size, knows, capsy
     vocabulary = train(lines, size)
     share = np.mean(vocabulary.encode_rows(lines).ids == vocabulary.unk_id)
     assert (share == 0) == knows
-    said = f"unknown to the vocabulary: {share:.3%} of the pieces of {len(lines)} lines\n"
+    said = f"unknown to the vocabulary: {share:.3%} of the tokens in {len(lines)} lines\n"
     assert capsys.readouterr().out == said
     # Of more lines every second, the last ones too.
     more = ["ab c"] * 10_000 + lines * 20

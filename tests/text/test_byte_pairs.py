@@ -136,7 +136,7 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
 
 
 def test_errors_are_sentences(lines):
-    refuses("too small: the bytes alone need 261", BytePairVocabulary.train, lines, 260)
+    refuses("too small, because the bytes alone need 261", BytePairVocabulary.train, lines, 260)
     units = list(byte_alphabet())
     refuses("has the piece 'a' twice", BytePairVocabulary, [*units, "a"], [])
     refuses("no piece for the byte 255", BytePairVocabulary, units[:-1], [])
@@ -264,7 +264,7 @@ def test_languages_whose_words_others_cut(release, monkeypatch):
         monkeypatch.setitem(sys.modules, package, None)
     refuses("pip install jieba", xlm.encode_lines, ["x"], "zh")
     refuses("pip install pythainlp", xlm.encode_lines, ["x"], "th")
-    refuses("Japanese text is split by KyTea", xlm.encode_lines, ["x"], "ja")
+    refuses("splits Japanese text by KyTea", xlm.encode_lines, ["x"], "ja")
 
 
 def test_a_corpus_is_refused(release, tmp_path):

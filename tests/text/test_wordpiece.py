@@ -136,7 +136,7 @@ def test_thousands_of_characters_become_pieces_where_the_text_has_them():
     # Without a word to merge, characters take that room too; the size that an error names is taken.
     lines = [line.split()[0] for line in lines]
     assert unknown(train(lines, 1600)) < unknown(small)
-    with pytest.raises(UserError, match=r"at most (\d+); ask for") as said:
+    with pytest.raises(UserError, match=r"at most (\d+): ask for") as said:
         train(lines, 8000)
     most = int(re.search(r"at most (\d+)", str(said.value))[1])
     assert train(lines, most).pieces == most > 5000
@@ -158,7 +158,7 @@ def test_a_file_that_is_no_vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
     refuses(r"cannot read .*vocab\.txt", WordPieceVocabulary.from_file, path)
     for words, message in (
-        (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] is in line 2"),
+        (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] is on line 2"),
         ([], r"no piece \[PAD\]"),
     ):
         path.write_text("\n".join(words))

@@ -50,7 +50,7 @@ def test_documents_become_sentences_and_their_words_numbers(capsys):
     # "It", "alone", "ran" and "sat", which is met twice, of 11 words and signs.
     assert (
         capsys.readouterr().out
-        == f"unknown to the vocabulary: {5 / 11:.3%} of the words of the text\n"
+        == f"unknown to the vocabulary: {5 / 11:.3%} of the words in the text\n"
     )
     text = as_word_text(words[2], vocabulary)
     assert text.types == [*vocabulary.words, "ran"]

@@ -94,16 +94,16 @@ def test_a_trace_of_some_updates(tmp_path, capsys):
     assert list((tmp_path / "tensorboard/plugins/profile").glob("*/*.xplane.pb"))
     [late] = Callbacks.parsed([], "30:40").make(tmp_path)
     run(tmp_path, dataclasses.replace(config, max_steps=8), callbacks=[late])
-    assert "none of these updates was made here; the run is at step 8" in capsys.readouterr().err
+    assert "made none of these updates, and the run is at step 8" in capsys.readouterr().err
 
 
 def test_refusals(place):
     def parsed(*calls, profile=None):
         Callbacks.parsed(calls, profile).make("run")
 
-    refuses("no Callback: name a subclass of keras", parsed, f"{place}:Other")
+    refuses("not of type Callback: name a subclass of keras", parsed, f"{place}:Other")
     refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
     refuses("write NAME", parsed, f"{place}:Tracker(3)")
     refuses("Tracker.*unexpected keyword", parsed, f"{place}:Tracker(often=3)")
     for text in ("3", "0:2", "4:3", "a:b", "1:2:3"):
-        refuses(f"--profile {text}: write START:STOP", parsed, profile=text)
+        refuses(f"--profile {text} is not a range of updates", parsed, profile=text)

@@ -135,7 +135,10 @@ def test_a_wrong_mesh_is_refused(text):
     [
         (["--engine", "jax"], "--engine jax comes too late"),  # Keras is here, on TensorFlow
         (["--mesh", "data=2"], "--mesh data=2 needs --engine jax"),
-        (["--engine", "jax", "--strategy", "cpu"], "--strategy works with --engine tensorflow"),
+        (
+            ["--engine", "jax", "--strategy", "cpu"],
+            "--strategy works only with --engine tensorflow",
+        ),
     ],
 )
 def test_engines_that_cannot_be_are_refused(words, sentence, refused, tmp_path):

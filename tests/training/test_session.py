@@ -191,7 +191,7 @@ def test_refuses_what_does_not_belong_together(tmp_path):
     one, _ = run(tmp_path / "one", SHORT, vocabulary_hash="first")
     with pytest.raises(UserError, match="vocabulary mismatch"):
         run(tmp_path / "one", SHORT, vocabulary_hash="second")
-    with pytest.raises(UserError, match="build the model it was trained as"):
+    with pytest.raises(UserError, match="build the model with the settings"):
         run(tmp_path / "one", SHORT, vocabulary_hash="first", width=12)
     with pytest.raises(UserError, match="ema_decay"):
         run(tmp_path / "one", dataclasses.replace(SHORT, ema_decay=0.9), vocabulary_hash="first")
@@ -227,7 +227,7 @@ def test_bad_input_is_one_clear_sentence(tmp_path):
     with pytest.raises(UserError, match="early_stopping_patience"):
         run(tmp_path / "c", dataclasses.replace(SHORT, early_stopping_patience=1), validate=None)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="choose another place"):
+    with pytest.raises(UserError, match="choose another path"):
         run(tmp_path / "file" / "d", SHORT)
 
 
@@ -266,7 +266,7 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
     (directory.of_step(15) / "manifest.json").unlink()
     _, model = run(run_dir)
     warnings = capsys.readouterr().err.splitlines()
-    assert "20/training_state.npz is not as it was written; it is skipped" in warnings[0]
+    assert "20/training_state.npz has changed since it was written" in warnings[0]
     assert [line.split("step-000000")[1][:2] for line in warnings] == ["20", "16", "15"]
     assert_same_run(run_dir, model, uninterrupted)
     assert directory.steps() == steps

@@ -1,1 +1,1 @@
-"""Speed against peers, measured side by side on one machine."""
+"""Benchmarks that compare this library with other libraries on one machine."""

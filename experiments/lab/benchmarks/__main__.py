@@ -1,11 +1,12 @@
-"""Runs a short form of all benchmarks and prints how ours compares with a named peer in each.
+"""Runs a short form of all benchmarks and compares this library with other libraries.
 
-    python -m experiments.lab.benchmarks                              # a quarter of an hour or so
+    python -m experiments.lab.benchmarks                              # about 15 minutes
     python -m experiments.lab.benchmarks --only decoding serving --out DIR
 
-Each runs in its own process and writes its report and `log.txt` into DIR/NAME/. A benchmark whose
-peer is not installed says so in its line. `python -m experiments.lab.benchmarks.NAME --help`
-describes the long form. `translation_training` is not included: it needs a data set and Joey NMT.
+Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If another
+library is not installed, the summary says so. `python -m experiments.lab.benchmarks.NAME --help`
+describes the long form. The benchmark `translation_training` is not included, because it needs a
+data set and Joey NMT.
 """
 
 import argparse
@@ -20,15 +21,16 @@ from experiments.studies import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, write_aside
 
-# Lines of the summary: setting, ours, peer, and how ours compares with the peer.
+# Lines of the summary: setting, our contender, peer, and a text that compares the two.
 Lines = list[tuple[str, str, str, str]]
 
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
-    """Compares our fastest contender of each setting with the peer whose time ratio is 1.
+    """Compares our fastest contender in each setting with the peer whose time ratio is 1.
 
     Args:
-        ours: the beginnings of our contenders' names.
+        results: content of `results.json`.
+        ours: prefix or prefixes of the names of our contenders.
     """
     lines = []
     for setting, rows in results["settings"].items():
@@ -42,7 +44,7 @@ def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
 
 
 def exponents(results: Mapping) -> Lines:
-    """How the mixers' costs grow with L, from the results of the scaling benchmark."""
+    """Compares the exponents of time and memory against L, from the scaling benchmark."""
     mine, peer = "recurrence alone", "attention alone"
     laws = results["exponents"]["L"]
     lines = []
@@ -54,9 +56,9 @@ def exponents(results: Mapping) -> Lines:
 
 
 def blocks_cost(results: Mapping) -> Lines:
-    """Time, memory and quality of each block and length relative to the Transformer's.
+    """Compares time, memory and quality of each block with the Transformer at each length.
 
-    They are read from the results of the scaling benchmark.
+    `results` is the content of `results.json` of the scaling benchmark.
     """
     lines = []
     for row in results["blocks"]:
@@ -66,8 +68,8 @@ def blocks_cost(results: Mapping) -> Lines:
     return lines
 
 
-# For each benchmark: the beginnings of our contenders' names, or a function from its results to
-# lines; and the command line of its short form.
+# For each benchmark: prefixes of the names of our contenders, or a function from results to summary
+# lines; and the command line of the short form.
 SUBJECTS = {
     "recurrence": (("native", "xla"), "recurrence --rounds 5"),
     "blocks": ("SwishRNN", "train_step --rounds 5"),
@@ -88,16 +90,17 @@ _KNOWN = ", ".join(SUBJECTS)
 
 
 def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
-    """Runs a benchmark's short form in a child process that writes `log.txt`.
+    """Runs the short form of a benchmark in a child process, with its output in `log.txt`.
 
     Returns:
-        The child's exit status, and the lines of its results, or a line that says why it has none.
+        Exit status of the child process, and the summary lines. After a failure, the only line has
+        the reason.
     """
     ours, words = SUBJECTS[name]
     module, *given = words.split()
     out.mkdir(parents=True, exist_ok=True)
     log, results = out / "log.txt", out / "results.json"
-    results.unlink(missing_ok=True)  # an earlier run's
+    results.unlink(missing_ok=True)  # of an earlier run
     command = [
         sys.executable,
         "-m",
@@ -117,7 +120,7 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the benchmarks; returns 1 if one ended with a traceback, else 0."""
+    """Runs the benchmarks, and returns 1 if a benchmark ended with a traceback, otherwise 0."""
     for name in options.only:
         if name not in SUBJECTS:
             raise UserError(f"--only {name} must be one of {_KNOWN}")
@@ -141,8 +144,16 @@ main = cli.single_program(
     "experiments.lab.benchmarks",
     __doc__,
     "experiments.lab.benchmarks.__main__:run",
-    cli.argument("--only", _KNOWN, nargs="+", default=list(SUBJECTS), metavar="NAME"),
-    cli.local_place("--out DIR", "default %(default)s", default="runs/bench"),
+    cli.argument(
+        "--only",
+        _KNOWN,
+        nargs="+",
+        default=list(SUBJECTS),
+        metavar="NAME",
+    ),
+    cli.local_place(
+        "--out DIR", "folder to write the reports to (default: %(default)s)", default="runs/bench"
+    ),
 )
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Beam search against Hugging Face `generate`: the same weights, machine and number of tokens.
+"""Times beam search against Hugging Face `generate`, with the same weights on the same machine.
 
     make bench
     python -m experiments.lab.benchmarks.decoding --batch-sizes 1 32 --rounds 9
 
-Every output is forced to the same length, so that all take the same number of steps.
+Every output has the same forced length, so that all contenders take the same number of steps.
 """
 
 import argparse
@@ -25,16 +25,28 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
-    argument("--size", "size of model", default="small", choices=("tiny", "small", "base", "big")),
-    count("--vocab-size", "pieces in the vocabulary", 10_000),
-    count("--batch-sizes", "sentences in a batch; each size is timed", [1, 32], nargs="+"),
-    count("--beam-size", "hypotheses of a sentence", 4),
-    count("--source-length", "tokens in a source sentence", 24, least=2),
-    count("--new-tokens", "tokens in an output", 32, least=2),
-    count("--inter-op-threads", "TensorFlow's threads between operations", 1),
-    switch("--macaron", "also time the Macaron of this size"),
-    several("--lite", KINDS, "also time ours in LiteRT with these weights", []),
-    several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
+    argument(
+        "--size", "size of the model", default="small", choices=("tiny", "small", "base", "big")
+    ),
+    count("--vocab-size", "number of pieces in the vocabulary", 10_000),
+    count(
+        "--batch-sizes",
+        "numbers of sentences in a batch, each of which is timed",
+        [1, 32],
+        nargs="+",
+    ),
+    count("--beam-size", "number of hypotheses in beam search", 4),
+    count("--source-length", "number of tokens in a source sentence", 24, least=2),
+    count("--new-tokens", "number of tokens in an output", 32, least=2),
+    count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
+    switch("--macaron", "also time a Macaron model of this size"),
+    several("--lite", KINDS, "also time this library in LiteRT, with weights of these types", []),
+    several(
+        "--ctranslate2",
+        peers.COMPUTE_TYPES,
+        "also time CTranslate2, with weights of these types",
+        [],
+    ),
     rounds=7,
 )
 
@@ -68,12 +80,12 @@ def main(options: argparse.Namespace) -> Tables:
         shape = (batch, options.source_length)
         source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
         source[:, -1] = 3
-        # Only compared, not timed: here `generate` must also be kept from writing PAD and BOS.
+        # For the comparison, which is not timed, `generate` must not write PAD or BOS.
         theirs = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
         for name, search in searches.items():
-            # The last token is EOS, but CTranslate2, which returns none, has one more before it.
+            # The last token is EOS. CTranslate2 returns no EOS, but one more token instead.
             equal = (search(source) == theirs)[:, :-1].mean()
-            print(f"batch {batch}: {name}: {equal:.0%} of the tokens are Hugging Face's")
+            print(f"batch {batch}: {name}: {equal:.0%} of the tokens equal Hugging Face's tokens")
         contenders = {
             name: lambda search=search, source=source: search(source).size
             for name, search in searches.items()
@@ -82,9 +94,12 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
-    """Our search as a function `(B, S) -> (B, N)` of NumPy arrays."""
+    """Returns our beam search as a function of NumPy arrays, `(B, S) -> (B, N)`.
+
+    S is the source length and N the number of new tokens.
+    """
     config = peers.exact_search(options.new_tokens, options.beam_size)
-    # XLA needs static shapes; the graph has any, as in a served model.
+    # XLA needs static shapes. Without XLA, one graph serves all shapes, as in a served model.
     search = tf.function(
         lambda source: translate_ids(model, source, config)["ids"][:, 0],
         jit_compile=jit_compile,

@@ -1,4 +1,4 @@
-"""Shapes of the encoder and the batch on which `train_step` times every contender."""
+"""Shapes of the encoder and of the batch in the benchmark `train_step`."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,23 @@ import numpy as np
 
 @dataclass(frozen=True)
 class StepSetting:
-    """A BERT with D, F and H, its batch of B rows of L tokens, and how its step is run.
+    """Settings of a BERT training step: sizes of the model and the batch, dtype and devices.
 
     Attributes:
-        dropout: rate for embeddings, attention weights and outputs of sub-layers.
-        dtype_policy: `"mixed_bfloat16"` computes matrix products in bfloat16 and keeps weights and
-            optimizer in float32.
-        jit: whether XLA compiles the step, for contenders that do not choose it themselves.
-        implementation: of the kernels, for contenders that do not choose it themselves.
-        replicas: number of devices of the contender that has several.
+        num_layers: number of layers.
+        hidden_dim: hidden width D.
+        feed_forward_dim: feed-forward width F.
+        num_heads: number of attention heads H.
+        batch: number of rows B.
+        length: number of tokens L in a row.
+        vocab_size: vocabulary size V.
+        dropout: dropout rate of embeddings, attention weights and sub-layer outputs.
+        dtype_policy: Keras dtype policy. `"mixed_bfloat16"` means matrix products in bfloat16, and
+            weights and optimizer in float32.
+        jit: whether XLA compiles the step, with `--against blocks` or `replicas`.
+        implementation: implementation of the kernels, with `--against blocks`.
+        replicas: number of devices, with `--against replicas`.
+        seed: seed of weights and inputs.
     """
 
     num_layers: int
@@ -34,21 +42,21 @@ class StepSetting:
 
     @property
     def masked(self) -> int:
-        """P, the number of masked positions in a row: 15%, as in BERT."""
+        """Number of masked positions P in a row, which is 15% of L as in BERT."""
         return max(1, round(0.15 * self.length))
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in a step, B L."""
+        """Number of tokens B L in a step."""
         return self.batch * self.length
 
     @property
     def flops(self) -> float:
-        """Floating point operations of a step's matrix products; a multiply-add counts as two.
+        """Number of floating-point operations in the matrix products of a training step.
 
-        The forward pass has 2 (4 D^2 + 2 D F) for each token and layer in the weights, 4 L D in
-        attention's scores and sums, and 2 (D^2 + D V) for each masked position. The backward pass
-        has twice as many.
+        A multiply-add counts as two operations. For each token and layer, the forward pass has
+        2 (4 D^2 + 2 D F) operations in the projections and 4 L D in attention. For each masked
+        position it has 2 (D^2 + D V). The backward pass has twice as many operations.
         """
         width, wide = self.hidden_dim, self.feed_forward_dim
         layer = 8 * width**2 + 4 * width * wide + 4 * self.length * width
@@ -56,7 +64,7 @@ class StepSetting:
         return 3.0 * self.batch * (self.num_layers * self.length * layer + self.masked * head)
 
 
-# small: BERT-mini's shapes; base: two of BERT-base's layers at its greatest length; bert_base: the
+# small: the sizes of BERT-mini. base: two layers of BERT-base at its maximum length. bert_base: the
 # whole BERT-base, with a batch for a GPU.
 SETTINGS = {
     "small": StepSetting(4, 256, 1024, 4, 32, 128),
@@ -64,19 +72,21 @@ SETTINGS = {
     "bert_base": StepSetting(12, 768, 3072, 12, 32, 512, vocab_size=30_522),
 }
 
-GEMM_SIZE = 2048  # width of the square matrices whose product measures a library's peak rate
+GEMM_SIZE = (
+    2048  # the product of two square matrices of this size measures the peak rate of a library
+)
 GEMM_FLOPS = 2.0 * GEMM_SIZE**3
 
 
 def square_matrix() -> np.ndarray:
-    """A random float32 matrix whose product measures the peak rate."""
+    """Draws a random float32 matrix of width `GEMM_SIZE`."""
     return np.random.default_rng(0).normal(size=(GEMM_SIZE, GEMM_SIZE)).astype(np.float32)
 
 
-# Settings of every contender's AdamW. Libraries place epsilon differently, which takes no time.
+# AdamW settings of every contender. Libraries add epsilon at different places in the formula.
 ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}
 ADAMW |= {"weight_decay": 0.01, "epsilon": 1e-8}
-# BERT's epsilon of every LayerNorm, and the deviation of all initial matrices.
+# LayerNorm epsilon of BERT, and standard deviation of the initial matrices.
 EPSILON, INITIALIZER_RANGE = 1e-12, 0.02
 
 
@@ -84,7 +94,7 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
     """Draws random tokens without padding, with P masked positions in each row.
 
     Returns:
-        int32 `token_ids (B, L)`; `masked_positions (B, P)`, ascending within a row; and
+        Dict of int32 arrays: `token_ids (B, L)`, `masked_positions (B, P)` in ascending order, and
         `masked_labels (B, P)`.
     """
     rng = np.random.default_rng(setting.seed)
@@ -98,6 +108,6 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
 
 
 def flat_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """The masked positions in a batch that is flattened to `(B L,)`: int64 `(B P,)`."""
+    """Returns the masked positions in the flattened batch `(B L,)`, as int64 `(B P,)`."""
     rows, length = batch["token_ids"].shape
     return (batch["masked_positions"] + length * np.arange(rows)[:, None]).reshape(-1)

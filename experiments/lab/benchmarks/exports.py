@@ -1,12 +1,12 @@
-"""Tabulates how far each form of an export differs from the network, for many systems and heads.
+"""Measures the numerical error of each export format, for many models and heads.
 
     .venv-peers/bin/python -m experiments.lab.benchmarks.exports OUT [--only classes:gmlp_tiny]
 
-Every model is tiny and has random weights. Each is exported in each form. A cell is the
-certificate's largest difference from the network in float32, relative to the largest output, or the
-reason why there is none. The column of Hugging Face says whether the folder can be written, and
-whether it needs `trust_remote_code`. The command writes `README.md` and `results.json` in OUT after
-each row and skips rows that they have already.
+All models are tiny and have random weights. The benchmark exports each model in each format. A cell
+has the largest difference from the float32 network, relative to the largest output, or the reason
+why the format is not supported. The column "Hugging Face" says whether the model can be saved for
+Hugging Face, and whether loading needs `trust_remote_code`. The command writes `README.md` and
+`results.json` to OUT after each row, and skips rows that `results.json` already has.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 
-INT8 = "LiteRT int8"  # an export holds one kind of LiteRT file
-# Options of each form of an export. A `target` in the certificate begins with the form's name.
+INT8 = "LiteRT int8"  # an export holds only one LiteRT file
+# Export options of each format. `target` in the certificate begins with the name of the format.
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "SavedModel": {},
     "LiteRT fp32": {"lite": "fp32"},
@@ -63,7 +63,7 @@ def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
 
 
 def systems() -> dict[str, Callable[[], Pretrained]]:
-    """Functions that make the models, by the name of their row."""
+    """Returns a dict from row name to a function that makes the model."""
     words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
     pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
 
@@ -105,9 +105,9 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 
 
 def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
-    """Exports a model in some forms at once and returns their cells.
+    """Exports a model in several formats, and returns a dict from format to table cell.
 
-    A cell is the difference from the network, or the sentence that says why there is none.
+    A cell has the difference from the network, or an error message.
     """
     given = [FORMS[form] for form in forms]
     options = {name: value for one in given for name, value in one.items()}
@@ -128,7 +128,7 @@ def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
 
 
 def for_the_hub(model: Pretrained) -> str:
-    """The cell in the column of Hugging Face."""
+    """Returns the cell of a model in the column "Hugging Face"."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             folder = hugging_face_folder(model)
@@ -138,12 +138,18 @@ def for_the_hub(model: Pretrained) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Makes the missing rows, or those of `--only`, and writes the table after each."""
+    """Measures the missing rows, or the rows of `--only`, and writes the table after each row."""
     makers = systems()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=pathlib.Path, help="folder for README.md and results.json")
     parser.add_argument(
-        "--only", nargs="+", choices=[*makers], default=[], help="rows to make again"
+        "out", type=pathlib.Path, help="folder to write README.md and results.json to"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=[*makers],
+        default=[],
+        help="rows to measure again (default: rows that results.json lacks)",
     )
     options = parser.parse_args(arguments)
     file = options.out / "results.json"
@@ -164,7 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(record: Mapping[str, Any]) -> list[str]:
-    """The lines of README.md: the table, and below it the numbered reasons."""
+    """Returns the lines of README.md: the table and numbered error messages."""
     reasons: list[str] = []
 
     def shown(cell: str) -> str:

@@ -1,13 +1,13 @@
-"""Times a token against the number of tokens before it, with and without attention.
+"""Times greedy decoding at increasing positions, with and without attention.
 
     python -m experiments.lab.benchmarks.generation --rounds 7 --out DIR
 
-Three models of equal width and depth, with random weights, write one text by greedy decoding: the
-Transformer, whose attention keeps all keys and values; SwishRNN's block, which has the same
-attention and a recurrence in place of the feed-forward; and the recurrence alone
-(`block="swish_rnn", scheme="channels"`), whose state has a fixed size. The benchmark times windows
-of the text, all of the same number of tokens, in turns. Each window continues from its own saved
-state. Ratios are relative to the Transformer's first window.
+Three models of equal width and depth, with random weights, write a text by greedy decoding. The
+Transformer keeps the keys and values of all tokens. The SwishRNN block has the same attention, and
+a recurrence in place of the feed-forward. The third model is only the recurrence
+(`block="swish_rnn", scheme="channels"`), whose state has a fixed size. The benchmark times several
+windows of the text, each with the same number of tokens, in turns. Each window starts from a saved
+decoding state. Ratios are relative to the first window of the Transformer.
 """
 
 import argparse
@@ -37,23 +37,31 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras"),
-    count("--ends", "positions where windows end", [64, 256, 512, 1024, 2048], nargs="+"),
-    count("--window", "tokens in a window", 64),
-    count("--batch", "texts in a batch", 1),
+    count(
+        "--ends",
+        "positions of the last token of each window",
+        [64, 256, 512, 1024, 2048],
+        nargs="+",
+    ),
+    count("--window", "number of tokens in a window", 64),
+    count("--batch", "number of texts in a batch", 1),
     count("--width", "hidden width D, a multiple of 64", 256),
-    count("--layers", "layers in each model", 4),
-    count("--vocab-size", "pieces in the vocabulary", 8_000),
+    count("--layers", "number of layers in each model", 4),
+    count("--vocab-size", "number of pieces in the vocabulary", 8_000),
     warm_up=1,
 )
 
 
 @command.measures("Time of a token against those before it: D {width}, {layers} layers")
 def main(options: argparse.Namespace) -> Tables:
-    """Times all windows of all models."""
+    """Times all windows of all models in turns."""
     ends = sorted(set(options.ends))
     gaps = [end - before for before, end in itertools.pairwise([0, *ends])]
     if options.width % 64 or min(gaps) < options.window:
-        raise UserError("give a --width that 64 divides, and --ends at least --window apart.")
+        raise UserError(
+            f"--width is {options.width} and --window is {options.window}: give a --width that is "
+            "a multiple of 64, and --ends at least --window apart"
+        )
     harness.set_threads(options.threads, 1)
     turns, kept = {}, {}
     for model, spelled in MODELS.items():
@@ -63,7 +71,7 @@ def main(options: argparse.Namespace) -> Tables:
             kept[name] = size
     rows = harness.timed(turns, options)
     for number, row in enumerate(rows):
-        first = rows[number - number % len(ends)]  # the same model's
+        first = rows[number - number % len(ends)]  # of the same model
         own = harness.compare([first, row])[1]["ratio"]
         milliseconds = [1e3 * seconds / options.window for seconds in row["seconds"]]
         row["kept_bytes"], row["over_first_window"] = kept[row["name"]], own
@@ -78,17 +86,18 @@ def main(options: argparse.Namespace) -> Tables:
 def text_windows(
     options: argparse.Namespace, ends: list[int], spelled: dict[str, str]
 ) -> dict[int, tuple[Callable, int]]:
-    """Prepares a model's windows.
+    """Prepares the windows of a model.
 
     Returns:
-        By a window's last token: a function that writes the window, and the bytes of the state at
-        its end.
+        Dict from the last position of a window to a function that writes the window, and the
+        number of bytes in the decoding state at the end of the window.
     """
     keras.utils.set_random_seed(options.seed)
     config = EncoderConfig(
         vocab_size=options.vocab_size,
         hidden_dim=options.width,
-        feed_forward_dim=3 * options.width,  # the recurrence has 2 D: equal parameters
+        feed_forward_dim=3
+        * options.width,  # the recurrence has 2 D, so that parameter counts are equal
         num_heads=options.width // 64,
         num_layers=options.layers,
         max_length=ends[-1] + 1,

@@ -1,8 +1,8 @@
-"""What all benchmarks share: options, interleaved timing of contenders, and the report.
+"""Shared parts of all benchmarks: options, interleaved timing of contenders, and reports.
 
-The speed of a machine drifts: clocks, caches and other users' load change within minutes. So the
-contenders take turns within every round, each round starts with another contender, and contenders
-are compared round by round.
+The speed of a machine drifts, because clocks, caches and other load change within minutes.
+Therefore all contenders run once in every round, each round starts with a different contender, and
+ratios compare times within a round.
 """
 
 import argparse
@@ -30,38 +30,43 @@ from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 
-# Settings and their rows, from `compare`. Each is measured when the iterator reaches it.
+# Pairs of a setting and its rows from `compare`. Iteration runs the measurements.
 Tables = Iterable[tuple[str, list[dict]]]
-# Made from all tables: more fields of results.json, a section of the report, and the figure.
+# Additional fields of results.json, an additional section of the report, and the figure.
 Summary = tuple[dict, str, Figure]
 
 DROPOUT = count("--dropout", "dropout rate everywhere in the models", 0.1, least=0.0, below=1)
 DTYPE_POLICY = argument(
     "--dtype-policy",
-    "Keras policy of all contenders",
+    "Keras dtype policy of all contenders",
     default="float32",
     choices=("float32", "mixed_bfloat16"),
 )
 
 
 def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
-    """A flag that takes one or more of `choices`; all of them by default."""
+    """Makes a flag that accepts one or more of `choices`.
+
+    `default=None` means that all choices are the default.
+    """
     options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
     default = list(choices) if default is None else default
     return argument(name, text, default=default, **options)
 
 
 class Benchmark(Parser):
-    """The command of a benchmark.
+    """Argument parser of a benchmark.
 
     Args:
-        name: name of the module, whose docstring is `description`.
-        unit: what the contenders count, such as "tokens".
-        packages: packages whose versions the report has; see `machine`.
-        parts: options of this benchmark, besides those that all benchmarks have.
+        name: name of the benchmark module.
+        description: description in the help, which is the module docstring.
+        unit: unit of work that the contenders count, such as "tokens".
+        packages: names of packages whose versions the report lists.
+        parts: additional options of this benchmark.
         rounds: default number of timed rounds.
-        warm_up: default number of untimed runs before them.
-        threads: default number of threads of every contender; None: one, without a flag.
+        warm_up: default number of untimed runs before the timed rounds.
+        threads: default number of threads of every contender; `None` means one thread, and no
+            flag `--threads`.
     """
 
     def __init__(
@@ -82,25 +87,36 @@ class Benchmark(Parser):
         self.unit, self.packages = unit, packages
         self.set_defaults(threads=1)
         together(
-            count("--rounds", "timed rounds", rounds),
-            count("--warm-up", "untimed runs of each contender before them", warm_up),
+            count("--rounds", "number of timed rounds", rounds),
+            count(
+                "--warm-up",
+                "number of untimed runs of each contender before the timed rounds",
+                warm_up,
+            ),
             count("--seed", "seed of weights and inputs", 1, least=0),
-            *([count("--threads", "threads of every contender", threads)] if threads else []),
-            local_place("--out DIR", "folder for README.md, results.json and results.png"),
+            *(
+                [count("--threads", "number of threads of every contender", threads)]
+                if threads
+                else []
+            ),
+            local_place("--out DIR", "folder to write README.md, results.json and results.png to"),
             *parts,
         )(self)
         for action in self._actions:
             if action.default not in (None, False, [], argparse.SUPPRESS):
-                action.help += " (default %(default)s)"
+                action.help += " (default: %(default)s)"
 
     def measures(
         self, title: str, summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None
     ) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
-        """Decorator: makes a `main` that prints and writes the `Tables` of a function of options.
+        """Returns a decorator that turns a function from options to `Tables` into a command.
+
+        The command prints the tables and writes the report.
 
         Args:
-            title: title of the report, in which `{option}` stands for an option's value.
-            summary: makes the `Summary` of all tables; None: a figure of their rates.
+            title: format string for the title of the report, with option names as fields.
+            summary: function that makes the `Summary` of all tables; `None` means only a figure
+                of the rates.
         """
 
         def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -117,7 +133,7 @@ class Benchmark(Parser):
 
 
 def say(line: str) -> None:
-    """Reports progress on stderr."""
+    """Prints a progress line to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -130,16 +146,19 @@ def interleave(
     """Runs every contender once in each round.
 
     Args:
-        contenders: functions that do the work and return the number of its units.
-        warm_up: untimed runs of each before the rounds, for tracing, compilation and caches.
-        cpu_clock: CPU seconds used so far. The default is right for work in this process.
+        contenders: dict from name to a function that does the work and returns the number of units.
+        rounds: number of timed rounds.
+        warm_up: number of untimed runs before the rounds, for tracing, compilation and caches.
+        cpu_clock: function that returns the CPU seconds used so far. The default measures this
+            process.
 
     Returns:
-        One row for each contender: "name", "units" of one run, and for each round "seconds" by the
-        clock and "cpu_seconds" of all threads. Other load on the machine changes the latter less.
+        One row for each contender, with "name", "units" (units of work in a run), "seconds" (time
+        of each round) and "cpu_seconds" (CPU time of all threads in each round). Other load on the
+        machine changes the CPU time less.
 
     Raises:
-        UserError: a contender returns another number of units than in its warm-up.
+        UserError: a contender did another number of units than in its warm-up.
     """
     rows = []
     for name, run in contenders.items():
@@ -156,25 +175,26 @@ def interleave(
             row["cpu_seconds"].append(cpu_clock() - cpu_start)
             if units != row["units"]:
                 raise UserError(
-                    f"{row['name']} did {units} units of work after {row['units']} in its warm-up: "
-                    "its times cannot be compared."
+                    f"{row['name']} did {units} units of work in a round, but {row['units']} in "
+                    "its warm-up, so its times cannot be compared: make its work constant"
                 )
     return rows
 
 
 def quartiles(values) -> list[float]:
-    """Lower quartile, median and upper quartile."""
+    """Returns the lower quartile, the median and the upper quartile."""
     return np.percentile(values, [25, 50, 75]).tolist()
 
 
 def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
-    """Adds quartiles over rounds of "rate", "ratio" and "cpu_ratio" to rows of `interleave`.
+    """Adds "rate", "ratio" and "cpu_ratio" to the rows, as quartiles over the rounds.
 
-    "rate" is units per second. The ratios divide a row's time for a unit by the reference's in the
-    same round: wall-clock time in "ratio", CPU time in "cpu_ratio".
+    "rate" is the number of units per second. "ratio" is the time per unit relative to the time of
+    the reference in the same round. "cpu_ratio" is the same ratio of CPU times.
 
     Args:
-        reference: name of the reference's row; None: the first row.
+        rows: rows of `interleave`.
+        reference: name of the reference; `None` means the first row.
     """
     base = next(row for row in rows if reference in (None, row["name"]))
 
@@ -194,7 +214,7 @@ def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
 
 
 def counted(units: int, work: Callable, *given) -> Callable[[], int]:
-    """A contender that calls `work(*given)` and returns `units`."""
+    """Makes a contender that calls `work(*given)` and returns `units`."""
 
     def run() -> int:
         work(*given)
@@ -204,23 +224,36 @@ def counted(units: int, work: Callable, *given) -> Callable[[], int]:
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
-    """Times contenders by `--rounds` and `--warm-up`; rows of `compare` against the first one."""
+    """Times the contenders, and returns rows of `compare`.
+
+    The first contender is the reference. `--rounds` and `--warm-up` set the number of runs.
+    """
     return compare(interleave(contenders, options.rounds, options.warm_up))
 
 
 def set_threads(within: int, between: int | None = None) -> None:
-    """Sets TensorFlow's threads within and between operations; call it before any operation."""
+    """Sets the number of intra-op and inter-op threads of TensorFlow.
+
+    Call this function before any TensorFlow operation.
+
+    Args:
+        within: number of intra-op threads.
+        between: number of inter-op threads; `None` means `within`.
+    """
     tf.config.threading.set_intra_op_parallelism_threads(within)
     tf.config.threading.set_inter_op_parallelism_threads(between or within)
 
 
 def made_up_texts(seed: int = 0) -> Iterator[str]:
-    """Yields documents of a made-up language without end: 10 paragraphs of five sentences, 5 KB."""
+    """Yields an endless sequence of documents in an artificial language.
+
+    A document has 10 paragraphs of 5 sentences, or about 5 KB. Word frequencies follow Zipf's law.
+    """
     rng = np.random.default_rng(seed)
     letters = [list("bcdfghjklmnprstvwz"), list("aeiou"), ["", "", "n", "r", "s", "t"]]
     parts = [rng.choice(part, (40_000, 4)) for part in letters]
     syllables = np.char.add(np.char.add(parts[0], parts[1]), parts[2])
-    # Frequent words are short.
+    # Frequent words get few syllables.
     words = [
         "".join(row[:count])
         for row, count in zip(syllables, np.linspace(1.2, 4.9, 40_000).astype(int), strict=True)
@@ -244,9 +277,11 @@ def made_up_texts(seed: int = 0) -> Iterator[str]:
 
 
 def machine(threads: int, packages: Iterable[str]) -> dict:
-    """Facts about the machine that belong to every measured number, for the report.
+    """Describes the machine and the software of a measurement.
 
-    Packages that are not installed are left out.
+    Args:
+        threads: number of threads of every contender.
+        packages: names of packages whose versions to include, if installed.
     """
     versions = {"python": platform.python_version()}
     for package in packages:
@@ -266,7 +301,7 @@ def machine(threads: int, packages: Iterable[str]) -> dict:
 
 
 def gpu() -> str | None:
-    """The name of the first NVIDIA GPU; None without one."""
+    """Returns the name of the first NVIDIA GPU, or `None` if there is no GPU."""
     if not shutil.which("nvidia-smi"):
         return None
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
@@ -275,7 +310,7 @@ def gpu() -> str | None:
 
 
 def heading(title: str, facts: Mapping) -> str:
-    """The first lines of a report: its title, and the facts of `machine`."""
+    """Formats the first lines of a report: the title and the result of `machine`."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     chips = ", ".join(filter(None, (facts.get("gpu"), facts["cpu"])))
     return (
@@ -285,10 +320,14 @@ def heading(title: str, facts: Mapping) -> str:
 
 
 def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit: str) -> str:
-    """The report as text: facts, then a table for each setting.
+    """Formats a report in Markdown, with a table for each setting.
 
     Args:
-        tables: rows from `compare` by setting; "more" of a row has further cells by column name.
+        title: title of the report.
+        facts: result of `machine`.
+        tables: dict from setting to rows of `compare`. The field "more" of a row is a dict from
+            the name of an additional column to the cell.
+        unit: unit of work, such as "tokens".
     """
     text = heading(title, facts) + (
         "Medians of interleaved rounds, quartiles in brackets. A ratio is time over the "
@@ -310,7 +349,7 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
 
 
 def cell(values: list[float], digits: int) -> str:
-    """The median, and the quartiles in brackets."""
+    """Formats quartiles as the median, followed by the quartiles in brackets."""
     low, middle, high = (f"{value:.{digits}f}" for value in values)
     return f"{middle} ({low} to {high})"
 
@@ -323,7 +362,16 @@ def publish(
     unit: str,
     summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None,
 ) -> None:
-    """Prints each table when it is measured, then the report; writes both into `directory`."""
+    """Prints each result as soon as it is measured, and prints and writes the report.
+
+    Args:
+        directory: folder to write the report to; `None` means only to print the report.
+        title: title of the report.
+        facts: result of `machine`.
+        tables: settings and their rows.
+        unit: unit of work, such as "tokens".
+        summary: function that makes the `Summary` of all tables, if any.
+    """
     measured = {}
     for setting, rows in tables:
         measured[setting] = rows
@@ -339,7 +387,7 @@ def publish(
     print(text)
     if directory:
         content = {"title": title, "unit": unit, "machine": facts, "settings": measured, **more}
-        # Saved before the figure is drawn, in case drawing fails.
+        # Saves the numbers first, because drawing the figure may fail.
         save(directory, content, text + "\n![results](results.png)\n")
         picture = pathlib.Path(directory, "results.png")
         write_figure(figure or _plot(title, measured, unit), picture, dpi=120)
@@ -348,7 +396,7 @@ def publish(
 def save(
     directory: str | os.PathLike, content: Mapping, text: str, figure: Figure | None = None
 ) -> None:
-    """Writes `results.json`, `README.md` and `results.png`, each atomically."""
+    """Writes `results.json`, `README.md` and, if given, the figure `results.png`."""
     directory = pathlib.Path(directory)
     write_json(directory / "results.json", content)
     write_aside(directory / "README.md", text.encode())

@@ -1,17 +1,19 @@
-"""Times the way from text to masked batches on one core, against Hugging Face and NumPy.
+"""Times input pipelines from text to masked batches on one core, against Hugging Face and NumPy.
 
     python -m experiments.lab.benchmarks.input_pipeline --out DIR
     python -m experiments.lab.benchmarks.input_pipeline --text 'novels/*.txt.gz' \\
         --vocabulary vocab.txt
 
-Three contenders make the same rows `[CLS] ids [SEP]` and mask them as BERT does (15% of the tokens
-are predicted; of these 80% become [MASK] and 10% a random token): Hugging Face's BERT tokenizer
-(Rust), with packing and masking in NumPy; this library from the same text; and this library from
-prepared shards, as a training reads them. The process stays on one core. Tokens per second include
-[CLS] and [SEP], but no padding.
+Three contenders make the same rows `[CLS] ids [SEP]` with BERT masking: 15% of the tokens are
+predicted, 80% of these become [MASK], and 10% a random token. The first contender is the BERT
+tokenizer of Hugging Face (Rust) with packing and masking in NumPy. The second is this library,
+starting from the same text. The third is this library, starting from prepared shards as in a
+training run. The process stays on one core. Tokens per second include [CLS] and [SEP], but no
+padding.
 
-The rows are compared before anything is timed. Without --text the benchmark makes up a language,
-with words of syllables whose frequencies follow Zipf's law, and trains a vocabulary on it.
+The benchmark first checks that all contenders make equal rows. Without --text, it generates text of
+an artificial language, in which word frequencies follow Zipf's law, and trains a vocabulary on that
+text.
 """
 
 import argparse
@@ -37,8 +39,8 @@ from macaron_tf.errors import UserError
 from macaron_tf.objectives import MaskedLanguageObjective, MaskingConfig
 from macaron_tf.text import WordPieceVocabulary
 
-RATE, MASK, RANDOM = 0.15, 0.8, 0.1  # BERT's
-NOT_ASKED = -100  # the label that PyTorch's cross entropy leaves out
+RATE, MASK, RANDOM = 0.15, 0.8, 0.1  # as in BERT
+NOT_ASKED = -100  # label that the cross entropy of PyTorch ignores
 REFERENCE = "Hugging Face tokenizers, NumPy"
 FROM_TEXT = "ours, from text"
 FROM_SHARDS = "ours, from prepared shards"
@@ -49,12 +51,20 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
-    place("--text GLOB", "files, plain or .gz, one document in each (default: made-up text)"),
-    place("--vocabulary FILE", "BERT's uncased vocab.txt (default: trained on the text)"),
-    count("--megabytes", "megabytes of text to read", 4.0, least=1.0),
-    count("--lengths", "tokens in a row; each length is timed", [128], least=8, nargs="+"),
-    count("--batch-size", "rows in a batch", 256),
-    count("--passes", "passes over the shards in each round", 10),
+    place(
+        "--text GLOB",
+        "files, plain or .gz, with one document in each file (default: generated text)",
+    ),
+    place(
+        "--vocabulary FILE",
+        "vocab.txt of an uncased BERT (default: a vocabulary trained on the text)",
+    ),
+    count("--megabytes", "amount of text to read, in megabytes", 4.0, least=1.0),
+    count(
+        "--lengths", "numbers of tokens in a row, each of which is timed", [128], least=8, nargs="+"
+    ),
+    count("--batch-size", "number of rows in a batch", 256),
+    count("--passes", "number of passes over the shards in each round", 10),
     rounds=7,
     warm_up=1,
     threads=None,
@@ -71,13 +81,18 @@ def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarra
 def mask_rows(
     token_ids: np.ndarray, vocabulary: WordPieceVocabulary, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Masks a batch with NumPy as Hugging Face's collator does: each token independently.
+    """Masks each token of a batch independently with NumPy, as the Hugging Face collator does.
 
-    One draw for each token decides whether it is predicted, and whether it then becomes [MASK] or
-    a random token. Special tokens stay.
+    Special tokens are never masked.
+
+    Args:
+        token_ids: `(B, L)` ids of the rows.
+        vocabulary: vocabulary of the ids.
+        rng: random number generator.
 
     Returns:
-        `token_ids (B, L)`, and `labels (B, L)`, which are -100 at tokens that are not predicted.
+        Dict with the masked `token_ids (B, L)` and `labels (B, L)`. A label is -100 for a token
+        that is not predicted.
     """
     ordinary = np.ones(vocabulary.size, bool)
     ordinary[[*vocabulary.special_ids, *range(vocabulary.pieces, vocabulary.size)]] = False
@@ -92,12 +107,15 @@ def mask_rows(
 
 @dataclasses.dataclass
 class Work:
-    """The text that all contenders read, and their ways to make batches of it.
+    """Text that all contenders read, with the functions that make batches of the text.
 
     Attributes:
-        vocabulary: tokenizes the documents; Hugging Face's BERT tokenizer has the same pieces.
-        folder: folder for the files that a contender reads.
-        tokens: number of tokens in all rows, [CLS] and [SEP] included; set by `check`.
+        texts: the documents.
+        vocabulary: vocabulary of this library, which the tokenizer of Hugging Face also gets.
+        length: number of tokens L in a row.
+        batch_size: number of rows in a batch.
+        folder: folder for the files that the contenders read.
+        tokens: number of tokens in all rows, including [CLS] and [SEP]. `check` sets this value.
     """
 
     texts: Sequence[str]
@@ -118,13 +136,13 @@ class Work:
         place.mkdir()
         for number, text in enumerate(self.texts):
             (place / f"{number:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
-        # Only the first row is held out of the shards.
+        # With this value, only the first row is held out for validation.
         options = {"sequence_length": self.length, "validation_every": 1 << 30}
         config = CorpusConfig(f"text:{place}/*.txt", **options)
         self._corpus = prepare(config, self.vocabulary, self.folder / "corpus")
 
     def their_rows(self) -> Iterator[np.ndarray]:
-        """Yields rows `[CLS] ids [SEP]` of each document, `(N, L)`, by Hugging Face's tokenizer."""
+        """Yields the rows `(N, L)` of each document, tokenized by Hugging Face."""
         room = self.length - 2
         for text in self.texts:
             lines = [line for line in text.split("\n") if line]
@@ -141,36 +159,42 @@ class Work:
             yield rows
 
     def their_batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields masked batches of `their_rows`, made with NumPy."""
+        """Yields batches of `their_rows`, masked with NumPy."""
         rng = np.random.default_rng(0)
         for rows in batched(self.their_rows(), self.batch_size):
             yield mask_rows(rows, self.vocabulary, rng)
 
     def our_rows(self) -> Iterator[np.ndarray]:
-        """Yields the same rows, made as `pretrain prepare` makes them."""
+        """Yields the rows `(N, L)` of each document, as `pretrain prepare` makes them."""
         special = (self.vocabulary.cls_id, self.vocabulary.sep_id)
         for document in tokenized_documents(self.texts, self.vocabulary, None):
             rows = pack_rows([document], self.length, cross_documents=False)
             yield Rows.of(rows, self.length, *special).token_ids
 
     def check(self) -> None:
-        """Counts the tokens of the rows; raises a UserError if the contenders' rows differ."""
+        """Sets `tokens`, after checking that all contenders make equal rows.
+
+        Raises:
+            UserError: the rows of two contenders differ.
+        """
         theirs, ours = (np.concatenate([*rows]) for rows in (self.their_rows(), self.our_rows()))
         if not np.array_equal(theirs, ours):
             raise UserError(
-                "Hugging Face's tokens are not ours: not timed. A text that spells a special "
-                'piece, such as "[MASK]", is one to its tokenizer: give other text.'
+                "the tokenizer of Hugging Face makes other rows than this library, perhaps because "
+                'the text contains a special piece such as "[MASK]": give other text'
             )
         dataset = self._corpus.dataset(
             "train", self.batch_size, None, repeat=False, drop_remainder=False
         )
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
         if not np.array_equal(shards, ours[1:]):
-            raise UserError("the shards hold other rows than the text gives: not timed.")
+            raise UserError(
+                "the prepared shards have other rows than the text: report this as a bug"
+            )
         self.tokens = int(np.count_nonzero(ours))
 
     def text_dataset(self) -> tf.data.Dataset:
-        """The library's masked batches from the text."""
+        """Makes the masked batches of this library from the text."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
             return ({"token_ids": rows} for rows in batched(self.our_rows(), self.batch_size))
@@ -179,16 +203,20 @@ class Work:
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
 
     def shard_rows(self, passes: int) -> tf.data.Dataset:
-        """Shuffled batches of the shards' rows, for some passes; a training reads without end."""
+        """Makes shuffled batches of the rows in the shards, for the given number of passes."""
         steps = max(1, passes * self._corpus.rows("train") // self.batch_size)
         return self._corpus.dataset("train", self.batch_size, seed=0).take(steps)
 
     def masked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Masks batches of rows as a training does."""
+        """Masks batches of rows as in a training run."""
         return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self.vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
-        """Functions that make all batches: of one pass over the text, or some over the shards."""
+        """Returns a dict from contender name to a function that makes all batches.
+
+        Args:
+            passes: number of passes over the shards. Other contenders read the text once.
+        """
         in_shards = sum(
             int(np.count_nonzero(batch["token_ids"]))
             for batch in self.shard_rows(passes).as_numpy_iterator()
@@ -202,7 +230,7 @@ class Work:
 
 
 def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
-    """A function that reads a dataset to its end and counts its batches, in one graph."""
+    """Returns a function that reads the whole dataset in one graph and counts the batches."""
 
     @tf.function(autograph=False)
     def run():
@@ -212,7 +240,12 @@ def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
 
 
 def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabulary:
-    """Reads BERT's uncased vocabulary, or trains one on the first million characters of `texts`."""
+    """Reads a BERT vocabulary, or trains a vocabulary on the first million characters of `texts`.
+
+    Args:
+        path: file in the format of vocab.txt; `None` means to train a vocabulary.
+        texts: the documents.
+    """
     if path:
         return WordPieceVocabulary.from_file(path)
     sample = "\n".join(texts)[: 1 << 20]
@@ -220,7 +253,12 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Reads or makes up documents with 10^6 characters per megabyte in all; cuts the last one."""
+    """Reads or generates documents, and truncates the last document.
+
+    Args:
+        pattern: glob pattern of text files; `None` means to generate documents.
+        megabytes: total size in units of 10^6 characters.
+    """
     left = round(megabytes * 1e6)
     texts = []
     for text in documents(f"text:{pattern}") if pattern else harness.made_up_texts():
@@ -232,18 +270,21 @@ def read_texts(pattern: str | None, megabytes: float) -> list[str]:
 
 
 def _stay_on_one_core() -> None:
-    """Binds the process to one core; call it before the libraries start their thread pools."""
+    """Binds the process to one core.
+
+    Call this function before a library starts its thread pool.
+    """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     if not hasattr(os, "sched_setaffinity"):
-        raise UserError("this system cannot keep a process on one core: use Linux.")
+        raise UserError("this system cannot bind a process to one core: use Linux")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     harness.set_threads(1)
 
 
 @command.measures("Input of masked language modeling on one core: {megabytes:g} MB of text")
 def main(options: argparse.Namespace) -> Tables:
-    """Checks that all contenders make the same rows of each length, then times them."""
+    """Checks that all contenders make equal rows at each length, and times the contenders."""
     _stay_on_one_core()
     texts = read_texts(options.text, options.megabytes)
     vocabulary = open_vocabulary(options.vocabulary, texts)

@@ -1,9 +1,9 @@
-"""Training steps of a BERT encoder in Keras: this library's, KerasHub's, Model Garden's.
+"""Training steps of a BERT encoder in this library, KerasHub and Model Garden.
 
-Ours is the step of a training. The peers' are written as their users write them: post-norm, exact
-GELU, tied embeddings, logits only at masked positions, AdamW, one `tf.function`, with and without
-XLA; bfloat16 by the policy `mixed_bfloat16`. There is no padding, so no mask is given. The peers
-have no segment embeddings, which are 2 D numbers.
+The step of this library is the step of a training run. The step of each peer is one `tf.function`,
+with and without XLA. All models have post-norm, exact GELU, tied embeddings, logits only at masked
+positions, and AdamW. bfloat16 means the policy `mixed_bfloat16`. There is no padding and no
+attention mask. The models of the peers have no segment embeddings, which are 2 D weights.
 """
 
 import types
@@ -32,7 +32,13 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def bert_config(setting: StepSetting, family: str = "bert", **changes) -> EncoderConfig:
-    """The configuration of an encoder family of the catalog with the setting's shapes."""
+    """Returns the configuration of a catalog model with the sizes of `setting`.
+
+    Args:
+        setting: sizes of the model.
+        family: prefix of the model name, such as "macaron_bert".
+        changes: further fields to replace.
+    """
     return catalog.config(
         f"{family}_base",
         num_layers=setting.num_layers,
@@ -47,10 +53,11 @@ def bert_config(setting: StepSetting, family: str = "bert", **changes) -> Encode
 
 
 def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
-    """The configurations of the blocks that `train_step` compares, by the papers' names.
+    """Returns a dict from block name to configuration, for `train_step --against blocks`.
 
-    F is rounded down to a multiple of 96. Two thirds of it are then a multiple of 64, so that all
-    blocks have the same number of matrix parameters.
+    The names are those in the papers. The feed-forward width F is rounded down to a multiple of 96.
+    Then 2 F / 3, the width of SwishRNN, is a multiple of 64, and all blocks have the same number of
+    matrix parameters.
     """
     width = max(96, setting.feed_forward_dim // 96 * 96)
     blocks = {
@@ -75,13 +82,15 @@ def training_step(
     implementation: str = "auto",
     network: PretrainingEncoder | None = None,
 ) -> Contender:
-    """AdamW updates of a `FitModel`, or on JAX a `JaxModel`, always on the setting's batch.
+    """Makes a contender that repeats AdamW updates on one batch.
 
     Args:
-        jit: whether XLA compiles TensorFlow's step.
-        strategy: TensorFlow strategy whose devices share the batch; None: one device.
-        implementation: of the kernels in TensorFlow.
-        network: network built from `config`; None: a new one.
+        setting: sizes of the batch, and dtype policy.
+        config: configuration of the encoder.
+        jit: whether XLA compiles the step of the TensorFlow engine.
+        strategy: distribution strategy of the TensorFlow engine; `None` means one device.
+        implementation: implementation of the kernels in the TensorFlow engine.
+        network: network built from `config`; `None` means a new network.
     """
     keras.utils.set_random_seed(setting.seed)
     policy = setting.dtype_policy
@@ -93,7 +102,7 @@ def training_step(
             network.build()
         objective = MaskedLanguageObjective(skip_padding=False)
         if on_jax():
-            from macaron_tf.training.jax_model import build_jax_model  # it needs JAX
+            from macaron_tf.training.jax_model import build_jax_model  # needs JAX
 
             model = build_jax_model(network, objective, training)
         else:
@@ -118,7 +127,7 @@ def training_step(
         last = model.step + steps
         model.stops = (last,)
         model.reset_metrics()
-        with implementation_scope(implementation):  # of the first run, which traces
+        with implementation_scope(implementation):  # has an effect on the first run, which traces
             for _ in range(steps):
                 logs = update(iterator)
         return float(logs["loss"])
@@ -127,19 +136,22 @@ def training_step(
 
 
 def on_jax() -> bool:
-    """Whether this process computes with JAX."""
+    """Returns whether Keras runs on JAX in this process."""
     return keras.backend.backend() == "jax"
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Training steps of this library's BERT, for a `StepSetting(**options)`."""
+    """Makes the contenders of this library; `options` are the fields of `StepSetting`."""
     setting = StepSetting(**options)
     names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
     return {name: training_step(setting, bert_config(setting), jit) for name, jit in names.items()}
 
 
 def block_contenders(**options) -> dict[str, Contender]:
-    """Training steps of all blocks, and of the first block without native operations."""
+    """Makes a contender for each block, and one for the first block without native operations.
+
+    `options` are the fields of `StepSetting`.
+    """
     setting = StepSetting(**options)
     found = {
         name: training_step(setting, config, setting.jit, implementation=setting.implementation)
@@ -154,7 +166,10 @@ def block_contenders(**options) -> dict[str, Contender]:
 
 
 def replica_contenders(**options) -> dict[str, Contender]:
-    """The same training step on one device and on several."""
+    """Makes contenders with the same training step on one device and on several devices.
+
+    `options` are the fields of `StepSetting`.
+    """
     setting = StepSetting(**options)
     name, config = next(iter(block_configs(setting).items()))
     strategies = {
@@ -168,13 +183,17 @@ def replica_contenders(**options) -> dict[str, Contender]:
 
 
 def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
-    """AdamW steps of a Keras 3 or tf_keras model.
+    """Makes a contender that repeats updates of a Keras 3 or tf_keras model on one batch.
 
-    The model maps `[token ids (B, L), positions (B, P)]` to logits `(B, P, V)`.
+    Args:
+        setting: sizes of the batch.
+        model: model from token ids `(B, L)` and masked positions `(B, P)` to logits `(B, P, V)`.
+        optimizer: optimizer of the same Keras version.
+        jit: whether XLA compiles the step.
     """
     batch = {name: tf.constant(array) for name, array in random_batch(setting).items()}
     weights = model.trainable_variables
-    # Keras 3 keeps TensorFlow's variables in its own.
+    # A Keras 3 variable wraps a TensorFlow variable.
     variables = [weight if isinstance(weight, tf.Variable) else weight.value for weight in weights]
     optimizer.build(weights)
 
@@ -197,7 +216,10 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """TensorFlow's product of two large matrices, in the type of a `StepSetting(**options)`."""
+    """Makes a contender that multiplies two large matrices in TensorFlow.
+
+    `options` are the fields of `StepSetting`; `dtype_policy` gives the dtype of the matrices.
+    """
     dtype = keras.DTypePolicy(options["dtype_policy"]).compute_dtype
     matrix = tf.constant(square_matrix(), dtype)
     product = tf.function(lambda x: tf.matmul(x, x)[0, 0])
@@ -209,7 +231,7 @@ def gemm_contenders(**options) -> dict[str, Contender]:
 
 
 def keras_hub_model(setting: StepSetting):
-    """A stack of KerasHub's `TransformerEncoder` in a Keras model."""
+    """Builds a Keras model with the `TransformerEncoder` layers of KerasHub."""
     import keras_hub
 
     def initializer():
@@ -241,7 +263,7 @@ def keras_hub_model(setting: StepSetting):
 
 
 def model_garden_model(setting: StepSetting):
-    """A stack of Model Garden's `TransformerEncoderBlock` in a tf_keras model."""
+    """Builds a tf_keras model with the `TransformerEncoderBlock` layers of Model Garden."""
     import tf_keras
     from official.nlp.modeling import layers
 
@@ -269,12 +291,12 @@ def model_garden_model(setting: StepSetting):
 
 
 def keras_hub_contenders(**options) -> dict[str, Contender]:
-    """KerasHub's training steps, for a `StepSetting(**options)`."""
+    """Makes the contenders of KerasHub; `options` are the fields of `StepSetting`."""
     return peer_contenders(StepSetting(**options), "KerasHub", keras, keras_hub_model)
 
 
 def model_garden_contenders(**options) -> dict[str, Contender]:
-    """Model Garden's training steps, for a `StepSetting(**options)`."""
+    """Makes the contenders of Model Garden; `options` are the fields of `StepSetting`."""
     import tf_keras
 
     return peer_contenders(StepSetting(**options), "Model Garden", tf_keras, model_garden_model)
@@ -283,12 +305,13 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
 def peer_contenders(
     setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
 ) -> dict[str, Contender]:
-    """A library's training steps without and with XLA.
+    """Makes the contenders of a library, without and with XLA.
 
     Args:
+        setting: sizes of the model and the batch, and dtype policy.
         name: name of the library.
-        keras: the Keras that the library's layers are made for, Keras 3 or tf_keras.
-        make: makes the model of a setting.
+        keras: module `keras` or `tf_keras`, which the layers of the library use.
+        make: function from `setting` to the model.
     """
     keras.utils.set_random_seed(setting.seed)
     keras.mixed_precision.set_global_policy(setting.dtype_policy)

@@ -1,13 +1,13 @@
-"""Scores all pairs of N sentences: a BERT that reads both sentences, against vectors and cosines.
+"""Times a cross-encoder against sentence vectors on all pairs of N sentences.
 
     python -m experiments.lab.benchmarks.pairs --out DIR
 
-Reimers and Gurevych 2019 give 65 hours and 5 seconds for the 49,995,000 pairs of 10,000 sentences.
-Here an encoder makes a vector of each of the N sentences and finds the nearest other sentence by
-the cosine, as `embed search` does. In turns with it, a classifier of the same shape scores some of
-the pairs, each in one row. Weights are random, which takes the same time as trained ones. Texts are
-tokenized before the clock starts. Ratios compare the time for one pair; the classifier's grows in
-proportion to N.
+Reimers and Gurevych 2019 report 65 hours and 5 seconds for the 49,995,000 pairs of 10,000
+sentences. In this benchmark, a bi-encoder computes a vector of each sentence, and then the nearest
+other sentence of each sentence by cosine similarity, as `embed search` does. A cross-encoder of the
+same size reads both sentences of a pair in one row, and scores a sample of the pairs. The two take
+turns. The weights are random, because the time does not depend on the weights. Tokenization is not
+timed. Ratios compare the time for one pair.
 """
 
 import argparse
@@ -32,9 +32,15 @@ from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 
-LONGEST, MAX_LENGTH = 20, 128  # the most words of a sentence; the most ids of a row
-BATCH, SHAPES = 128, 16  # rows in a batch of pairs; number of padded lengths, as in `Vectors`
-QUERIES = 1_000  # sentences compared with all N at once
+LONGEST, MAX_LENGTH = (
+    20,
+    128,
+)  # maximum number of words in a sentence; maximum number of ids in a row
+BATCH, SHAPES = (
+    128,
+    16,
+)  # number of rows in a batch of pairs; number of padded lengths, as in `Vectors`
+QUERIES = 1_000  # number of sentences compared with all N sentences at once
 
 command = Benchmark(
     "pairs",
@@ -48,7 +54,7 @@ command = Benchmark(
         choices=("tiny", "mini", "base", "large"),
     ),
     count("--sentences", "number N of sentences", 10_000, least=2),
-    count("--scored", "pairs that the classifier reads in a turn", 2_000),
+    count("--scored", "number of pairs that the cross-encoder scores in a turn", 2_000),
     rounds=3,
     warm_up=1,
 )
@@ -56,7 +62,7 @@ command = Benchmark(
 
 @command.measures("All pairs of {sentences:,} sentences by a BERT {size}")
 def main(options: argparse.Namespace) -> Tables:
-    """Times the classifier on some pairs, and the vectors on all."""
+    """Times the cross-encoder on a sample of the pairs, and the bi-encoder on all pairs."""
     set_threads(options.threads)
     keras.utils.set_random_seed(options.seed)
     lines = made_up_lines(options.sentences, LONGEST, options.seed)
@@ -78,7 +84,9 @@ def main(options: argparse.Namespace) -> Tables:
     def search() -> None:
         vectors = unit_vectors(encoder.of_rows(rows))  # (N, D)
         for start in range(0, len(vectors), QUERIES):
-            nearest(vectors[start : start + QUERIES], vectors, 2)  # each one itself, and another
+            nearest(
+                vectors[start : start + QUERIES], vectors, 2
+            )  # the sentence itself, and its nearest neighbour
 
     pairs = len(lines) * (len(lines) - 1) // 2
     table = timed(

@@ -1,4 +1,4 @@
-"""The peers that decode: a random MarianMT model and a random GPT-2, theirs and ours."""
+"""Models with random weights in transformers and CTranslate2, for benchmarks of decoding."""
 
 import itertools
 import json
@@ -19,16 +19,24 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.byte_pairs import byte_alphabet
 
-# Types of CTranslate2's weights.
+# Types of weights in CTranslate2.
 COMPUTE_TYPES = ("float32", "int8")
-# Standard deviations of a `MarianPeer`'s matrices and embeddings.
+# Standard deviations of the matrices and the embeddings in `MarianPeer`.
 MATRICES, EMBEDDINGS = 0.03, 0.2
 
 
 def begin(threads: int, inter_op_threads: int | None = None) -> None:
-    """Sets the threads of PyTorch and TensorFlow; raises a UserError if a peer is missing."""
+    """Sets the number of threads of PyTorch and TensorFlow.
+
+    Args:
+        threads: number of threads of PyTorch, and of intra-op threads of TensorFlow.
+        inter_op_threads: number of inter-op threads of TensorFlow; `None` means `threads`.
+
+    Raises:
+        UserError: PyTorch or transformers is not installed.
+    """
     os.environ["OMP_NUM_THREADS"] = str(threads)
-    # The models are made here, so nothing needs to be downloaded.
+    # All models have random weights, so transformers downloads no files.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
         import torch
@@ -36,14 +44,14 @@ def begin(threads: int, inter_op_threads: int | None = None) -> None:
     except ImportError as error:
         raise UserError(
             f"the peers are not installed ({error.name} is missing): run `make bench`, or "
-            "`pip install -r experiments/lab/benchmarks/requirements.txt` beside requirements.txt."
+            "`pip install -r requirements.txt -r experiments/lab/benchmarks/requirements.txt`"
         ) from None
     torch.set_num_threads(threads)
     set_threads(threads, inter_op_threads)
 
 
 def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -> BeamSearchConfig:
-    """Beam search for outputs of exactly `new_tokens` tokens."""
+    """Returns settings of a beam search whose outputs have exactly `new_tokens` tokens."""
     return BeamSearchConfig(
         beam_size=beam_size,
         length_penalty=0.0,
@@ -55,7 +63,13 @@ def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -
 
 
 class HuggingFacePeer:
-    """A model of transformers with random weights."""
+    """A model of transformers with random weights.
+
+    Args:
+        kind: model class of transformers.
+        seed: seed of the weights.
+        settings: fields of the model configuration.
+    """
 
     def __init__(self, kind: type, seed: int = 0, **settings: Any):
         import torch
@@ -65,9 +79,12 @@ class HuggingFacePeer:
         self.model = kind(kind.config_class(**settings)).eval()
 
     def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
-        """Generates exactly `count` tokens, of an output or after a prompt.
+        """Generates exactly `count` tokens: `(B, P) -> (B, count)`.
 
-        `(B, P) -> (B, count)`.
+        Args:
+            rows: `(B, P)` ids of the sources or the prompts, of length P.
+            count: number of tokens to generate.
+            options: further arguments of `generate` in transformers.
         """
         ids = self._torch.from_numpy(rows.astype(np.int64))
         with self._torch.inference_mode():
@@ -83,12 +100,15 @@ class HuggingFacePeer:
 
 
 class MarianPeer(HuggingFacePeer):
-    """A MarianMTModel with the sizes of `config`, which must be a post-norm Transformer's.
+    """A MarianMTModel whose random weights make varied outputs.
 
-    A network with the usual random weights repeats one token. Here the outputs vary, so that equal
-    outputs of two programs mean something. Embeddings are large compared with the matrices, so that
-    the next token depends more on the last token than on its position. The decoder's last norm has
-    random signs, so that the tied output matrix does not favour the token that was read.
+    With the usual random weights, a network repeats one token, so that equal outputs of two
+    programs prove little. Large embeddings make the next token depend more on the last token than
+    on its position. Random signs in the last LayerNorm of the decoder keep the tied output matrix
+    from favouring the last token.
+
+    Args:
+        config: sizes of the model, which must be a post-norm Transformer.
     """
 
     def __init__(self, config: EncoderDecoderConfig):
@@ -118,13 +138,20 @@ class MarianPeer(HuggingFacePeer):
             signs.copy_(self._torch.randn_like(signs).sign())
 
     def ours(self) -> EncoderDecoder:
-        """This library's encoder-decoder with the same weights."""
+        """Builds the encoder-decoder of this library with the same weights."""
         state = {name: value.numpy() for name, value in self.model.state_dict().items()}
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
 
 def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> Any:
-    """Loads a model into CTranslate2's class `runner`, from its converter's specification."""
+    """Loads a converted model into CTranslate2.
+
+    Args:
+        runner: class `Translator` or `Generator` of CTranslate2.
+        spec: model specification, the output of a CTranslate2 converter.
+        threads: number of threads.
+        compute_type: type of the weights, one of `COMPUTE_TYPES`.
+    """
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
         spec.save(directory)
@@ -132,19 +159,19 @@ def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> 
 
 
 def _words(rows: np.ndarray) -> list[list[str]]:
-    """The pieces that CTranslate2 takes in place of ids: here, the ids' digits."""
+    """Converts ids to the pieces that CTranslate2 needs, which are the ids in digits."""
     return [[str(i) for i in row] for row in rows]
 
 
 class CTranslate2Peer:
-    """A `MarianPeer`'s model in CTranslate2."""
+    """The model of a `MarianPeer` in CTranslate2."""
 
     def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Translator
         from ctranslate2.converters.transformers import BartLoader
 
-        # The converter's MarianMT class wants a tokenizer's files and Marian's own padding id;
-        # the network is BART's, without the LayerNorm after the embeddings.
+        # The MarianMT converter needs the files of a tokenizer and the padding id of Marian. The
+        # network equals BART without the LayerNorm after the embeddings.
         config = peer.model.config
         config.normalize_before = config.normalize_embedding = False
         spec = BartLoader().get_model_spec(peer.model)
@@ -157,7 +184,7 @@ class CTranslate2Peer:
         self._translator = in_ctranslate2(Translator, spec, threads, compute_type)
 
     def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
-        """Returns the best outputs, without their EOS: `(B, S) -> (B, count)`."""
+        """Translates sources `(B, S)` to the best outputs `(B, count)` without EOS."""
         found = self._translator.translate_batch(
             _words(source),
             beam_size=beam_size,
@@ -169,7 +196,7 @@ class CTranslate2Peer:
 
 
 class GPT2Peer(HuggingFacePeer):
-    """A GPT2LMHeadModel whose last id is the end of a text."""
+    """A GPT2LMHeadModel whose last id is the end-of-text token."""
 
     def __init__(self, config: EncoderConfig):
         import transformers
@@ -187,10 +214,11 @@ class GPT2Peer(HuggingFacePeer):
         )
 
     def ours(self, directory: pathlib.Path) -> Pretrained:
-        """This library's language model with the same weights, read from files in `directory`.
+        """Builds the language model of this library with the same weights.
 
-        The files are those of `save_pretrained`, and a vocabulary of as many pieces as the model
-        has: bytes, pairs of bytes and the end of a text.
+        Args:
+            directory: folder to which the model is saved by `save_pretrained`, with a vocabulary
+                of single bytes, pairs of bytes and the end-of-text token.
         """
         self.model.save_pretrained(directory)
         letters = sorted(byte_alphabet())
@@ -205,7 +233,7 @@ class GPT2Peer(HuggingFacePeer):
 
 
 class CTranslate2GPT2:
-    """A `GPT2Peer`'s model in CTranslate2."""
+    """The model of a `GPT2Peer` in CTranslate2."""
 
     def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Generator
@@ -218,7 +246,7 @@ class CTranslate2GPT2:
         self._generator = in_ctranslate2(Generator, spec, threads, compute_type)
 
     def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """Generates exactly `count` tokens after each prompt, greedily: `(B, P) -> (B, count)`."""
+        """Generates exactly `count` tokens greedily after each prompt: `(B, P) -> (B, count)`."""
         found = self._generator.generate_batch(
             _words(rows), min_length=count, max_length=count, include_prompt_in_result=False
         )

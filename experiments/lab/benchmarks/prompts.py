@@ -1,11 +1,11 @@
-"""Continues long prompts with the same GPT-2, greedily, against Hugging Face `generate`.
+"""Times greedy continuation of long prompts by GPT-2, against Hugging Face `generate`.
 
     make bench
     python -m experiments.lab.benchmarks.prompts --size base --rounds 5 --out DIR
 
-Every text is continued by the same number of tokens. This library reads a prompt in one pass
-(prefill), as the others do; reading it token by token is timed too. With XLA, the graph reads the
-prompt, and only the loop over new tokens is compiled.
+All contenders have the same weights and write the same number of tokens after each prompt. This
+library reads a prompt in one pass (prefill), as the other libraries do. The contender "token by
+token" has no prefill. The contender "ours, XLA" compiles only the loop over new tokens.
 """
 
 import argparse
@@ -36,12 +36,23 @@ command = Benchmark(
     ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
     argument("--size", "size of GPT-2", default="mini", choices=("tiny", "mini", "base", "medium")),
     # `TextGenerator` splits more than 32 prompts into several batches.
-    count("--batch-sizes", "prompts in a batch; each size is timed", [1, 8], below=33, nargs="+"),
-    count("--prompt-tokens", "tokens of a prompt, [CLS] included", 256),
-    count("--new-tokens", "tokens to write after each prompt", 32),
-    count("--inter-op-threads", "TensorFlow's threads between operations", 1),
-    several("--lite", KINDS, "also time ours in LiteRT with these weights", []),
-    several("--ctranslate2", peers.COMPUTE_TYPES, "also time CTranslate2 in these types", []),
+    count(
+        "--batch-sizes",
+        "numbers of prompts in a batch, each of which is timed",
+        [1, 8],
+        below=33,
+        nargs="+",
+    ),
+    count("--prompt-tokens", "number of tokens in a prompt, including [CLS]", 256),
+    count("--new-tokens", "number of tokens to write after each prompt", 32),
+    count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
+    several("--lite", KINDS, "also time this library in LiteRT, with weights of these types", []),
+    several(
+        "--ctranslate2",
+        peers.COMPUTE_TYPES,
+        "also time CTranslate2, with weights of these types",
+        [],
+    ),
     warm_up=1,
 )
 
@@ -53,20 +64,20 @@ def main(options: argparse.Namespace) -> Tables:
     longest = options.prompt_tokens + options.new_tokens
     if longest > config.max_length:
         raise UserError(
-            f"--prompt-tokens and --new-tokens come to {longest}: a GPT-2 has {config.max_length} "
-            "positions."
+            f"--prompt-tokens and --new-tokens come to {longest}, but the GPT-2 has "
+            f"{config.max_length} positions: lower one of the two"
         )
     peers.begin(options.threads, options.inter_op_threads)
     peer, count = peers.GPT2Peer(config), options.new_tokens
     with tempfile.TemporaryDirectory() as folder:
         read = peer.ours(pathlib.Path(folder))
-    stepping = types.SimpleNamespace(  # without its `prefill`
+    stepping = types.SimpleNamespace(  # without `prefill`
         init_decode=read.network.init_decode,
         decode_step=read.network.decode_step,
         can_prefill=False,
     )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    ids = read.ids  # (V,): Hugging Face's id for each of ours
+    ids = read.ids  # (V,): the Hugging Face id of each id of this library
     others = {
         f"CTranslate2, {kind}": peers.CTranslate2GPT2(peer, options.threads, kind)
         for kind in options.ctranslate2
@@ -80,7 +91,9 @@ def main(options: argparse.Namespace) -> Tables:
         generators[f"ours, LiteRT {kind}"] = generators["ours"].asking(decoder)
     for batch in options.batch_sizes:
         rng = np.random.default_rng(batch)
-        rows = rng.integers(SPECIAL, len(ids), (batch, options.prompt_tokens))  # (B, P) of our ids
+        rows = rng.integers(
+            SPECIAL, len(ids), (batch, options.prompt_tokens)
+        )  # (B, P) ids of this library
         rows[:, 0] = CLS
         theirs = ids[rows]
         pad = {"pad_token_id": config.vocab_size - 1}
@@ -92,10 +105,12 @@ def main(options: argparse.Namespace) -> Tables:
         works["ours, XLA"] = compiled(generators["ours"], rows, greedy)
         expected = works["Hugging Face generate"]()
         for name, work in works.items():
-            # Some tokens may differ where two of them are almost equally likely.
+            # Tokens may differ where two tokens are almost equally likely.
             found = ids[work()] if name in generators or name == "ours, XLA" else work()
             equal = (found == expected).mean()
-            print(f"batch {batch}: {name}: {equal:.0%} of the tokens are theirs", flush=True)
+            print(
+                f"batch {batch}: {name}: {equal:.0%} of the tokens equal Hugging Face's", flush=True
+            )
         turns = {name: lambda work=work: work().size for name, work in works.items()}
         yield f"batch {batch}", timed(turns, options)
 
@@ -103,14 +118,14 @@ def main(options: argparse.Namespace) -> Tables:
 def completed(
     generator: TextGenerator, rows: list[list[int]], config: GenerationConfig
 ) -> np.ndarray:
-    """The new tokens of each row: `(B, N)` of our ids."""
+    """Generates the new tokens of each row, as `(B, N)` ids of this library."""
     return np.array([one.ids for [one] in generator.continue_rows(rows, config)])
 
 
 def compiled(
     generator: TextGenerator, rows: np.ndarray, config: GenerationConfig
 ) -> Callable[[], np.ndarray]:
-    """`completed`, with the loop of new tokens compiled by XLA for these shapes."""
+    """Returns a function that generates new tokens `(B, N)`, with the loop compiled by XLA."""
     (batch, length), count = rows.shape, config.max_tokens
     numbers = (rows, np.full(batch, length), np.full(batch, count), np.zeros((batch, 1)))
     asked = Prompts(*(tf.constant(array, tf.int32) for array in numbers))

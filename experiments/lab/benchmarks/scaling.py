@@ -1,4 +1,4 @@
-"""Measures time and memory of a training step against L, B, D and layers, with exponents.
+"""Measures how time and memory of a training step scale with L, B, D and the number of layers.
 
     python -m experiments.lab.benchmarks.scaling                                # short: a minute
     python -m experiments.lab.benchmarks.scaling --lengths 64 128 256 512 1024 2048 --batch 4 \\
@@ -6,17 +6,22 @@
     python -m experiments.lab.benchmarks.scaling --axes L --lengths 128 512 1024 2048 4096 \\
         --tokens 4096 --width 256 --mixers transformer macaron swish_rnn gmlp --rounds 5 --out DIR
 
-One size varies while the others stay. A step is forward and backward through a stack of layers on
-rows without padding, with dropout, without embeddings, head and optimizer. `--mixers` names the
-layers: blocks of the library; schemes of operators such as 'tokens, channels'; the blocks of
-BERT-rab and SwishRNN with T5's bias, as in the paper's comparison; or attention and the recurrence
-alone (a sub-layer with its LayerNorm and dropout). Both blocks contain attention, so only the last
-two separate its cost from the recurrence's. All take turns within a round.
+The benchmark varies row length L, batch size B, width D or the number of layers, one at a time. A
+step is a forward and backward pass through a stack of layers, on rows without padding, with
+dropout. It has no embeddings, head or optimizer. `--mixers` names the layers:
 
-If `transformer` is among the mixers, a table has the time and memory of each block relative to it
-at each length, and the block's quality in the committed studies (`STUDIES`). A law cost = a size^p
-is fitted to the medians by least squares of logarithms: over all sizes, where fixed costs bend it,
-and over the upper half.
+    transformer, swish_rnn, ...     blocks of the library
+    'tokens, channels', ...         splitting schemes
+    BERT-rab, SwishRNN              blocks with T5's position bias, as in the SwishRNN paper
+    attention alone                 one attention sub-layer, with LayerNorm and dropout
+    recurrence alone                one SwishRNN recurrence, with LayerNorm and dropout
+
+All mixers take turns within a round.
+
+If `transformer` is among the mixers, the report has a table of the time, memory and quality of each
+block relative to the Transformer. The quality comes from the studies in experiments/results. The
+report also has the exponent p of a power law cost = a size^p, fitted to the medians by least
+squares of the logarithms. A fit to the upper half of the sizes is less affected by fixed costs.
 """
 
 import argparse
@@ -51,7 +56,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 
-# Whole blocks with T5's bias, as in the paper's comparison, and then their mixers alone.
+# Blocks with T5's position bias, as in the SwishRNN paper, and single mixers.
 BERT_RAB, SWISH_RNN = "BERT-rab", "SwishRNN"
 ATTENTION, RECURRENCE = "attention alone", "recurrence alone"
 MIXERS = (BERT_RAB, SWISH_RNN, ATTENTION, RECURRENCE)
@@ -62,9 +67,9 @@ _SPELLED = {
     RECURRENCE: {"block": "swish_rnn", "scheme": "channels"},
 }
 HEAD_DIM = 64
-TURN_TOKENS = 2048  # short steps are repeated, so that the clock and the call do not count
+TURN_TOKENS = 2048  # repeats short steps, so that the cost of clock and call is negligible
 COSTS = {"milliseconds": "time, ms", "mebibytes": "peak memory, MiB"}
-# For each axis: its field of a `Point`, and the option of its values with their default.
+# For each axis: field of `Point`, name of the option for the values, default values.
 AXES = {
     "L": ("length", "lengths", [64, 128, 256, 512, 1024]),
     "B": ("batch", "batches", [1, 2, 4, 8]),
@@ -72,9 +77,8 @@ AXES = {
     "layers": ("layers", "depths", [1, 2, 4]),
 }
 
-# Studies with the quality of blocks, by the name of a column: the file under experiments/results,
-# fields that its rows must have, the metric, and the field that names the block, with other names
-# of the blocks there.
+# Studies with the quality of blocks. For each column of the table: file in experiments/results,
+# fields that select rows, metric, field that names the block, and other names of the blocks.
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 _SYSTEMS = {"transformer": "BERT", "gmlp": "gMLP", "amlp": "aMLP"}
 _RECIPES = {
@@ -97,17 +101,26 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras"),
-    harness.several("--axes", AXES, "sizes that vary, one after another"),
-    argument("--mixers", "layers: see above", default=MIXERS, nargs="+", metavar="NAME"),
+    harness.several("--axes", AXES, "sizes to vary, one at a time"),
+    argument(
+        "--mixers",
+        "layers to measure, in the forms above",
+        default=MIXERS,
+        nargs="+",
+        metavar="NAME",
+    ),
     *(
-        count(f"--{flag}", f"values of {axis} when it varies", values, nargs="+")
+        count(f"--{flag}", f"values of {axis} with --axes {axis}", values, nargs="+")
         for axis, (_, flag, values) in AXES.items()
     ),
-    count("--length", "row length L when another size varies", 128),
-    count("--batch", "rows B in a batch when another size varies", 2),
-    count("--width", f"width D when another size varies; a multiple of {HEAD_DIM}", 128),
-    count("--layers", "number of layers when another size varies", 2),
-    count("--tokens N", "tokens in a batch when L varies: B = N / L instead of --batch"),
+    count("--length", "row length L while another size varies", 128),
+    count("--batch", "number of rows B in a batch while another size varies", 2),
+    count("--width", f"width D while another size varies, a multiple of {HEAD_DIM}", 128),
+    count("--layers", "number of layers while another size varies", 2),
+    count(
+        "--tokens N",
+        "number of tokens in a batch while L varies, so that B = N / L replaces --batch",
+    ),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
     switch("--jit", "compile the step with XLA"),
@@ -119,7 +132,7 @@ command = Benchmark(
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes and options of a step that is measured."""
+    """Sizes and options of a measured step."""
 
     length: int
     batch: int
@@ -132,16 +145,15 @@ class Point:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens in a step, B L."""
+        """Number of tokens B L in a step."""
         return self.batch * self.length
 
 
 def make_stack(mixer: str, point: Point) -> Stack:
-    """Builds the layers of a mixer: `(B, L, D) -> (B, L, D)`.
+    """Builds the stack of layers of a mixer, `(B, L, D) -> (B, L, D)`.
 
-    The feed-forward has 3 D inner units and the recurrence 2 D, so that parameters are equal. gMLP
-    has no projections for attention and, as in its paper, 6 D inner units. gMLP and aMLP have L^2
-    further weights.
+    The inner width is 3 D for the feed-forward and 2 D for the recurrence, so that parameter counts
+    are equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and L^2 more weights.
     """
     keras.utils.set_random_seed(point.seed)
     spelled = {"scheme": mixer} if "," in mixer else _SPELLED.get(mixer, {"block": mixer})
@@ -163,9 +175,9 @@ def make_stack(mixer: str, point: Point) -> Stack:
 
 
 def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
-    """A function that runs the layers forward and backward on rows without padding.
+    """Returns a function that runs a forward and backward pass through the layers.
 
-    It returns the mean of the output, and the gradients of the input and the weights.
+    The function returns the mean output and the gradients of the input and of the weights.
     """
     stack = make_stack(mixer, point)
     rng = np.random.default_rng(point.seed)
@@ -180,7 +192,7 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
             tape.watch(x)
             y = stack(x, training=True)
         gradients = tape.gradient(y, [x, *weights], output_gradients=output_gradient)
-        # The gradients are returned so that TensorFlow does not prune them from the graph.
+        # Returns the gradients, so that TensorFlow does not prune them from the graph.
         return tf.reduce_mean(tf.cast(y, tf.float32)), gradients
 
     def run() -> tuple:
@@ -191,10 +203,18 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
 
 
 def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
-    """The peak bytes of each mixer's step at a point, measured in a child process."""
+    """Measures the peak memory of steps in a child process, and yields the bytes of each step.
+
+    Args:
+        works: pairs of a point and a mixer.
+        threads: number of threads of the child process.
+
+    Raises:
+        UserError: the system cannot measure memory, or the child process failed.
+    """
     if not os.access(CLEAR, os.W_OK):
         raise UserError(
-            f"memory is measured by {CLEAR}, which is not writable here: give --no-memory."
+            f"{CLEAR}, which is needed to measure memory, is not writable: give --no-memory"
         )
     given = {"works": [(mixer, dataclasses.asdict(point)) for point, mixer in works]}
     environment = {**thread_variables(threads), **GIVE_BACK_MEMORY}
@@ -207,11 +227,17 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
                 say(f"memory: {work}")
                 yield int(child.run(name, 1))
     except UserError as error:
-        raise UserError(f"memory of {work}: {error} Give smaller sizes, or --no-memory.") from None
+        raise UserError(
+            f"the memory of {work} was not measured ({error}): give smaller sizes, or --no-memory"
+        ) from None
 
 
 def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
-    """Contenders of the child process, one for each mixer and point, that return a step's peak."""
+    """Makes the contenders of the child process, which return the peak memory of a step in bytes.
+
+    Args:
+        works: pairs of a mixer and the fields of a `Point`.
+    """
 
     def peak(mixer: str, point: Mapping, steps: int) -> float:
         step = make_step(mixer, Point(**point))
@@ -223,11 +249,11 @@ def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender
 
 
 def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float | None]:
-    """Fits the law `cost = factor * size ** exponent`, a straight line between logarithms.
+    """Fits the power law `cost = factor * size ** exponent` by linear regression of logarithms.
 
     Returns:
-        "exponent", "factor", the number of "sizes", and "r_squared": the share of the logarithms'
-        variance that the law explains; None for two points, which every line fits.
+        Dict with "exponent", "factor", "sizes" (number of points) and "r_squared" (coefficient of
+        determination of the logarithms). "r_squared" is `None` for two points.
     """
     fit = stats.linregress(np.log(sizes), np.log(costs))
     law = {"exponent": float(fit.slope), "factor": float(np.exp(fit.intercept))}
@@ -240,16 +266,19 @@ def _shown(law: Mapping) -> str:
 
 
 def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
-    """Fits all points, and the upper half of them (two or more), where the line bends less."""
+    """Fits power laws to all points, and to the upper half of the points.
+
+    The upper half has at least two points. Fixed costs affect the exponent of the upper half less.
+    """
     first = min(len(sizes) // 2, len(sizes) - 2)
     upper = power_law(sizes[first:], costs[first:])
     return {"all": power_law(sizes, costs), "upper half": upper}
 
 
 def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
-    """Summarizes all tables: exponents by axis, mixer, cost, and "all" or "upper half".
+    """Computes the exponents, and draws time and memory against each axis in log-log scale.
 
-    The figure shows time and memory against each axis, log-log, with the upper half's exponents.
+    The exponents are a nested dict with the keys axis, mixer, cost, and "all" or "upper half".
     """
     drawing = Figure(figsize=(10, 3.6 * len(tables)), layout="constrained")
     grid = drawing.subplots(len(tables), len(COSTS), squeeze=False)
@@ -299,9 +328,11 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
 
 
 def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]:
-    """One line for each block and length.
+    """Compares each block with the Transformer, with a line for each block and length.
 
-    A line has time and memory relative to the Transformer's, the number of parameters, and quality.
+    Returns:
+        Lines of cells: time and memory relative to the Transformer, parameter count, and quality.
+        The list is empty if the Transformer was not measured.
     """
     rows = [row for rows in tables.values() for row in rows if row["axis"] == "L"]
     base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
@@ -317,7 +348,7 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
 
 
 def qualities(block: str) -> dict[str, str]:
-    """Mean and deviation over seeds of a block's quality, in each of `STUDIES` that has it."""
+    """Returns the quality of a block in each of `STUDIES`, as mean and deviation over seeds."""
     found = {}
     for name, (file, having, metric, key, names) in STUDIES.items():
         wanted = {**having, key: names.get(block, block)}
@@ -329,23 +360,31 @@ def qualities(block: str) -> dict[str, str]:
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
-    """The points of each axis in `--axes`, in rising order.
+    """Returns a dict from each axis in `--axes` to its points, in ascending order.
 
     Raises:
-        UserError: options contradict each other.
+        UserError: the options contradict each other.
     """
     given = vars(options)
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
-            raise UserError(f"a width of {value} is no multiple of {HEAD_DIM}, the heads' width.")
+            raise UserError(
+                f"the width {value} is not a multiple of {HEAD_DIM}, the width of a head: give a "
+                "multiple"
+            )
     if options.tokens is not None and options.tokens < max(options.lengths):
-        raise UserError(f"--tokens {options.tokens}: give at least the longest of --lengths.")
+        raise UserError(
+            f"--tokens is {options.tokens}: give {max(options.lengths)} or more, the maximum of "
+            "--lengths"
+        )
     fixed = Point(**{field.name: given[field.name] for field in dataclasses.fields(Point)})
     points = {}
     for axis, (field, flag, _) in AXES.items():
         values = sorted(set(given[flag]))
         if len(values) < 2:
-            raise UserError(f"--{flag}: give two or more different values to fit an exponent.")
+            raise UserError(
+                f"--{flag} has only one value: give two or more different values to fit an exponent"
+            )
         if axis in options.axes:
             points[axis] = [dataclasses.replace(fixed, **{field: value}) for value in values]
     for i, point in enumerate(points.get("L", []) if options.tokens else []):
@@ -357,8 +396,9 @@ def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) ->
     """Measures all points of an axis.
 
     Returns:
-        Rows of `timed` that also have the "axis", the "mixer", the size "at" which it was measured,
-        quartiles of "milliseconds" of a step, "parameters", and "mebibytes" (0: not measured).
+        Rows of `timed` with further fields: "axis", "mixer", "at" (value of the varied size),
+        "milliseconds" (quartiles of the time of a step), "parameters" and "mebibytes" (peak memory,
+        or 0 if not measured).
     """
 
     def repeat(step: Callable, steps: int) -> None:
@@ -396,7 +436,7 @@ def main(options: argparse.Namespace) -> harness.Tables:
     """Measures the points of each axis."""
     points = axis_points(options)
     harness.set_threads(options.threads)
-    # Every point has its own function, traced once. TensorFlow would warn of too many functions.
+    # Every point has its own `tf.function`. TensorFlow would warn about frequent retracing.
     tf.get_logger().setLevel("ERROR")
     about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' * options.jit}"
     for axis, of_axis in points.items():

@@ -1,4 +1,4 @@
-"""Times an exported model from texts to answers, against Hugging Face's.
+"""Times an exported model from texts to answers, against Hugging Face.
 
     python -m experiments.lab.benchmarks.serving                       # short: a minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
@@ -6,22 +6,24 @@
     .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 \\
         --tokenizer hf/sst2/tokenizer.json --batch-sizes 1 --clients 8 --out DIR
 
-All contenders are the same BERT classifier with the same random weights, and get lines of varied
-length: Hugging Face's with its fast tokenizer in PyTorch (SDPA, inference mode), the same model in
-ONNX Runtime and in OpenVINO behind the same tokenizer, our SavedModel loaded by TensorFlow alone,
-our Keras model in memory, and `predict` with LiteRT for small requests. Answers are compared before
-they are timed.
+All contenders are the same BERT classifier with the same random weights, and answer lines of varied
+length. One contender is Hugging Face with its fast tokenizer in PyTorch (SDPA, inference mode). The
+same model also runs in ONNX Runtime and in OpenVINO, with the same tokenizer. This library runs as
+a SavedModel in TensorFlow, as a Keras model in memory, and as `predict` with LiteRT for small
+requests. Before the timing, the benchmark checks that the answers are equal.
 
-TensorFlow Serving's container needs Docker and is not part of this benchmark. The signature that
-its server calls is timed in this process, with one and with several clients; its network and its
-batching would add time. A translator's SavedModel is compared with its own graph in memory, also
-for requests of one line compiled by XLA (`--compile`).
+TensorFlow Serving is not part of this benchmark, because its container needs Docker. The benchmark
+instead calls the SavedModel signature in this process, with one client and with several clients.
+A server would add the time of the network and of batching. For translation, the benchmark compares
+a SavedModel with its graph in memory, and with a SavedModel compiled by XLA (`--compile`).
 
 `--run` times only a run of `experiments.finetune`, exported in float32, in bfloat16 and in LiteRT,
-and adds the accuracy of each on the run's validation split. `--servers` times only a folder of
-exported versions, in two servers with their default settings: `export.serve` and NVIDIA Triton
-(`make engines`). One client and then `--clients` clients ask in JSON over HTTP. With `--tokenizer`,
-a file of `export.hugging_face`, Triton also serves the export's ONNX file (`--onnx`).
+and reports the accuracy on the validation split.
+
+`--servers` times only a folder of exported versions, in two servers with default settings:
+`export.serve` and NVIDIA Triton (`make engines`). One client, and then `--clients` clients, send
+JSON over HTTP. With `--tokenizer`, a file that `export.hugging_face` wrote, Triton also serves the
+ONNX file of the export.
 """
 
 import argparse
@@ -70,10 +72,14 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
 LITE, LITE_INT8 = "LiteRT", "LiteRT, int8"
-LONGEST, MAX_LENGTH = 60, 128  # the most words of a line; the most ids of a row
+LONGEST, MAX_LENGTH = 60, 128  # maximum number of words in a line; maximum number of ids in a row
 LABELS = ("negative", "positive")
-ONNX_INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # in the order of the model's call
-# A function from lines of text to their answers, the rows of an array.
+ONNX_INPUTS = (
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+)  # in the order of the arguments of the model
+# A function from lines of text to an array with an answer in each row.
 Answer = Callable[[Sequence[str]], np.ndarray]
 
 command = Benchmark(
@@ -90,28 +96,47 @@ command = Benchmark(
         default="mini",
         choices=("tiny", "mini", "base", "large"),
     ),
-    count("--layers", "layers of the classifier (default: those of its size)"),
-    count("--batch-sizes", "lines in a request; each size is timed", [1, 32], nargs="+"),
-    count("--rows", "least number of lines in a turn", 32),
-    count("--clients", "threads that each send requests of one line; 0: none", 4, least=0),
+    count("--layers", "number of layers of the classifier (default: the number that --size has)"),
+    count(
+        "--batch-sizes", "numbers of lines in a request, each of which is timed", [1, 32], nargs="+"
+    ),
+    count("--rows", "minimum number of lines in a turn", 32),
+    count(
+        "--clients",
+        "number of clients that send requests of one line at the same time; 0 means no test with "
+        "several clients",
+        4,
+        least=0,
+    ),
     switch(
-        "--bfloat16", "also time both classifiers in bfloat16, and the engines and LiteRT in int8"
+        "--bfloat16",
+        "also time Hugging Face and SavedModel in bfloat16, and ONNX Runtime, OpenVINO and LiteRT "
+        "in int8",
     ),
     argument(
         "--translator",
-        "size of the translator that is exported",
+        "size of the translation model; none means no translation",
         default="tiny",
         choices=("none", "tiny", "small", "base", "big"),
     ),
-    count("--new-tokens", "tokens in a translation", 24, least=2),
-    place("--run", "time only this run of `finetune` on classes of single texts, with accuracy"),
+    count("--new-tokens", "number of tokens in a translation", 24, least=2),
+    place(
+        "--run",
+        "time only this run of `experiments.finetune`, on a task that classifies single texts",
+    ),
     place("--servers OUT", "time only this folder of an exported model, in two servers"),
-    place("--tokenizer FILE", "tokenizer.json of --servers: also time its ONNX file in Triton"),
+    place(
+        "--tokenizer FILE",
+        "tokenizer.json of the model of --servers, to time its ONNX file in Triton too",
+    ),
 )
 
 
 def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
-    """Makes up lines of 2 to `longest` words; the logarithm of the number is uniform."""
+    """Generates lines of artificial words.
+
+    The number of words is drawn log-uniformly from 2 to `longest`.
+    """
     rng = np.random.default_rng(seed)
     lengths = np.exp(rng.uniform(np.log(2), np.log(longest + 1), count)).astype(int)
     words = itertools.chain.from_iterable(text.split() for text in made_up_texts(seed))
@@ -119,12 +144,15 @@ def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
 
 
 class HuggingFaceClassifier(peers.HuggingFacePeer):
-    """A `BertForSequenceClassification` with random weights and its fast tokenizer.
+    """A `BertForSequenceClassification` with random weights and a fast tokenizer.
+
+    The weights have five times the standard deviation of BERT, so that answers vary with the text.
 
     Args:
-        config: gives the shapes, except for the size of the vocabulary.
-        seed: seed of the weights. Their standard deviation is five times BERT's, so that answers
-            differ from text to text and agreement means something.
+        config: sizes of the model, except for the vocabulary size.
+        vocabulary: vocabulary of the tokenizer.
+        seed: seed of the weights.
+        bfloat16: whether to compute in bfloat16.
     """
 
     def __init__(
@@ -158,17 +186,26 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             self.model.bfloat16()
 
     def __call__(self, lines: Sequence[str]) -> np.ndarray:
-        """Maps lines `(B,)` to probabilities `(B, C)`."""
+        """Maps lines `(B,)` to probabilities `(B, C)` of C classes."""
         with self._torch.inference_mode():
             return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
 
     def inputs(self, lines: Sequence[str], kind: str) -> Mapping:
-        """Tokenizes lines `(B,)` to PyTorch's tensors (`"pt"`) or NumPy's arrays (`"np"`)."""
+        """Tokenizes lines `(B,)`, to PyTorch tensors (`kind="pt"`) or NumPy arrays (`"np"`)."""
         cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
         return self._tokenizer(list(lines), return_tensors=kind, **cut)
 
     def in_engines(self, path: pathlib.Path, threads: int, int8: bool) -> dict[str, Answer]:
-        """The model in ONNX Runtime and in OpenVINO, from one ONNX file, with its tokenizer."""
+        """Exports the model to ONNX, and loads it into ONNX Runtime and OpenVINO.
+
+        Args:
+            path: file to write the ONNX model to.
+            threads: number of threads of each engine.
+            int8: whether to add contenders with int8 weights.
+
+        Returns:
+            Dict from contender name to a function from lines to answers.
+        """
         import onnxruntime
         import onnxruntime.quantization
         import openvino
@@ -181,7 +218,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             input_names=[*ONNX_INPUTS],
             output_names=["logits"],
             dynamic_axes={name: {0: "rows", 1: "length"} for name in ONNX_INPUTS},
-            dynamo=False,  # the newer exporter makes the example's mask a constant
+            dynamo=False,  # the newer exporter would make the attention mask a constant
         )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -191,7 +228,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         settings["PERFORMANCE_HINT"] = "LATENCY"
 
-        class Own(threading.local):  # a request of OpenVINO's serves one thread at a time
+        class Own(threading.local):  # an OpenVINO request serves one thread at a time
             def __init__(self, compiled: openvino.CompiledModel):
                 self.infer = compiled.create_infer_request().infer
 
@@ -210,7 +247,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
         answers = {"ONNX Runtime": runtime(path), "OpenVINO": open_vino(path)}
         if int8:
-            # Weights in int8 for each column; activations are scaled for each request.
+            # Weights have an int8 scale for each column. Activations are scaled for each request.
             onnxruntime.quantization.quantize_dynamic(
                 path, path.with_stem("int8"), per_channel=True
             )
@@ -219,10 +256,15 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return answers
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
-        """This library's classifier with the same weights, read from files of `save_pretrained`."""
+        """Builds the classifier of this library with the same weights.
+
+        Args:
+            directory: folder to which `save_pretrained` writes the model.
+            dtype: Keras dtype policy.
+        """
         self.model.save_pretrained(directory)
         self._vocabulary.save(directory)
-        # Hugging Face's name for the file of the vocabulary.
+        # Hugging Face expects the vocabulary in a file of this name.
         (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
         read = read_encoder(directory, lower_case=self._vocabulary.lower_case)
         copied = read.classifier(len(LABELS))
@@ -236,22 +278,32 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
 
 def _exported(command: str, place: str, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """Runs a command of `export` in its own process, because experiments do not import `export`."""
+    """Exports a model by a command of `export`, and loads the SavedModel.
+
+    The command runs in its own process, because experiments do not import `export`.
+
+    Args:
+        command: name of the command.
+        place: path of the model to export.
+        folder: folder of the exported versions.
+        output: name of the output that has the answers.
+        words: further arguments of the command.
+    """
     given = [sys.executable, "-m", f"export.{command}", place, *words]
     done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
-        raise UserError(f"`python -m export.{command}` failed: its message is above")
+        raise UserError(f"`python -m export.{command}` failed: read its error message above")
     model = tf.saved_model.load(str(folder / "1"))
 
     def answer(lines: Sequence[str]) -> np.ndarray:
-        # Looked up on every call: a signature alone does not keep its model alive.
+        # Keeps a reference to the model, because a signature alone does not keep the model alive.
         return model.signatures["serving_default"](text=tf.constant(lines))[output].numpy()
 
     return answer
 
 
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """Saves the network by Keras and exports that file by `export.keras_model`."""
+    """Saves the network as a .keras file, and exports the file by `export.keras_model`."""
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "model.keras")
     vocabulary.save(folder)
@@ -264,7 +316,11 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
 def our_answers(
     network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Our classifier in three forms: a SavedModel, a graph in memory, and eager operations."""
+    """Makes the contenders of this library: a SavedModel, a graph in memory, and eager operations.
+
+    Returns:
+        Dict from contender name to a function from lines to answers.
+    """
 
     def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
         logits = call(encode_pairs(vocabulary, tf.constant(lines), None, MAX_LENGTH))
@@ -282,13 +338,21 @@ def our_answers(
 
 
 def in_lite(model: Pretrained, kind: str) -> Answer:
-    """The `predict` of a classifier that uses LiteRT for small requests."""
+    """Returns `predict` of a classifier with LiteRT for small requests, as a function of lines."""
     fast = model.with_lite(kind)
     return lambda lines: np.array([answer["probabilities"] for answer in fast.predict(lines)])
 
 
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
-    """All forms of the classifier by name, the reference first; exports go into `folder`."""
+    """Makes all contenders for classification.
+
+    Args:
+        options: options of the command.
+        folder: folder to write the exports to.
+
+    Returns:
+        Dict from contender name to a function from lines to answers. The reference is first.
+    """
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
     config = catalog.config(f"bert_{options.size}", vocab_size=vocabulary.size, **changes)
@@ -312,9 +376,13 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
 def translators(
     size: str, lines: Sequence[str], new_tokens: int, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """A random translator with beam search, from text to text: as a graph and as SavedModels.
+    """Makes the contenders for translation by beam search: a graph in memory and SavedModels.
 
-    All translations, strings `(B, 1)`, have `new_tokens` tokens, so that all take equal steps.
+    The weights are random. All translations have `new_tokens` tokens, so that all contenders take
+    the same number of steps.
+
+    Returns:
+        Dict from contender name to a function from lines `(B,)` to translations `(B, 1)`.
     """
     vocabulary = SentencePieceVocabulary.train(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
@@ -340,9 +408,10 @@ def translators(
 
 
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
-    """Raises a UserError if answers differ from the first contender's.
+    """Checks that all contenders give the answers of the first contender.
 
-    Numbers may differ by 1e-4, or 5e-2 in bfloat16; texts must be equal.
+    Raises:
+        UserError: texts differ, or numbers differ by 1e-4 or more (5e-2 for bfloat16 and int8).
     """
     reference = next(iter(answers))
     for lines in requests:
@@ -351,19 +420,31 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
             found = answer(lines)
             if found.dtype == object:
                 if not np.array_equal(found, expected):
-                    raise UserError(f"{name}: answers differ from {reference}'s: not timed.")
+                    raise UserError(
+                        f"{name} and {reference} give different answers: report this as a bug"
+                    )
                 continue
             error = np.abs(found - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
-                raise UserError(f"{name} differs from {reference} by {error:.1e}: not timed.")
+                raise UserError(
+                    f"{name} differs from {reference} by {error:.1e}, which is too much: report "
+                    "this as a bug"
+                )
 
 
 def turn(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """Sends all requests from some threads and appends the latency of each; returns the rows.
+    """Sends all requests, and appends their latencies to `latencies`.
 
-    Each thread takes the next request when it has its answer.
+    Args:
+        answer: function from lines to answers.
+        requests: lines of each request.
+        clients: number of threads. A thread sends its next request after it has received an answer.
+        latencies: list to which the seconds of each request are appended.
+
+    Returns:
+        Number of lines in all requests.
     """
 
     def one(lines: Sequence[str]) -> float:
@@ -385,7 +466,10 @@ def with_latencies(
     options: argparse.Namespace,
     clients: int = 1,
 ) -> list[dict]:
-    """Times the contenders; adds percentiles of the requests' latencies, "latency_ms", to rows."""
+    """Times the contenders, and adds latency percentiles to the rows.
+
+    The field "latency_ms" is a dict with "p50", "p95" and "p99" in milliseconds.
+    """
     seconds = {name: [] for name in answers}
     turns = {
         name: functools.partial(turn, answer, requests, clients, seconds[name])
@@ -401,14 +485,14 @@ def with_latencies(
 
 
 def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
-    """At least `--rows` lines, in requests of `batch` lines."""
+    """Generates at least `--rows` lines, in requests of `batch` lines."""
     count = -(-options.rows // batch)
     lines = made_up_lines(count * batch, LONGEST, options.seed + 1)
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-# For each server: the arguments that start it, the path of a request, a function from lines (B,) to
-# the request's body, and a function from an answer to its arrays by name.
+# For each server: arguments of the start command, URL path of a request, a function from lines (B,)
+# to the request body, and a function from the response to a dict of arrays.
 _TRITON = (
     "/v2/models/model/infer",
     lambda lines: {
@@ -435,16 +519,17 @@ _SERVERS = {
         *_TRITON,
     ),
 }
-_ANSWERS = ("probabilities", "translations", "vector")  # of an export, that are compared
+_ANSWERS = ("probabilities", "translations", "vector")  # names of the outputs to compare
 
 
 @contextlib.contextmanager
 def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
-    """Starts a server, gives a function that asks it, and stops the server at the end.
+    """Starts a server, yields a function that sends requests, and stops the server at the end.
 
     Args:
         name: key of `_SERVERS`.
-        places: paths by name: `folder` of the versions, the newest `onnx` file, its `tokenizer`.
+        places: dict of paths: "folder" of the exported versions, "onnx" (ONNX file of the newest
+            version) and "tokenizer" of the model.
     """
     words, path, body, arrays = _SERVERS[name]
     given = ["-m", *(word.format(**places) for word in words)]
@@ -452,7 +537,7 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
         [sys.executable, *given], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
 
-    class Own(threading.local):  # a connection for each client
+    class Own(threading.local):  # a connection for each thread
         def __init__(self):
             self.connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
 
@@ -461,7 +546,7 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
         response = own.connection.getresponse()
         text = response.read().decode()
         if response.status != 200:
-            raise UserError(f"{name} answers {response.status}: {text[:300]}")
+            raise UserError(f"{name} answered with HTTP status {response.status}: {text[:300]}")
         named = arrays(json.loads(text))
         rows = named[next(output for output in _ANSWERS if output in named)]
         return rows.astype(object) if rows.dtype.kind == "U" else rows
@@ -469,17 +554,17 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
     try:
         found = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
         if not found:
-            raise UserError(f"{name} did not start: run python {' '.join(given)} to see why")
+            raise UserError(f"{name} did not start: run python {' '.join(given)} to see the error")
         own = Own()
         yield answer
-        own.connection.close()  # or Triton waits for it; other threads closed theirs
+        own.connection.close()  # Triton would wait for an open connection
     finally:
         process.terminate()
         process.wait()
 
 
 def of_servers(options: argparse.Namespace) -> Tables:
-    """Times one exported model in all servers, with one client and with several."""
+    """Times an exported model in all servers, with one client and with several clients."""
     places, names = {"folder": options.servers}, [*_SERVERS]
     if options.tokenizer:
         onnx = find_version(options.servers) / FILE
@@ -498,9 +583,9 @@ def of_servers(options: argparse.Namespace) -> Tables:
 
 @command.measures("Serving: text to answers")
 def main(options: argparse.Namespace) -> Tables:
-    """Times the classifiers in each batch size and with several clients, then the translator."""
-    # By default PyTorch's waiting threads spin, which under other load took ten times as long.
-    # OMP_WAIT_POLICY=active in the environment makes them spin.
+    """Runs the benchmark that the options select."""
+    # By default, waiting threads of PyTorch spin, which took ten times as long under other load.
+    # OMP_WAIT_POLICY=active in the environment restores the default.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if options.servers:
         yield from of_servers(options)
@@ -512,12 +597,13 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
-    """Times a fine-tuned run's SavedModels on its validation split, and scores them there."""
+    """Times and scores the exports of a fine-tuning run on its validation split."""
     run = FinetuningRun.open(options.run)
     task, recipe = run.task, run.recipe
     if task.kind != "classification" or task.second or task.regression:
         raise UserError(
-            f"--run {options.run} is of the task {task.name}: give a run on classes of single texts"
+            f"--run {options.run} was trained on {task.name}: give a run that classifies single "
+            "texts"
         )
     split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
     read = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
@@ -529,7 +615,7 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
         )
     model = macaron_tf.load(options.run)
     answers |= {LITE: in_lite(model, "fp32"), LITE_INT8: in_lite(model, "int8")}
-    # In parts of at most 4 lines, as LiteRT takes them.
+    # LiteRT handles requests of at most 4 lines.
     parts = [read.first[part] for part in in_parts(len(read), 4)]
     found = {
         name: np.concatenate([*map(answer, parts)]).argmax(axis=1)
@@ -546,7 +632,7 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
 
 
 def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
-    """Times models with random weights: classifiers, and with `--translator` translators."""
+    """Times classification and, with `--translator`, translation by models with random weights."""
     answers = classifiers(options, folder)
     what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
     for batch in options.batch_sizes:

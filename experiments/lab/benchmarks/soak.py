@@ -1,17 +1,17 @@
-"""Tests a server under load while versions appear, vanish and break: no answer lost or wrong.
+"""Soak test: checks all answers of a server under load while model versions come and go.
 
     python -m experiments.lab.benchmarks.soak --minutes 2                # short
     python -m experiments.lab.benchmarks.soak --minutes 60 --clients 64 --malformed 100000 --out DIR
 
-`python -m export.serve` runs in its own process on 127.0.0.1. Its model names its version and
-upper-cases texts; two versions are served by label. Clients ask it over REST and gRPC, and each
-answer is compared with the only right one. Malformed requests are mixed in. Meanwhile new versions
-appear, some of them half-copied or damaged, and old ones are deleted. The resident memory of the
-process is read every second from Linux's /proc.
+The test runs `python -m export.serve` in its own process on 127.0.0.1. The model upper-cases a text
+and names its version. Clients send requests over REST and gRPC and check every answer. Other
+clients send malformed requests. Meanwhile, the test adds new versions, some of them damaged or
+copied slowly, and deletes old versions. Every second, the test reads the resident memory of the
+server from /proc.
 
-The report (`results.json`, `README.md`) counts lost and wrong answers. The command ends with status
-1 if there is any, if a malformed request gets an INTERNAL answer, or if the server's log has a
-traceback.
+The report (`results.json`, `README.md`) counts lost and wrong answers. The exit status is 1 if an
+answer was lost or wrong, if the answer to a malformed request is not a client error, or if the log
+of the server has a traceback.
 """
 
 import argparse
@@ -41,12 +41,12 @@ from macaron_tf.errors import UserError
 
 NAME, HOST = "toy", "127.0.0.1"
 _PATH = f"/v1/models/{NAME}"
-_SECONDS = 60.0  # an answer that takes longer counts as lost
+_SECONDS = 60.0  # timeout; a slower answer counts as lost
 _WORDS = ["a", "dog", "größe", "ride", "\u03b1\u03b2", "x" * 300, ""]
 
 
 def _write_model(folder: pathlib.Path, tag: str) -> None:
-    """Writes a SavedModel that answers each text with TAG:TEXT, the text in capitals."""
+    """Writes a SavedModel that maps a text to `tag`, a colon and the text in upper case."""
     import tensorflow as tf
 
     class Model(tf.Module):
@@ -59,12 +59,13 @@ def _write_model(folder: pathlib.Path, tag: str) -> None:
 
 
 class Soak:
-    """The clients, the versions and the counts of one run.
+    """The clients, the model versions and the results of a soak test.
 
     Args:
         folder: folder of the served model.
-        templates: two models. Versions with even numbers are copies of the first, the others of the
-            second.
+        templates: two models. Even version numbers are copies of the first model, and odd version
+            numbers are copies of the second model.
+        seed: seed of texts, malformed requests and versions.
     """
 
     def __init__(self, folder: pathlib.Path, templates: list[pathlib.Path], seed: int):
@@ -72,7 +73,7 @@ class Soak:
         self.templates = templates
         self.seed = seed
         self.counts: collections.Counter[str] = collections.Counter()
-        self.examples: list[str] = []  # of lost and wrong answers, and failures
+        self.examples: list[str] = []  # of lost and wrong answers, and of failures
         self.memory: list[tuple[float, float]] = []  # seconds, MiB
         self.stop = threading.Event()
         self.rest_port = self.grpc_port = 0
@@ -80,14 +81,24 @@ class Soak:
         self._left = 0
 
     def count(self, what: str, example: object = None) -> None:
-        """Counts an outcome and keeps some examples of bad ones."""
+        """Counts an outcome.
+
+        Args:
+            what: name of the outcome.
+            example: description of a bad outcome, to be shown in the report.
+        """
         with self._lock:
             self.counts[what] += 1
             if example is not None and len(self.examples) < 20:
                 self.examples.append(f"{what}: {str(example)[:300]}")
 
     def judge(self, texts: list[str], said: list[str]) -> None:
-        """Counts an answer as right, by the version that gave it, or as wrong."""
+        """Counts an answer as right or wrong.
+
+        Args:
+            texts: texts of the request.
+            said: texts of the answer.
+        """
         tags = {text.partition(":")[0] for text in said}
         right = (
             len(tags) == 1 and [f"{tag}:{text.upper()}" for text in texts for tag in tags] == said
@@ -97,10 +108,10 @@ class Soak:
         else:
             self.count("wrong", (texts, said))
 
-    # Correct requests.
+    # Valid requests.
 
     def ask_rest(self, rng: random.Random) -> None:
-        """Sends requests over kept-alive REST connections until the end."""
+        """Sends requests over a persistent REST connection until the test ends."""
         connection = http.client.HTTPConnection(HOST, self.rest_port, timeout=_SECONDS)
         while not self.stop.is_set():
             texts = rng.choices(_WORDS, k=rng.randint(1, 4))
@@ -119,12 +130,12 @@ class Soak:
         connection.close()
 
     def ask_grpc(self, rng: random.Random) -> None:
-        """Sends requests over one gRPC channel until the end."""
+        """Sends requests over one gRPC channel until the test ends."""
         import grpc
         import tensorflow as tf
         from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-        # Each client needs a separate channel, but gRPC shares equal ones by default.
+        # By default, gRPC would share the connection of equal channels.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"{HOST}:{self.grpc_port}", options) as channel:
             predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
@@ -151,7 +162,12 @@ class Soak:
             return self._left >= 0
 
     def harass(self, rng: random.Random, pause: float) -> None:
-        """Sends malformed requests, half over REST and half over gRPC, until all are sent."""
+        """Sends malformed requests, half over REST and half over gRPC, until no request is left.
+
+        Args:
+            rng: random number generator.
+            pause: seconds between two requests.
+        """
         import grpc
 
         with grpc.insecure_channel(f"{HOST}:{self.grpc_port}") as channel:
@@ -168,7 +184,7 @@ class Soak:
         try:
             with socket.create_connection((HOST, self.rest_port), timeout=_SECONDS) as connection:
                 connection.sendall(sent)
-                if rude:  # hangs up at once
+                if rude:  # closes the connection at once
                     self.count("malformed, hung up")
                     return
                 connection.shutdown(socket.SHUT_WR)
@@ -202,16 +218,16 @@ class Soak:
             else:
                 self.count("failed", f"gRPC {code} {error.details()} to {sent[:100]}")
 
-    # The versions.
+    # Model versions.
 
     def swap(self, rng: random.Random) -> None:
-        """Publishes whole, damaged and half-copied versions, and deletes old ones."""
+        """Adds complete, damaged and slowly copied versions, and deletes old versions."""
         number = 2
         while not self.stop.wait(rng.uniform(0.3, 1.5)):
             number += 1
             template, place = self.templates[number % 2], self.folder / str(number)
             kind = rng.choice(["whole", "whole", "slow copy", "cut", "noise", "no variables"])
-            if kind == "slow copy":  # file by file, the model's file last
+            if kind == "slow copy":  # file by file, with saved_model.pb last
                 place.mkdir()
                 files = sorted(template.rglob("*"), key=lambda p: p.name == "saved_model.pb")
                 for file in files:
@@ -236,26 +252,39 @@ class Soak:
                 shutil.rmtree(self.folder / str(old), ignore_errors=True)
                 self.count("versions: deleted")
 
-    # The run.
+    # The whole test.
 
     def watch(self, pid: int, started: float) -> None:
-        """Records the memory of the server's process every second."""
+        """Records the resident memory of the server every second.
+
+        Args:
+            pid: process id of the server.
+            started: start of the test on the monotonic clock.
+        """
         while not self.stop.wait(1.0):
-            with contextlib.suppress(OSError, KeyError):  # it has ended
+            with contextlib.suppress(OSError, KeyError):  # the process has ended
                 held = round(memory_of("VmRSS", pid) / 2**20, 1)
                 self.memory.append((round(time.monotonic() - started, 1), held))
 
     def run(self, pid: int, minutes: float, clients: int, malformed: int) -> float:
-        """Runs everything until the time is up and all malformed requests are sent.
+        """Runs the test until the time is over and all malformed requests have been sent.
+
+        Args:
+            pid: process id of the server.
+            minutes: minimum duration. The test takes at most twice as long.
+            clients: number of clients that send valid requests.
+            malformed: number of malformed requests.
 
         Returns:
-            The seconds that this took.
+            Duration in seconds.
         """
         started, self._left = time.monotonic(), malformed
         streams = (random.Random(f"{self.seed} {number}") for number in range(10**6))
         askers = [(self.ask_rest, self.ask_grpc)[n % 2] for n in range(clients)]
         rivals = 4
-        pause = min(0.05, 30 * minutes * rivals / max(malformed, 1))  # done within half of the time
+        pause = min(
+            0.05, 30 * minutes * rivals / max(malformed, 1)
+        )  # all are sent within half of the time
         threads = [
             *(threading.Thread(target=ask, args=(next(streams),)) for ask in askers),
             threading.Thread(target=self.swap, args=(next(streams),)),
@@ -286,7 +315,7 @@ class Soak:
 
 
 def _malformed_request(rng: random.Random) -> bytes:
-    """Makes the bytes of an HTTP request that no server may answer with 200."""
+    """Makes a malformed HTTP request, which a server must reject."""
     right = b'{"instances": ["a"]}'
     body = rng.choice(
         [
@@ -322,7 +351,7 @@ def _malformed_request(rng: random.Random) -> bytes:
 
 
 def _malformed_message(rng: random.Random) -> bytes:
-    """Makes the bytes of a gRPC message that no server may answer with OK."""
+    """Makes a malformed gRPC message, which a server must reject."""
     import tensorflow as tf
     from tensorflow.core.framework import tensor_pb2
     from tensorflow_serving.apis import predict_pb2
@@ -403,10 +432,10 @@ the last, {summary["MiB, greatest"]:.0f} MiB at most.
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the test and returns its exit status."""
+    """Runs the soak test, and returns the exit status."""
     command = " ".join(["python -m experiments.lab.benchmarks.soak", *options.arguments])
     if not os.path.exists("/proc/self/status"):
-        raise UserError("a server's memory is read from /proc: run this on Linux")
+        raise UserError("this system has no /proc to read the memory of the server: use Linux")
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         root = pathlib.Path(scratch)
         templates = [root / tag for tag in ("even", "odd")]
@@ -429,7 +458,9 @@ def run(options: argparse.Namespace) -> int:
                 rf"http://{HOST}:(\d+) \(gRPC {HOST}:(\d+)\)", server.stdout.readline()
             )
             if not ready:
-                raise UserError(f"the server did not start: {log.read_text()[-300:]}")
+                raise UserError(
+                    f"the server did not start; the end of its log: {log.read_text()[-300:]}"
+                )
             soak = Soak(folder, templates, options.seed)
             soak.rest_port, soak.grpc_port = map(int, ready.groups())
             seconds = soak.run(server.pid, options.minutes, options.clients, options.malformed)
@@ -458,17 +489,19 @@ main = single_program(
     "experiments.lab.benchmarks.soak",
     __doc__,
     "experiments.lab.benchmarks.soak:run",
-    count("--minutes M", "duration in minutes (default %(default)s)", 2.0, 0.01, 1500.0),
+    count("--minutes M", "duration in minutes (default: %(default)s)", 2.0, 0.01, 1500.0),
     count(
         "--clients N",
-        "clients: half ask over REST, half over gRPC (default %(default)s)",
+        "number of clients, half of them over REST and half over gRPC (default: %(default)s)",
         64,
         2,
         513,
     ),
-    count("--malformed N", "number of malformed requests (default %(default)s)", 1000, 0, 10**7),
-    count("--seed N", "seed of texts, malformed requests and versions (default %(default)s)", 1, 0),
-    local_place("--out DIR", "folder for the report (default: only print it)"),
+    count("--malformed N", "number of malformed requests (default: %(default)s)", 1000, 0, 10**7),
+    count(
+        "--seed N", "seed of texts, malformed requests and versions (default: %(default)s)", 1, 0
+    ),
+    local_place("--out DIR", "folder to write the report to (default: print the report only)"),
 )
 
 if __name__ == "__main__":

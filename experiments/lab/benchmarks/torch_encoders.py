@@ -1,8 +1,8 @@
-"""BERT's training step in PyTorch: written by hand around SDPA, and Hugging Face's.
+"""Training steps of BERT in PyTorch: a plain implementation with SDPA, and Hugging Face.
 
-Both have post-norm, exact GELU, tied embeddings, logits only at masked positions, and fused AdamW;
-in bfloat16, autocast over float32 weights. There is no padding, so no mask is given. PyTorch uses a
-GPU if it finds one.
+Both models have post-norm, exact GELU, tied embeddings, logits only at masked positions, and fused
+AdamW. bfloat16 means autocast with float32 weights. There is no padding and no attention mask. If
+there is a GPU, PyTorch uses it.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class SdpaLayer(nn.Module):
 
 
 class SdpaEncoder(nn.Module):
-    """BERT with the head over masked tokens, written by hand."""
+    """A BERT encoder with a masked language model head, in plain PyTorch."""
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -73,7 +73,12 @@ class SdpaEncoder(nn.Module):
                 nn.init.trunc_normal_(weight, std=INITIALIZER_RANGE)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Logits `(N, V)` of `ids (B, L)` at `positions (N,)` of the flattened rows `(B L,)`."""
+        """Computes logits `(N, V)` at N masked positions.
+
+        Args:
+            ids: `(B, L)` token ids.
+            positions: `(N,)` masked positions in the flattened batch `(B L,)`.
+        """
         x = self.tokens(ids) + (self.positions.weight + self.segments.weight[0])  # (B, L, D)
         x = F.dropout(self.norm(x), self.dropout, self.training)
         for layer in self.layers:
@@ -84,7 +89,7 @@ class SdpaEncoder(nn.Module):
 
 
 def hugging_face(setting: StepSetting) -> nn.Module:
-    """`BertForMaskedLM` with SDPA."""
+    """Builds a `BertForMaskedLM` with SDPA."""
     import transformers
 
     return transformers.BertForMaskedLM(
@@ -105,7 +110,10 @@ def hugging_face(setting: StepSetting) -> nn.Module:
 def hugging_face_logits(
     model: nn.Module, ids: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
-    """Logits as in `SdpaEncoder.forward`; the model's own would be of all B L positions."""
+    """Computes logits `(N, V)` at masked positions, as `SdpaEncoder.forward` does.
+
+    `BertForMaskedLM` itself would compute logits at all B L positions.
+    """
     hidden = model.bert(ids).last_hidden_state  # (B, L, D)
     return model.cls(hidden.flatten(0, 1)[positions])  # (N, D) -> (N, V)
 
@@ -113,10 +121,12 @@ def hugging_face_logits(
 def training_step(
     setting: StepSetting, model: nn.Module, logits: Callable[..., torch.Tensor]
 ) -> Contender:
-    """AdamW steps of a model.
+    """Makes a contender that repeats AdamW updates on one batch.
 
     Args:
-        logits: maps `ids (B, L)` and positions `(N,)` to logits `(N, V)`.
+        setting: sizes of the batch, and dtype policy.
+        model: model to train.
+        logits: function from ids `(B, L)` and positions `(N,)` to logits `(N, V)`.
     """
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
     ids = torch.from_numpy(batch["token_ids"]).long().to(DEVICE)
@@ -146,7 +156,10 @@ def training_step(
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """PyTorch's product of two large matrices, in the type of a `StepSetting(**options)`."""
+    """Makes a contender that multiplies two large matrices in PyTorch.
+
+    `options` are the fields of `StepSetting`; `dtype_policy` gives the dtype of the matrices.
+    """
     bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
     dtype = torch.bfloat16 if bfloat16 else torch.float32
     matrix = torch.from_numpy(square_matrix()).to(DEVICE, dtype)
@@ -158,7 +171,7 @@ def gemm_contenders(**options) -> dict[str, Contender]:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """All training steps in PyTorch, for a `StepSetting(**options)`."""
+    """Makes all contenders in PyTorch; `options` are the fields of `StepSetting`."""
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)
     eager, compiled, theirs = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)

@@ -1,22 +1,23 @@
-"""Times an encoder's training step: forward, backward and AdamW on random tokens.
+"""Times a training step of an encoder: forward pass, backward pass and AdamW update.
 
     python -m experiments.lab.benchmarks.train_step --out DIR
     python -m experiments.lab.benchmarks.train_step --against peers --dtype-policy mixed_bfloat16
     python -m experiments.lab.benchmarks.train_step --engine jax --against peers --peers torch \
         --settings bert_base --dtype-policy mixed_bfloat16
 
-`--against blocks` compares this library's blocks with BERT-rab (BERT with T5's bias), all with the
-same number of matrix parameters, as in the last column of the SwishRNN paper's table 2.
-`--against peers` compares our plain BERT with PyTorch's (by hand, and Hugging Face's), KerasHub's
-and Model Garden's, each framework in its own process. `--against replicas` compares one device with
-mirrored devices that share its batch and threads. With `--engine jax` our steps are those of
-`pretrain train --engine jax`; JAX and PyTorch use a GPU if there is one.
-15% of the positions are masked, and only these are predicted. Gradients are not clipped.
+`--against blocks` compares blocks of this library with BERT-rab (BERT with T5's position bias). All
+blocks have the same number of matrix parameters, as in table 2 of the SwishRNN paper.
+`--against peers` compares the BERT of this library with BERT in PyTorch (plain, and Hugging Face),
+KerasHub and Model Garden. Each framework runs in its own process.
+`--against replicas` compares one device with mirrored devices that share the batch and the threads.
+With `--engine jax`, this library runs its JAX engine. JAX and PyTorch use a GPU if there is one.
+The tokens are random. 15% of the positions are masked, and only these are predicted. Gradients are
+not clipped.
 
-With peers, `--peaks` adds columns. "share of gemm" divides the rate of a step's matrix products
-(`StepSetting.flops` over its whole time) by the rate of the same library's product of two matrices
-of 2,048 x 2,048 in the same round. "peak MiB" is what a step's peak adds to the memory of weights
-and optimizer, in processes that keep no freed memory; a further column has its ratio to PyTorch's.
+With `--against peers`, `--peaks` adds columns. "share of gemm" is the FLOP rate of the training
+step, relative to the FLOP rate of a product of two 2,048 x 2,048 matrices in the same library.
+"peak MiB" is the peak memory of a step beyond the memory of weights and optimizer. The last column
+has the ratio to the peak memory of PyTorch.
 """
 
 import argparse
@@ -47,14 +48,14 @@ PEERS = {
     "keras_hub": f"{KERAS}:keras_hub_contenders",
     "model_garden": f"{KERAS}:model_garden_contenders",
 }
-# Without these variables glibc returns large blocks to the system, and the next step requests them
-# again: 60,000 page faults in each of PyTorch's small steps, and almost none in TensorFlow's.
+# Without these variables, glibc returns large blocks to the system, and the next step requests them
+# again. A small step then has 60,000 page faults in PyTorch, and almost none in TensorFlow.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-# For the child with JAX: it must not reserve the whole GPU, which other children use too.
+# The child process with JAX must not reserve the whole GPU, which other children use too.
 JAX_VARIABLES = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 command = Benchmark(
@@ -62,28 +63,34 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras", "jax", "torch", "transformers", "keras-hub", "tf-models-official"),
-    argument("--against", "what is compared: see above", default="blocks", choices=AGAINST),
-    argument("--engine", "engine of our steps", default="tensorflow", choices=ENGINES),
+    argument(
+        "--against", "type of comparison, as described above", default="blocks", choices=AGAINST
+    ),
+    argument("--engine", "engine of this library", default="tensorflow", choices=ENGINES),
     harness.several(
         "--settings",
         SETTINGS,
-        "small: 4 layers, D 256, 32 x 128 tokens; base: 2 layers, D 768, 4 x 512 tokens; "
-        "bert_base: 12 layers, D 768, 32 x 512 tokens, for a GPU",
+        "sizes of the encoder and the batch: small (4 layers, D 256, 32 x 128 tokens), base (2 "
+        "layers, D 768, 4 x 512 tokens) or, for a GPU, bert_base (12 layers, D 768, 32 x 512 "
+        "tokens)",
         ["small"],
     ),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
-    switch("--jit", "with blocks and replicas: compile the step with XLA"),
+    switch("--jit", "compile the step with XLA, with --against blocks or replicas"),
     argument(
         "--implementation",
-        "with blocks: implementation of the kernels; loop is the one without a C++ compiler",
+        "implementation of the kernels, with --against blocks; loop needs no C++ compiler",
         default="auto",
         choices=("auto", *NAMES),
     ),
-    harness.several("--peers", PEERS, "with peers: the libraries to compare with"),
-    switch("--peaks", "with peers: a step's share of the peak rate of products, and peak memory"),
-    count("--replicas", "with replicas: number of devices", 2),
-    count("--steps", "updates in each turn", 3),
+    harness.several("--peers", PEERS, "libraries to compare with, with --against peers"),
+    switch(
+        "--peaks",
+        "also measure the share of the peak FLOP rate and the peak memory, with --against peers",
+    ),
+    count("--replicas", "number of devices, with --against replicas", 2),
+    count("--steps", "number of updates in each turn", 3),
     rounds=7,
 )
 
@@ -92,18 +99,19 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """Times all contenders in a setting.
 
     Returns:
-        Rows of `compare`; the reference is the fastest peer, or without peers the first contender.
+        Rows of `compare`. The reference is the fastest peer, or the first contender if there are no
+        peers.
     """
     on_jax, against_peers = options.engine == "jax", options.against == "peers"
     factories = [AGAINST[options.against]]
     if against_peers:
         factories += [PEERS[name] for name in options.peers]
-    # Modules of the frameworks whose product of two matrices is timed too, with --peaks.
+    # Modules of the frameworks whose matrix product is timed too, with --peaks.
     gemms = {factory.split(":")[0] for factory in factories if options.peaks and against_peers}
     places = [*factories, *(f"{module}:gemm_contenders" for module in sorted(gemms))]
     environment = {**thread_variables(options.threads), **KEEP_MEMORY}
     with contextlib.ExitStack() as stack:
-        # Workers start one after the other, so that each compiles with all cores.
+        # Workers start one after another, so that each worker compiles with all cores.
         workers = [
             stack.enter_context(
                 Worker(
@@ -151,12 +159,15 @@ def add_peaks(
     owners: Mapping[str, str],
     gemm_seconds: Mapping[str, np.ndarray],
 ) -> None:
-    """Adds "gemm_share" (quartiles) and "peak_bytes" to rows, and their columns.
+    """Adds "gemm_share" (quartiles), "peak_bytes" and the cells of both columns to the rows.
 
     Args:
-        owners: factory of each contender, by the contender's name.
-        gemm_seconds: by the module of a factory, the seconds of as many matrix products as a turn
-            has steps, in each round.
+        rows: rows of `compare`.
+        setting: setting of the training step.
+        options: options of the command.
+        owners: dict from the name of a contender to its factory.
+        gemm_seconds: dict from the module of a factory to the seconds of `--steps` matrix products
+            in each round.
     """
     environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
     peaks = {}
@@ -179,18 +190,22 @@ def add_peaks(
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:
-    """Raises a UserError if a number of parameters differs from the first one by more than 1%."""
+    """Checks that all contenders have equally many parameters.
+
+    Raises:
+        UserError: a parameter count differs from the first parameter count by more than 1%.
+    """
     (first, expected), *others = parameters.items()
     for name, found in others:
         if abs(found - expected) > 0.01 * expected:
             raise UserError(
-                f"{name} has {found} parameters and {first} {expected}: their steps cannot be "
-                "compared."
+                f"{name} has {found} parameters and {first} {expected}, so their steps cannot be "
+                "compared: report this as a bug"
             )
 
 
 def fastest(rows: list[dict], ours: Collection[str]) -> str:
-    """The name of the fastest contender that is not ours, by the medians."""
+    """Returns the name of the contender with the lowest median time, except those in `ours`."""
     others = [row for row in rows if row["name"] not in ours]
     return min(others, key=lambda row: np.median(row["seconds"]))["name"]
 
@@ -200,8 +215,8 @@ def main(options: argparse.Namespace) -> Tables:
     """Times the contenders of each setting."""
     if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
         raise UserError(
-            "--engine jax: --against replicas, --peaks and --jit work only with --engine "
-            "tensorflow; leave them out"
+            "--engine jax does not support --against replicas, --peaks and --jit: leave these "
+            "flags out"
         )
     chosen = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
     for name in options.settings:

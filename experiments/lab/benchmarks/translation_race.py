@@ -1,4 +1,4 @@
-"""Trainings of one model on one text by two systems' commands, for `translation_training`."""
+"""Equal training runs of this library and Joey NMT, for `translation_training`."""
 
 import argparse
 import dataclasses
@@ -39,16 +39,19 @@ OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
 def write_pieces(
     path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
 ) -> None:
-    """Writes rows of ids as pieces separated by blanks, without EOS: Joey NMT's level "word"."""
+    """Writes rows of ids as lines of space-separated pieces without EOS.
+
+    Joey NMT reads this format with `level: word`.
+    """
     names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
     lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
     write_aside(path, "".join(line + "\n" for line in lines).encode())
 
 
 def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
-    """Writes a vocabulary as large as our embedding, but for the four special pieces.
+    """Writes a vocabulary file for Joey NMT, with as many pieces as the embedding table.
 
-    Joey NMT adds those itself.
+    The file has no special pieces, because Joey NMT adds the four special pieces itself.
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
@@ -56,7 +59,7 @@ def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) ->
 
 
 def read_pieces(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> list[str]:
-    """Reads a file of pieces as lines of text."""
+    """Reads a file of space-separated pieces, and returns lines of text."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [vocabulary.processor.decode_pieces(line.split(" ")) for line in lines]
 
@@ -68,23 +71,24 @@ def joey_config(
     log_every: int,
     validate_every: int,
 ) -> str:
-    """A recipe's model and optimizer as a configuration of Joey NMT.
+    """Converts a recipe to a configuration file of Joey NMT.
 
     Args:
-        folder: folder with `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`, in which
-            Joey NMT makes the folder `run`.
-        tokens: rows times padded length of a batch, on the longer side.
-        log_every: updates between two logs.
-        validate_every: updates between two validations, a multiple of `log_every`.
+        recipe: recipe of the model and the training run.
+        folder: folder with the files `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`.
+            Joey NMT writes to its subfolder `run`.
+        tokens: batch size in tokens, including padding, on the longer side.
+        log_every: number of updates between two log lines.
+        validate_every: number of updates between two validations, a multiple of `log_every`.
 
     Raises:
-        UserError: Joey NMT has no such model or optimizer.
+        UserError: Joey NMT does not support the model or the learning rate schedule.
     """
     model, training = recipe.model_config(), recipe.training
     dropouts = {model.dropout, model.attention_dropout, model.activation_dropout}
     if len(dropouts) > 1 or model.block != "transformer" or training.schedule != "inverse_sqrt":
         raise UserError(
-            "Joey NMT has no equal model: give a Transformer, one dropout for all its places and "
+            "Joey NMT has no equal model: give a Transformer, equal dropout rates and "
             "training.schedule=inverse_sqrt"
         )
     source, target = recipe.data.languages
@@ -103,17 +107,18 @@ def joey_config(
 
 
 def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
-    """The number of batches in an epoch by Joey NMT's sampler, the mean of five epochs.
+    """Simulates the batch sampler of Joey NMT, and returns the mean number of updates per epoch.
 
-    The sampler takes rows in random order, whatever their lengths, until the number of rows times
-    the longest length reaches `tokens`. So a batch of 4,096 tokens of short sentences is half
-    padding.
+    The sampler adds rows in random order, without regard to their lengths, until the number of rows
+    times the maximum length reaches `tokens`. About half of a batch is then padding.
 
     Args:
-        lengths: `(rows,)`, the length of the longer side of each pair, EOS included.
+        lengths: `(N,)` length of the longer side of each of N pairs, including EOS.
+        tokens: batch size in tokens, including padding.
+        seed: seed of the order.
     """
     rng = np.random.default_rng(seed)
-    batches, epochs = 0, 5  # epochs differ by a percent
+    batches, epochs = 0, 5  # the number differs by 1% between epochs
     for _ in range(epochs):
         rows = longest = 0
         for length in rng.permutation(lengths).tolist():
@@ -126,13 +131,14 @@ def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
 
 @dataclasses.dataclass(kw_only=True)
 class Trainer:
-    """A process of `python -m experiments.translate train` that can be halted and continued.
+    """A process of `python -m experiments.translate train` that can be paused and continued.
 
     Attributes:
-        command: command line, started when it is first needed.
+        command: command line of the process.
         run: folder of the run.
-        target_tokens: target tokens in an update, the mean over an epoch.
-        padded_tokens: size of its batches in tokens, padding included.
+        environment: environment variables of the process.
+        target_tokens: mean number of target tokens in an update, without padding.
+        padded_tokens: batch size in tokens, including padding.
         updates: number of updates logged so far.
     """
 
@@ -144,11 +150,11 @@ class Trainer:
     updates: int = dataclasses.field(default=0, init=False)
     _process: subprocess.Popen | None = dataclasses.field(default=None, init=False)
 
-    # The file of `run` to which it writes a line after some updates, and their number in a line.
+    # Log file in `run`, and a pattern that finds the number of updates in the log.
     log, logged = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
 
     def turn(self, updates: int) -> None:
-        """Lets the command run until it has logged `updates` more updates, then halts it."""
+        """Runs the process until it has logged `updates` more updates, and pauses the process."""
         self.go()
         wanted = self.updates + updates
         while self.updates < wanted:
@@ -157,7 +163,7 @@ class Trainer:
         self._process.send_signal(signal.SIGSTOP)
 
     def go(self) -> None:
-        """Starts the command, or continues it."""
+        """Starts the process, or continues a paused process."""
         if self._process is None:
             with self._output.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -166,7 +172,11 @@ class Trainer:
         self._process.send_signal(signal.SIGCONT)
 
     def look(self) -> None:
-        """Reads the number of updates from the log; raises a UserError if the command has ended."""
+        """Updates the attribute `updates` from the log.
+
+        Raises:
+            UserError: the process has ended.
+        """
         if (self.run / self.log).exists():
             text = (self.run / self.log).read_text(encoding="utf-8", errors="replace")
             self.updates = max(map(int, re.findall(self.logged, text)), default=0)
@@ -174,29 +184,32 @@ class Trainer:
             said = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
             raise UserError(
                 f"`{' '.join(self.command[:4])} ...` ended with exit status "
-                f"{self._process.returncode} after update {self.updates}; it said: {said[-1]}"
+                f"{self._process.returncode} after update {self.updates}: {said[-1]}"
             )
 
     def end(self) -> None:
-        """Kills the command, running or halted."""
+        """Kills the process, if it was started."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def cpu_seconds(self) -> float:
-        """CPU seconds of all threads so far, by fields 14 and 15 (utime, stime) of proc(5)."""
+        """Returns the CPU seconds that all threads of the process have used so far.
+
+        The numbers are fields 14 and 15 (utime, stime) of /proc/PID/stat, see proc(5).
+        """
         if self._process is None:
             return 0.0
         stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
-        fields = stat.rpartition(")")[2].split()  # the name before may contain blanks
+        fields = stat.rpartition(")")[2].split()  # the process name before may contain spaces
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def validated(self) -> list[int]:
-        """The updates after which there is a greedy translation of the validation text."""
+        """Returns the updates at which the validation text was translated."""
         return [line["step"] for line in validations(self.run)]
 
     def bleu(self, step: int) -> float:
-        """The tokenized BLEU of the translation after update `step`."""
+        """Returns the tokenized BLEU of the validation at update `step`."""
         return next(line["bleu"] for line in validations(self.run) if line["step"] == step)
 
     @property
@@ -206,7 +219,13 @@ class Trainer:
 
 @dataclasses.dataclass(kw_only=True)
 class JoeyTrainer(Trainer):
-    """A process of `python -m joeynmt train`, whose translations are pieces of `vocabulary`."""
+    """A process of `python -m joeynmt train`.
+
+    Attributes:
+        vocabulary: vocabulary that decodes the pieces in translations of Joey NMT.
+        references: lines of the validation target text.
+        metric: settings of BLEU.
+    """
 
     vocabulary: SentencePieceVocabulary
     references: Sequence[str]
@@ -224,21 +243,24 @@ class JoeyTrainer(Trainer):
 
 
 def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
-    """The benchmark's recipe, with settings changed to the only values that Joey NMT has.
+    """Returns the recipe of the benchmark, with settings that Joey NMT supports.
 
     Args:
-        settings: further settings to replace, `PATH=VALUE`.
-        dropout: rate for embeddings, sub-layers, attention weights and inner activations.
+        settings: further settings to replace, as `PATH=VALUE`.
+        dropout: dropout rate of embeddings, sub-layers, attention weights and inner activations.
     """
     places = ("dropout", "attention_dropout", "activation_dropout")
     equal = [f"model.{place}={dropout}" for place in places]
-    # Both train until the benchmark ends them.
+    # Both systems train until the benchmark ends their processes.
     equal += ["model.epsilon=1e-6", "training.max_steps=1_000_000"]
     return override(registry.load(RECIPE, TranslationRecipe), [*equal, *settings])
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
-    """Batch size in padded tokens with `target_tokens` real target tokens in a mean update."""
+    """Finds the padded batch size at which an update has `target_tokens` target tokens on average.
+
+    Padding does not count as target tokens.
+    """
     longest = data.lengths[-1]
     return min(
         range(longest, max(longest, round(4 * target_tokens)) + 1, 8),
@@ -247,13 +269,21 @@ def equal_budget(data: TranslationData, target_tokens: float) -> int:
 
 
 def mean_target_tokens(data: TranslationData, budget: int) -> float:
-    """Real target tokens in an update of ours, the mean over an epoch."""
+    """Returns the mean number of target tokens in a batch of this library, without padding."""
     buckets = Buckets(data.lengths, budget, data.batching.row_multiple)
     return data.target_tokens / buckets.totals(data.row_lengths)[0]
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
-    """Writes the input of both systems into a folder and returns their trainers by name."""
+    """Writes the input of both systems, and makes their trainers.
+
+    Args:
+        options: options of the command.
+        work: folder to write the input to.
+
+    Returns:
+        Dict from contender name to trainer.
+    """
     recipe = equal_recipe(options.set, options.dropout)
     languages, tfds = recipe.data.languages, Tfds(options.data_dir)
     vocabulary = TranslationStart().vocabulary(recipe, tfds=tfds)
@@ -326,7 +356,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
 
 
 def equality(trainers: Mapping[str, Trainer]) -> str:
-    """A sentence about the target tokens in an update of each trainer."""
+    """Returns a sentence about the mean number of target tokens in an update of each trainer."""
     held = "; ".join(
         f"{name}: {one.target_tokens:,.0f} real target tokens of {one.padded_tokens:,}"
         for name, one in trainers.items()

@@ -1,19 +1,20 @@
-"""Times whole translation trainings, against Joey NMT's equal PyTorch model.
+"""Times training runs of a translation model, against an equal PyTorch model in Joey NMT.
 
     python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT
     python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT \\
         --bleu-minutes 45
 
-Both systems run as their users run them, `experiments.translate train` and `joeynmt train`, on the
-same pieces of Multi30k: 4 + 4 layers, D 128, one dropout rate everywhere, Adam, label smoothing.
-They take turns of a few updates; all others are halted meanwhile. The unit is target tokens without
-padding. Joey NMT does not sort sentences by length, so half of its batch of 4,096 tokens is
-padding. Our batches are smaller, with as many real target tokens, unless `--our-tokens` is given.
-Joey NMT always computes in float32 on a CPU.
+The contenders are the commands `experiments.translate train` and `joeynmt train`, on the same
+subword pieces of Multi30k. The model has 4 encoder and 4 decoder layers, width 128 and one dropout
+rate everywhere; training uses Adam and label smoothing. The contenders take turns of a few updates,
+while the other processes are paused. The unit is target tokens without padding. Joey NMT does not
+sort sentences by length, so about half of its batch of 4,096 tokens is padding. The batches of this
+library have the same number of target tokens and less padding, unless `--our-tokens` is given. Joey
+NMT always computes in float32 on a CPU.
 
-With `--bleu-minutes` each trains alone for that many minutes, start-up and validations included.
-The report has the tokenized BLEU of its greedy translations against minutes. Contenders whose
-curves are already in OUT are not run again.
+With `--bleu-minutes`, each contender trains alone for N minutes, including start-up and validation.
+The report has the tokenized BLEU of greedy translations against time. If OUT already has the curve
+of a contender, that contender is not trained again.
 
 `make .venv-joeynmt/installed` installs Joey NMT.
 """
@@ -45,24 +46,29 @@ command = Benchmark(
     place("--data-dir DIR", "folder of TensorFlow Datasets", required=True),
     argument(
         "--joey PYTHON",
-        "Python interpreter of Joey NMT's environment",
+        "Python interpreter that can import joeynmt",
         default=".venv-joeynmt/bin/python",
     ),
-    count("--tokens", "tokens in Joey NMT's batches, padding included", 4096),
+    count("--tokens", "batch size of Joey NMT in tokens, including padding", 4096),
     count(
         "--our-tokens",
-        "tokens in our batches, padding included (default: as many real ones as Joey NMT's)",
+        "batch size of this library in tokens, including padding (default: a size with as many "
+        "target tokens, without padding, as Joey NMT)",
     ),
     count("--dropout", "dropout rate everywhere in the models", 0.3, least=0.0, below=1),
-    count("--updates", "updates in each turn", 5),
-    count("--bleu-minutes N", "instead, train each for N minutes and report BLEU", least=0.01),
-    count("--validate-every", "updates between validations for BLEU", 500),
+    count("--updates", "number of updates in each turn", 5),
+    count(
+        "--bleu-minutes N",
+        "train each contender for N minutes and report BLEU, instead of timing turns",
+        least=0.01,
+    ),
+    count("--validate-every", "number of updates between validations, with --bleu-minutes", 500),
     settings("training.learning_rate=3e-3"),
 )
 
 
 def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
-    """Times the trainers in turns; rows of `compare` in target tokens."""
+    """Times the trainers in turns, and returns rows of `compare` in target tokens."""
     turns = {
         name: harness.counted(
             round(options.updates * trainer.target_tokens), trainer.turn, options.updates
@@ -70,7 +76,7 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
         for name, trainer in trainers.items()
     }
 
-    def cpu_clock() -> float:  # this process only waits
+    def cpu_clock() -> float:  # not of this process, which only waits
         return sum(trainer.cpu_seconds() for trainer in trainers.values())
 
     rows = harness.interleave(turns, options.rounds, options.warm_up, cpu_clock)
@@ -78,11 +84,11 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
 
 
 def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
-    """Lets one contender train alone for `minutes`.
+    """Trains one contender alone for `minutes`.
 
     Returns:
-        For each validation "updates", "target_tokens" (those of a mean update, times updates),
-        "minutes" since the start of the command, and "bleu".
+        Points of the curve, one for each validation: "updates", "target_tokens" (estimated from the
+        mean per update), "minutes" since the start of the command, and "bleu".
     """
     began, seen = time.monotonic(), {}
     while time.monotonic() - began < 60 * minutes:
@@ -106,7 +112,15 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
 def bleu_curves(
     trainers: Mapping[str, Trainer], options: argparse.Namespace, facts: Mapping
 ) -> str:
-    """Makes the curves that `--out` lacks, writes the report after each, and returns it."""
+    """Measures the BLEU curves that `--out` lacks, and returns the report.
+
+    Writes the report after each curve.
+
+    Args:
+        trainers: dict from contender name to trainer.
+        options: options of the command.
+        facts: result of `harness.machine`.
+    """
     padded = {name: trainer.padded_tokens for name, trainer in trainers.items()}
     what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
     path, curves = pathlib.Path(options.out or "", "results.json"), {}
@@ -135,7 +149,7 @@ def bleu_curves(
 
 
 def bleu_table(curves: Mapping[str, list[dict]]) -> str:
-    """A Markdown table of all points of the curves."""
+    """Formats a Markdown table of all points of the curves."""
     cells = "{updates:,} {target_tokens:,.0f} {minutes:.1f} {bleu:.1f}"
     rows = [
         [name, *cells.format(**point).split()]
@@ -147,7 +161,14 @@ def bleu_table(curves: Mapping[str, list[dict]]) -> str:
 
 
 def peer_versions(python: str) -> dict[str, str]:
-    """The versions of Joey NMT and its PyTorch; raises a UserError if they are not installed."""
+    """Returns the versions of Joey NMT and PyTorch in another Python environment.
+
+    Args:
+        python: Python interpreter of the environment.
+
+    Raises:
+        UserError: Joey NMT is not installed there.
+    """
     code = (
         "import importlib.metadata as m, joeynmt.training\n"
         "print(m.version('joeynmt'), m.version('torch'))"
@@ -156,30 +177,32 @@ def peer_versions(python: str) -> dict[str, str]:
         said = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError):
         raise UserError(
-            f"--joey {python}: no Python that can import joeynmt; run "
-            "`make .venv-joeynmt/installed`, or install "
-            "experiments/lab/benchmarks/requirements-joeynmt.txt in an environment of its own"
+            f"--joey {python} cannot import joeynmt: run `make .venv-joeynmt/installed`, or "
+            "install experiments/lab/benchmarks/requirements-joeynmt.txt in a separate environment"
         ) from None
     return dict(zip(("joeynmt", "torch"), said.stdout.split(), strict=True))
 
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the race and prints its table."""
+    """Runs the benchmark, and prints and writes the report."""
     options = command.parse_args(arguments)
     if options.validate_every % options.updates:
         raise UserError(
-            f"--validate-every {options.validate_every}: give a multiple of --updates "
-            f"{options.updates}"
+            f"--validate-every is {options.validate_every}: give a multiple of {options.updates}, "
+            "the value of --updates"
         )
     versions = peer_versions(options.joey)
     cpus = sorted(os.sched_getaffinity(0))
     if options.threads > len(cpus):
-        raise UserError(f"--threads {options.threads}: this process may use {len(cpus)} CPUs")
+        raise UserError(
+            f"--threads is {options.threads}: give {len(cpus)} or less, the number of CPUs that "
+            "this process may use"
+        )
     facts = harness.machine(options.threads, command.packages)
     facts["versions"] |= versions
-    os.sched_setaffinity(0, cpus[: options.threads])  # the children's too
-    # Without this handler a halted child would outlive this process.
+    os.sched_setaffinity(0, cpus[: options.threads])  # also for child processes
+    # Without this handler, a paused child process would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="translation_training-") as folder:
         say("preparing text and vocabulary")

@@ -1,10 +1,10 @@
-"""Serves an ONNX file by ONNX Runtime in NVIDIA Triton, a contender of `serving --servers`.
+"""Serves an ONNX file with ONNX Runtime in NVIDIA Triton, for `serving --servers`.
 
     .venv-engines/bin/python -m experiments.lab.benchmarks.triton_onnx MODEL.onnx TOKENIZER.json
 
-The package nvidia-pytriton has only Triton's Python backend. So this backend runs ONNX Runtime, and
-tokenizes with the package tokenizers. Triton batches the requests that arrive while one is
-answered.
+The package nvidia-pytriton contains only the Python backend of Triton. This command runs ONNX
+Runtime and the package tokenizers in the Python backend. Triton batches requests that arrive while
+the model is busy.
 """
 
 import argparse
@@ -24,7 +24,7 @@ output {{ name: "probabilities" data_type: TYPE_FP32 dims: [-1] }}
 
 
 def write(repository: pathlib.Path, options: argparse.Namespace) -> list[str]:
-    """Writes Triton's model repository and returns the names of its models."""
+    """Writes a model repository for Triton, and returns the names of the models."""
     place = repository / "model"
     (place / "1").mkdir(parents=True)
     module = "experiments.lab.benchmarks.triton_onnx_model"
@@ -43,7 +43,7 @@ def write(repository: pathlib.Path, options: argparse.Namespace) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until a signal and returns Triton's exit status."""
+    """Serves until a signal arrives, and returns the exit status of Triton."""
     return serve(lambda repository: write(repository, options), options)
 
 
@@ -51,17 +51,31 @@ main = single_program(
     "experiments.lab.benchmarks.triton_onnx",
     __doc__,
     "experiments.lab.benchmarks.triton_onnx:run",
-    local_place("onnx FILE", "VERSION/onnx/model.onnx of `export.saved_model --onnx`"),
-    local_place("tokenizer FILE", "tokenizer.json of `export.hugging_face`"),
-    argument("--host ADDRESS", "address to listen on (default %(default)s)", default="127.0.0.1"),
-    count("--http-port N", "port for HTTP (default %(default)s)", 8000, 1, 65536),
-    count("--grpc-port N", "port for gRPC (default %(default)s)", 8001, 1, 65536),
-    count("--max-batch-size N", "most rows of joined requests (default %(default)s)", 32),
-    count(
-        "--batch-delay-us N", "microseconds a request waits for others (default %(default)s)", 0, 0
+    local_place(
+        "onnx FILE", "ONNX file that `export.saved_model --onnx` wrote, OUT/VERSION/onnx/model.onnx"
     ),
-    count("--max-length N", "tokens to which a text is truncated (default %(default)s)", 128),
-    count("--threads N", "threads of ONNX Runtime (default %(default)s)", 2),
+    local_place("tokenizer FILE", "tokenizer.json that `export.hugging_face` wrote"),
+    argument("--host ADDRESS", "address to listen on (default: %(default)s)", default="127.0.0.1"),
+    count("--http-port N", "port for HTTP (default: %(default)s)", 8000, 1, 65536),
+    count("--grpc-port N", "port for gRPC (default: %(default)s)", 8001, 1, 65536),
+    count(
+        "--max-batch-size N",
+        "maximum number of texts in a batch of requests (default: %(default)s)",
+        32,
+    ),
+    count(
+        "--batch-delay-us N",
+        "maximum time in microseconds that a request waits for other requests (default: "
+        "%(default)s)",
+        0,
+        0,
+    ),
+    count(
+        "--max-length N",
+        "maximum number of tokens in a text; longer texts are truncated (default: %(default)s)",
+        128,
+    ),
+    count("--threads N", "number of threads of ONNX Runtime (default: %(default)s)", 2),
 )
 
 if __name__ == "__main__":

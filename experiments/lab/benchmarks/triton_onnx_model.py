@@ -1,15 +1,18 @@
-"""A classifier's ONNX file as a model of NVIDIA Triton's Python backend: see `triton_onnx`."""
+"""Model for the Python backend of NVIDIA Triton, which runs the ONNX file of a classifier."""
 
 import json
 
 import numpy as np
 import onnxruntime
 import tokenizers
-import triton_python_backend_utils as triton  # only in Triton's processes
+import triton_python_backend_utils as triton  # exists only in processes of Triton
 
 
 class TritonPythonModel:
-    """Triton's interface: `initialize` once, then `execute` for each batch."""
+    """A classifier with the interface of a Triton Python model.
+
+    Triton calls `initialize` once, and `execute` for each batch of requests.
+    """
 
     def initialize(self, arguments: dict[str, str]) -> None:
         given = json.loads(arguments["model_config"])["parameters"]

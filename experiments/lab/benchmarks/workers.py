@@ -1,7 +1,7 @@
-"""Runs contenders in child processes that sleep on a pipe between their turns.
+"""Runs contenders in child processes that wait on a pipe between turns.
 
-Two frameworks in one process disturb each other: they share CPU threads, the allocator and
-process-wide settings. So each child has one framework. While it waits for its turn it uses no CPU.
+Two frameworks in one process would share CPU threads, the allocator and process-wide settings.
+Therefore each child process has one framework. A waiting child process uses no CPU time.
 """
 
 import contextlib
@@ -21,23 +21,26 @@ from macaron_tf.errors import UserError
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Environment variables that set the threads of TensorFlow, PyTorch and compiled kernels."""
+    """Returns environment variables that set the threads of TensorFlow, PyTorch and OpenMP."""
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return dict.fromkeys(names, str(threads))
 
 
-# With these variables the resident set of a child, on Linux, has only living tensors: oneDNN pools
-# nothing, and malloc maps every tensor of 16 KiB or more separately and unmaps it when it is freed.
-# A peak is then right to about a quarter of a MiB. TensorFlow's own statistics of oneDNN's pool
-# leave out tensors below 256 KiB, which at L = 64 are all tensors.
+# With these variables, the resident set of a child process on Linux contains only live tensors.
+# oneDNN keeps no memory pool, and malloc maps and unmaps every tensor of 16 KiB or more separately.
+# A measured peak is then accurate to about 0.25 MiB. The memory statistics of TensorFlow are no
+# alternative, because they omit oneDNN tensors below 256 KiB, which at L = 64 are all tensors.
 GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
 CLEAR = pathlib.Path("/proc/self/clear_refs")
 
 
 def peak_of(run: Callable[[], object]) -> int:
-    """The most bytes by which a call raises the resident set. Call `run` once or more before."""
+    """Returns the number of bytes by which `run()` raises the peak of the resident set.
+
+    Call `run` once or more before, so that tracing and compilation do not count.
+    """
     gc.collect()
-    # Writing 5 resets the peak, which imports may have raised, to the present size: see proc(5).
+    # Writing 5 resets the peak of the resident set to its present size: see proc(5).
     CLEAR.write_text("5")
     before = memory_of("VmRSS")
     run()
@@ -45,7 +48,12 @@ def peak_of(run: Callable[[], object]) -> int:
 
 
 def memory_of(field: str, pid: int | str = "self") -> int:
-    """Bytes of a process by Linux: its resident set `VmRSS`, or that set's peak `VmHWM`."""
+    """Returns a memory size of a process in bytes, from /proc on Linux.
+
+    Args:
+        field: `"VmRSS"` for the resident set, or `"VmHWM"` for its peak.
+        pid: process id.
+    """
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
     sizes = dict(line.split(":", 1) for line in lines)
     return int(sizes[field].split()[0]) * 1024
@@ -53,27 +61,32 @@ def memory_of(field: str, pid: int | str = "self") -> int:
 
 @dataclass(frozen=True)
 class Contender:
-    """Work of a child process; `run` makes some steps and returns a number such as a loss."""
+    """A unit of work in a child process.
+
+    Attributes:
+        run: function that runs the given number of steps and returns a number, such as the loss.
+        parameters: number of parameters of the model.
+    """
 
     run: Callable[[int], float]
     parameters: int = 0
 
 
 class Worker(contextlib.AbstractContextManager):
-    """A child process with the contenders of one framework; leaving the context ends it.
+    """A context manager for a child process that has the contenders of one framework.
 
     Args:
-        factory: `"package.module:function"`, a function that the child calls with `arguments` and
-            that returns a dict of `Contender`s.
-        arguments: keyword arguments of `factory`, as JSON can hold them.
-        environment: variables that the child has besides this process's.
+        factory: `"package.module:function"`, the name of a function that returns a dict from name
+            to `Contender`. The child process calls the function.
+        arguments: keyword arguments of `factory`, which JSON can represent.
+        environment: additional environment variables of the child process.
 
     Attributes:
-        parameters: number of parameters of each contender, by name.
-        cpu_seconds: CPU time of all threads of the child at the end of its latest turn.
+        parameters: dict from the name of a contender to its parameter count.
+        cpu_seconds: CPU time of all threads of the child process, after its latest turn.
 
     Raises:
-        UserError: the child ended too early.
+        UserError: the child process ended before it was ready.
     """
 
     def __init__(self, factory: str, arguments: Mapping, environment: Mapping[str, str]):
@@ -89,17 +102,25 @@ class Worker(contextlib.AbstractContextManager):
         self.parameters: dict[str, int] = self._reply()
 
     def run(self, name: str, steps: int) -> float:
-        """Has a contender do `steps` steps and returns its number; -1: `peak_of` one step."""
-        with contextlib.suppress(BrokenPipeError):  # the child has ended: `_reply` reports it
+        """Runs a contender in the child process.
+
+        Args:
+            name: name of the contender.
+            steps: number of steps; -1 means to return `peak_of` one step.
+
+        Returns:
+            The number that the contender returns.
+        """
+        with contextlib.suppress(BrokenPipeError):  # the child process has ended: `_reply` raises
             self._process.stdin.write(json.dumps([name, steps]) + "\n")
             self._process.stdin.flush()
         figure, self.cpu_seconds = self._reply()
         return figure
 
     def peak(self, name: str) -> int:
-        """The most bytes that a contender's step adds, after two other steps: see `peak_of`.
+        """Returns the peak memory of one step of a contender in bytes, after two other steps.
 
-        The child's environment must have `GIVE_BACK_MEMORY`.
+        The environment of the child process must have `GIVE_BACK_MEMORY`. See `peak_of`.
         """
         self.run(name, 2)
         return int(self.run(name, -1))
@@ -116,14 +137,17 @@ class Worker(contextlib.AbstractContextManager):
             self.__exit__()
             raise UserError(
                 f"the child process with {self.factory} ended with status "
-                f"{self._process.returncode}: its error is above."
+                f"{self._process.returncode}: see its error message above"
             )
         return json.loads(line)
 
 
 def main() -> None:
-    """The child process: answers each line with a line, until the parent closes the pipe."""
-    # What libraries print goes to stderr, so that it is not taken for replies.
+    """Runs in the child process: answers each line of stdin until the parent closes the pipe.
+
+    A line is a JSON list of a contender's name and a number of steps, see `Worker.run`.
+    """
+    # Redirects stdout of libraries to stderr, because stdout carries the replies.
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     contenders = pkgutil.resolve_name(sys.argv[1])(**json.loads(sys.argv[2]))

@@ -1,1 +1,1 @@
-"""Pre-training corpora: documents packed into rows, written, read, served."""
+"""Pre-training corpora: packs documents into rows on disk, and reads batches of the rows."""

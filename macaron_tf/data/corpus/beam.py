@@ -1,8 +1,9 @@
-"""Prepares a corpus as an Apache Beam pipeline, with the same bytes as a single process.
+"""Prepares a corpus with an Apache Beam pipeline. The files equal those of a single process.
 
-Workers read parts of the sources and tokenize documents in chunks, which lie in a scratch folder of
-the corpus. Only two decisions are made in one place, from numbers alone: which documents form a
-block, and the numbers of a block's rows and files.
+Workers read parts of the sources and tokenize their documents in chunks, which they store in a
+scratch folder inside the folder of the corpus. A single worker makes only two decisions, for which
+it needs only document sizes and row counts: which documents form a block, and how the rows and
+files of the blocks are numbered.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.plug_ins import allow
 from macaron_tf.text import load_encoder_vocabulary
 
-Key = tuple[int, int, int]  # numbers of source, part and chunk, which order the documents
+Key = tuple[int, int, int]  # indices of source, part and chunk; sorted keys give document order
 Shards = tuple[reading.Shard, ...]
 
 _SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
@@ -46,14 +47,18 @@ _SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|
 def write(
     packer: Packer, out: epath.Path, settings: dict, tfds: Tfds | None, options: Sequence[str]
 ):
-    """Writes a corpus into `out`.
+    """Writes a corpus into the folder `out` with a Beam pipeline.
 
     Args:
-        options: options of Beam, `NAME=VALUE`, or NAME for a switch, such as the runner and its
-            settings.
+        packer: packer of the corpus.
+        out: folder of the corpus.
+        settings: record of the settings, as `writing.corpus_settings` returns it.
+        tfds: folder of TensorFlow Datasets.
+        options: options of Beam, such as "runner=FlinkRunner". An option is `NAME=VALUE`, or `NAME`
+            for a switch.
 
     Raises:
-        UserError: an option is wrong, or a worker raised one; its text is found in Beam's error.
+        UserError: an option is invalid, or a worker raised a `UserError`.
     """
     config = packer.config
     steps = _Steps(config, out, tfds)
@@ -70,7 +75,7 @@ def write(
         with pipeline:
             _build(pipeline, steps, parts)
     except Exception as error:
-        # A runner may report a worker's error only as text with a traceback.
+        # A runner may report the UserError of a worker only as text inside a traceback.
         told = _SENTENCE.search(f"{type(error).__name__}: {error}")
         if told is None:
             raise
@@ -91,7 +96,11 @@ def write(
 
 
 def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
-    """Adds the steps to a pipeline."""
+    """Adds the steps of preparing a corpus to a pipeline.
+
+    Args:
+        parts: ((source index, part index), source) for each part of each source.
+    """
     once = pipeline | "once" >> beam.Create([None])
     chunks = (
         pipeline
@@ -123,12 +132,12 @@ def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
 
 
 class _Chunk(NamedTuple):
-    """Documents of a part of a source that were tokenized together.
+    """Sizes of a chunk of documents that one worker tokenized.
 
     Attributes:
-        key: see `Key`.
-        sizes: `(documents,)`, number of ids of each document.
-        lines: number of lines of all documents.
+        key: indices of source, part and chunk.
+        sizes: `(documents,)` int64, number of token ids of each document.
+        lines: total number of lines of the documents, or 0 if `draws_languages` is false.
     """
 
     key: Key
@@ -137,7 +146,14 @@ class _Chunk(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The place of a document in a chunk, used instead of the document to form blocks."""
+    """Position of a document in a chunk. Blocks are formed from these instead of documents.
+
+    Attributes:
+        key: key of the chunk.
+        index: index of the document in the chunk.
+        size: number of token ids of the document.
+        repeated, held_out: as in `MixedDocument`.
+    """
 
     key: Key
     index: int
@@ -148,16 +164,16 @@ class _Place(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Block:
-    """Counts of a packed block, and its files once they are written.
+    """Counts and files of a packed block. Each later step of the pipeline fills in more fields.
 
     Attributes:
-        number: number of the block.
-        documents, counted, tokens: see `PackedBlock`.
-        before: sum of `counted` over the blocks before.
-        files: number of its training files.
-        first_file: number of its first training file.
-        part: the file of its validation rows; empty for pairs.
-        train: its training files.
+        number: index of the block.
+        documents, counted, tokens: as in `PackedBlock`.
+        before: sum of `counted` over all earlier blocks.
+        files: number of training files of the block.
+        first_file: index of the first training file of the block.
+        part: file with the validation rows of the block; empty for segment pairs.
+        train: training files of the block.
     """
 
     number: int
@@ -173,9 +189,10 @@ class _Block:
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-    """The steps of the pipeline, which Beam's workers run.
+    """The steps of the pipeline, which the workers of Beam run.
 
-    Running a step twice changes nothing, because files are written atomically with the same bytes.
+    A worker may run a step again, because the step then replaces each file by the same bytes in one
+    atomic write.
     """
 
     config: CorpusConfig
@@ -197,9 +214,9 @@ class _Steps:
     def read(
         self, part: tuple[tuple[int, int], CorpusSource]
     ) -> Iterator[tuple[Key, list[MixedDocument]]]:
-        """Yields the documents of a part in chunks."""
+        """Yields the documents of a part in chunks, each with its key."""
         key, source = part
-        allow(source.source)  # the user named it on the command line, which workers do not see
+        allow(source.source)  # workers do not see the command line, where the user named the source
         texts = open_source(source, self.tfds)
         documents = (MixedDocument(text, False, False, key[0]) for text in texts)
         for number, chunk in enumerate(chunked(documents)):
@@ -215,7 +232,10 @@ class _Steps:
         return _Chunk(key, np.array([document.size for document in tokenized], np.int64), lines)
 
     def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_Place]]]:
-        """Yields the documents of each block, from the mixture's order and the documents' sizes."""
+        """Yields the index of each block and the positions of its documents.
+
+        The blocks follow from the sizes of the documents and the order in which they are drawn.
+        """
         own: list[list[_Chunk]] = [[] for _ in self.config.sources]
         for chunk in sorted(chunks, key=lambda chunk: chunk.key):
             own[chunk.key[0]].append(chunk)
@@ -259,7 +279,11 @@ class _Steps:
         return dataclasses.replace(block, files=len(train), part=part)
 
     def number_files(self, _, found: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
-        """Yields each block, and if documents are repeated the validation rows of those before."""
+        """Yields each block with the index of its first training file.
+
+        If documents may be repeated, the second item has the validation files of all earlier
+        blocks. Otherwise it is empty.
+        """
         first, parts = 0, ()
         for block in _in_order(found):
             yield dataclasses.replace(block, first_file=first), parts
@@ -281,7 +305,7 @@ class _Steps:
 
 @functools.cache
 def _packer(config: CorpusConfig, out: epath.Path) -> Packer:
-    """Makes a packer; a worker reads the vocabulary of the corpus's folder once."""
+    """Returns the packer of a corpus; each worker reads the vocabulary from `out` only once."""
     return Packer(config, load_encoder_vocabulary(out))
 
 

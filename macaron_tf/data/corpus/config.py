@@ -1,4 +1,4 @@
-"""Settings of a pre-training corpus: its sources, and how they are packed into rows."""
+"""Settings of a pre-training corpus: its sources and its packing into rows."""
 
 import dataclasses
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,12 +18,13 @@ class CorpusSource(Settings):
     """A source of documents or of translation pairs.
 
     Attributes:
-        source: name of the source, see `documents`, or with two languages `read_pairs`.
+        source: name of the source, such as "text:GLOB". `documents` lists the accepted names, and
+            `read_pairs` lists them for a source of translation pairs.
         split: split of the source.
-        weight: relative frequency of its documents among those of all sources, see
-            `mixed_documents`. None: each document is read once. All sources have a weight, or none.
-        language: code of its language, or of translation pairs both codes in the order of the
-            halves; None: the corpus does not distinguish languages.
+        weight: weight of the source when documents are drawn from several sources; `None` means
+            that each document is read once. Either all sources have a weight, or none has.
+        language: language code of the source. Translation pairs have two codes, in the order of
+            the halves. `None` means that the corpus does not distinguish languages.
     """
 
     section: ClassVar[str] = "corpus.sources"
@@ -37,13 +38,13 @@ class CorpusSource(Settings):
         codes = self.languages
         if not all(codes) or len(set(codes)) < len(codes):
             raise self.error(
-                f"language={self.language!r} of {self.source} must be a code such as 'de' or, "
-                "for translation pairs, two different ones, ('en', 'de')"
+                f"language={self.language!r} of {self.source} must be a code such as 'de', or two "
+                "different codes such as ('en', 'de') for translation pairs"
             )
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes of its languages: none, one, or the two of translation pairs."""
+        """Language codes of the source: none, one, or two for translation pairs."""
         if self.language is None:
             return ()
         return (self.language,) if isinstance(self.language, str) else self.language
@@ -55,38 +56,38 @@ class CorpusSource(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class CorpusConfig(Settings):
-    """Settings of a corpus.
+    """Settings of a pre-training corpus.
 
-    A row of a translation pair is `[CLS] a [SEP] b [SEP]`, whatever the packing.
+    A row with a translation pair is `[CLS] a [SEP] b [SEP]` for every value of `packing`.
 
     Attributes:
-        sources: sources of the documents. Each may also be given by its name, or by a tuple (name,
-            split, weight, language).
-        sequence_length: L, the length of every row with special ids.
-        pairs: kind of sentence pairs. "none": rows of running text. "next_sentence", BERT's: the
-            second segment of half of the rows is from another document. "sentence_order", ALBERT's:
-            the segments of half of the rows are swapped.
-        packing: content of a row. For running text: "doc_text" and "full_text", as many ids as fit,
-            of one document or of consecutive ones; "doc_sentences" and "full_sentences", as many
-            whole sentences as fit. For pairs: "segment_pair", as many sentences as fit;
-            "sentence_pair", two sentences. The last four are RoBERTa's (Liu et al. 2019, table 2).
-            None: "doc_text", or for pairs "segment_pair".
-        language_alpha: exponent of XLM's sampling of languages with q_i ~ p_i^alpha, where p_i is a
-            language's share of the lines (Conneau and Lample 2019, section 3.1: 0.5), see
-            `language_weights`; None: each document is read once. With `batch_alpha` it affects only
-            the lines that the vocabulary is trained on.
-        batch_alpha: exponent for drawing the single language of each training batch with
-            q_i ~ p_i^alpha (XLM's: 0.7); batches of running text and of translation pairs
-            alternate, see `language_batches`. None: batches mix languages.
-        validation_every: one in this number of rows of running text is a validation row; for pairs
-            one in this number of documents, and two of the first three. Training never sees
-            held-out text: rows of running text share none, and pairs are made within a split.
-        validation_run: number of consecutive rows of running text that are held out together; one
-            in `validation_every` of such runs is held out.
-        rows_per_shard: approximate number of rows per file; a file ends with a document.
-        seed: seed of the order of the sources and of the pairs.
-        sentence_splitter: name of a splitter of `split_sentences`, used if rows consist of
-            sentences.
+        sources: sources of the documents. A source may also be written as its name or as a tuple
+            (name, split, weight, language).
+        sequence_length: number of ids per row, including special ids and padding.
+        pairs: pre-training task on segment pairs. "none" means rows of running text. With
+            "next_sentence" (BERT), the second segment of half of the rows comes from another
+            document. With "sentence_order" (ALBERT), half of the rows have their segments swapped.
+        packing: content of a row. For running text, "doc_text" takes as many tokens as fit from one
+            document, and "full_text" continues with the next document; "doc_sentences" and
+            "full_sentences" do the same with whole sentences. For pairs, "segment_pair" takes as
+            many sentences as fit, and "sentence_pair" takes two sentences. The last four are from
+            RoBERTa (Liu et al. 2019, table 2). `None` means "doc_text" for running text and
+            "segment_pair" for pairs.
+        language_alpha: exponent alpha of language sampling with q_i ~ p_i^alpha, where p_i is the
+            share of language i in all lines of text; XLM uses 0.5 (Conneau and Lample 2019, section
+            3.1). `None` means that each document is read once. If `batch_alpha` is set,
+            `language_alpha` affects only the text that trains the vocabulary.
+        batch_alpha: exponent alpha for drawing one language per training batch with
+            q_i ~ p_i^alpha; XLM uses 0.7. Updates on running text and on translation pairs then
+            alternate. `None` means that a batch mixes languages.
+        validation_every: interval between held-out rows. One in `validation_every` rows of running
+            text is a validation row. For segment pairs, one in `validation_every` documents is held
+            out, including two of the first three. Training never sees held-out text.
+        validation_run: number of consecutive rows of running text that form a run. Runs are held
+            out as a whole, one in every `validation_every` runs.
+        rows_per_shard: approximate number of rows per file. A file ends at the end of a document.
+        seed: seed for the order of the documents and for the choice of segment pairs.
+        sentence_splitter: name of the sentence splitter, if rows consist of whole sentences.
     """
 
     section: ClassVar[str] = "corpus"
@@ -112,46 +113,51 @@ class CorpusConfig(Settings):
 
     def check(self) -> None:
         if not self.sources:
-            raise UserError("a corpus needs a source: give text:GLOB or tfds:NAME")
+            raise UserError("a corpus needs a source: give a source such as text:GLOB or tfds:NAME")
         for name in ("weight", "language"):
             without = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(without) < len(self.sources):
                 raise UserError(
-                    f"{without[0]} has no {name}, but other sources have one: give each its own"
+                    f"{without[0]} has no {name}, but other sources have one: give each source a "
+                    f"{name}"
                 )
         known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in known:
             raise self.error(
-                f"packing={self.packing!r} does not go with pairs={self.pairs!r}: "
+                f"packing={self.packing!r} does not fit pairs={self.pairs!r}: "
                 f"give one of {', '.join(known)}"
             )
         if self.repeats and self.crosses_documents:
             raise UserError(
-                "weights or language_alpha and packing='full_...' exclude each other: a repeated "
-                "document is packed differently, so that training would see validation text"
+                "weights and language_alpha cannot be used with packing='full_...', because a "
+                "repeated document is packed differently, and training would see validation text: "
+                "give packing='doc_text' or 'doc_sentences'"
             )
         if self.language_alpha is not None and not self.languages:
-            raise UserError("language_alpha needs the sources' languages: give each its own")
+            raise UserError(
+                "language_alpha needs the languages of the sources: give each source a language"
+            )
         if self.language_alpha is not None and self.weights is not None:
             raise UserError(
-                "weights and language_alpha exclude each other: give the sources no weights"
+                "weights and language_alpha exclude each other: remove the weights of the sources"
             )
         if self.batch_alpha is not None and (
             not self.languages or self.weights is not None or self.paired
         ):
             raise self.error(
                 f"batch_alpha={self.batch_alpha} draws a language for each batch of running text: "
-                "give each source its language, no source a weight, and pairs='none'"
+                "give each source a language and no weight, and give pairs='none'"
             )
         if self.paired and self.has_translations:
             raise UserError(
-                f"translation pairs and pairs={self.pairs!r} exclude each other: a translation can "
-                "be neither replaced nor swapped; give pairs='none'"
+                f"translation pairs and pairs={self.pairs!r} exclude each other, because the "
+                "halves of a translation pair cannot be replaced or swapped: give pairs='none'"
             )
         if self.pairs == "next_sentence" and len(self.languages) > 1:
             raise UserError(
-                "pairs='next_sentence' takes one language: the language would reveal a segment of "
-                "another document; give pairs='sentence_order' or 'none'"
+                "pairs='next_sentence' allows only one language, because a change of language "
+                "would reveal a segment from another document: give pairs='sentence_order' or "
+                "'none'"
             )
 
     @property
@@ -173,7 +179,7 @@ class CorpusConfig(Settings):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Codes of the languages in the order of the sources; a code's position is its id."""
+        """Distinct language codes in the order of the sources; language id i is the i-th code."""
         return tuple(dict.fromkeys(code for source in self.sources for code in source.languages))
 
     @property
@@ -187,7 +193,7 @@ class CorpusConfig(Settings):
 
     @property
     def draws_languages(self) -> bool:
-        """Whether `language_alpha` determines how often each language is read."""
+        """Whether `language_alpha` sets the share of each language in the corpus."""
         return self.language_alpha is not None and self.batch_alpha is None
 
     @property
@@ -197,7 +203,7 @@ class CorpusConfig(Settings):
 
 
 def _source(given: Any) -> CorpusSource | dict:
-    """Makes a source from its name or a tuple of its fields; `Settings` converts a dictionary."""
+    """Builds a source from a name or from a tuple of fields; leaves a dict to `Settings`."""
     match given:
         case CorpusSource() | dict():
             return given
@@ -205,4 +211,6 @@ def _source(given: Any) -> CorpusSource | dict:
             return CorpusSource(given)
         case list() | tuple() if 1 <= len(given) <= 4:
             return CorpusSource(*given)
-    raise UserError(f"a source is {given!r}: give its name, or (name, split, weight, language)")
+    raise UserError(
+        f"{given!r} is not a source: give a name, or a tuple (name, split, weight, language)"
+    )

@@ -1,4 +1,4 @@
-"""The documents of a corpus: reading and mixing the sources, and tokenizing."""
+"""Reads the documents of a corpus from its sources, mixes the sources, and tokenizes documents."""
 
 import collections
 import dataclasses
@@ -30,10 +30,10 @@ from macaron_tf.text.words import cut_lines, split_sentences
 Item = TypeVar("Item")
 Text = str | tuple[str, str]  # a document, or the two halves of a translation pair
 
-# Characters that are tokenized in one call. A single article (5 KB) would leave the tokenizer
-# waiting for Python. The ids of 1 MB of text take about as much memory.
+# Number of characters to tokenize in one call. A single article (5 KB) per call would be slow, as
+# Python takes longer than the tokenizer. The ids of 1 MB of text take about 1 MB of memory.
 _GROUP = 1 << 20
-_RECORDS = 10_000  # records in a part of a TFDS split; 50 MB of Wikipedia
+_RECORDS = 10_000  # number of records in a part of a TFDS split; 50 MB of Wikipedia
 
 
 def open_source(
@@ -41,10 +41,17 @@ def open_source(
 ) -> Iterator[Text]:
     """Reads the documents or translation pairs of a source in their order.
 
-    No text is blank, and each half of a translation pair is one line.
+    Blank documents and pairs with a blank half are left out. Each half of a translation pair
+    becomes one line.
 
     Args:
-        max_documents: read only this number of documents; None: all.
+        source: the source.
+        tfds: folder of TensorFlow Datasets.
+        max_documents: maximum number of documents to read; `None` means no limit.
+
+    Raises:
+        UserError: the source cannot be read, has no translation pair, or is the default corpus in
+            another language than `source.language`.
     """
     found: Iterable[Text]
     if source.is_translation:
@@ -52,21 +59,23 @@ def open_source(
         lines = ((" ".join(a.split()), " ".join(b.split())) for a, b in pairs)
         found = [pair for pair in lines if all(pair)]
         if not found:
-            raise UserError(f"{source.source} holds no pair with text on both sides: give another")
+            raise UserError(
+                f"{source.source} has no pair with text on both sides: give another source"
+            )
     else:
         parsed = parse_documents(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.place):
             raise UserError(
-                f"{parsed} is not in {source.language!r}: give it the language {parsed.place!r}"
+                f"{parsed} is not in {source.language!r}: set its language to {parsed.place!r}"
             )
         found = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(found, max_documents)
 
 
 def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusSource]:
-    """Splits a source into parts that can be read separately; their concatenation is the source.
+    """Splits a source into consecutive parts that can be read in parallel.
 
-    A part is a file of text, or `_RECORDS` records of a TFDS split. Other sources are one part.
+    A part is one file, or 10,000 records of a TFDS split. Sources of other types are a single part.
     """
     if source.is_translation:
         return [source]
@@ -74,9 +83,10 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
     if parsed.kind.startswith("text") or parsed.kind in RECORDS:
         paths = list(map(str, source_files(source.source, source.split)))
         if parsed.kind == "datasets":
-            return [source]  # a single file is not a data set
+            return [source]  # a file inside the folder cannot be opened as a data set
         field = "".join(f":{name}" for name in parsed.fields)
-        if not any(set(path) & set("*?[]{},") for path in paths):  # or it would be a pattern
+        # A path with one of these characters would be read as a pattern or a list.
+        if not any(set(path) & set("*?[]{},") for path in paths):
             return [
                 dataclasses.replace(source, source=f"{parsed.kind}:{path}{field}", split="train")
                 for path in paths
@@ -89,9 +99,10 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
 
 
 def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
-    """Identifies a source's content without reading it, by `content_stamps` of its files.
+    """Returns a list that changes when the content of a source changes, without reading the source.
 
-    For the built-in corpus it returns its SHA-256, 0 and the version of its extraction instead.
+    The list has the `content_stamps` of the files. For the default corpus it instead has the
+    SHA-256 of the corpus, 0, and the version of the code that extracts the text.
     """
     embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
     files = source_files(source.source, source.split, source.languages, tfds)
@@ -99,7 +110,7 @@ def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
-    """Number of documents of a corpus if it is known without reading, else None."""
+    """Returns the number of documents of a corpus; `None` if that requires reading the sources."""
     if config.repeats or config.has_translations:
         return None
     counts = [count_documents(s.source, s.split, tfds) for s in config.sources]
@@ -107,13 +118,13 @@ def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
 
 
 class MixedDocument(NamedTuple):
-    """A document in the mixture of a corpus's sources.
+    """A document that was drawn from one of the sources of a corpus.
 
     Attributes:
-        text: its text, or the two halves of a translation pair.
-        repeated: whether the document was read before.
+        text: text of the document, or the two halves of a translation pair.
+        repeated: whether the document was already drawn before.
         held_out: whether the whole document is for validation.
-        source: number of its source.
+        source: index of the source.
     """
 
     text: Text
@@ -131,22 +142,24 @@ def mixed_documents(
     """Draws documents from sources until every source has been read completely.
 
     With weights, each draw chooses a source with probability proportional to its weight. A source
-    that ends early starts again: with 100 and 10,000 documents and weights 1 and 4, the first
-    source is read 25 times. Without weights, each draw chooses one of the sources that have not
-    ended, all equally likely, and no document is repeated.
+    that has been read completely starts again. For example, with 100 and 10,000 documents and
+    weights 1 and 4, the first source is read 25 times. Without weights, each draw chooses one of
+    the unfinished sources with equal probability, and no document is repeated.
 
     Args:
         readers: functions that open the sources; each source has at least one document.
-        weights: weight of each source, or None.
-        seed: determines the order, together with the numbers of documents but not their text.
-        hold_out_every: one in this number of documents is held out each time it is read, and two of
-            the first three, so that a small mixture has two. None: no document is held out.
+        weights: weight of each source, or `None`.
+        seed: seed of the draws. The order depends on the seed and on the number of documents in
+            each source, but not on their text.
+        hold_out_every: interval between held-out documents, counted without repetitions. Documents
+            0 and 2 are always held out, so that a small corpus has two. `None` means that no
+            document is held out.
     """
     rng = np.random.default_rng(seed)
     opened = [_readings(reader) for reader in readers]
-    held_out: list[set[int]] = [set() for _ in readers]  # indices of each source's documents
+    held_out: list[set[int]] = [set() for _ in readers]  # document indices in each source
     unread = set(range(len(readers)))
-    count = 0  # distinct documents
+    count = 0  # number of distinct documents so far
     while unread:
         drawable = sorted(unread) if weights is None else list(range(len(readers)))
         chances = np.ones(len(drawable)) if weights is None else np.array(weights, np.float64)
@@ -163,9 +176,11 @@ def mixed_documents(
 
 
 def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int, bool, bool]]:
-    """Reads a source repeatedly: yields each text, its index, and whether it is a repetition.
+    """Reads a source again and again, forever.
 
-    The fourth value says whether it is the last one; to know this, one document is read ahead.
+    Yields:
+        Each text, its index in the source, whether the text was read before, and whether the text
+        is the last of the source. To know the last value, the function reads one text ahead.
     """
     for reading in itertools.count():
         texts = reader()
@@ -180,10 +195,14 @@ def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int,
 def corpus_mixture(
     config: CorpusConfig, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[MixedDocument]:
-    """Draws the documents of a corpus. With `language_alpha` it first counts their lines.
+    """Draws the documents of a corpus from its sources.
+
+    If `config.draws_languages`, the function first reads all sources to count their lines.
 
     Args:
-        max_documents: number of documents to read of each source; None: all.
+        config: settings of the corpus.
+        tfds: folder of TensorFlow Datasets.
+        max_documents: maximum number of documents to read per source; `None` means no limit.
     """
     readers = [_source_reader(source, tfds, max_documents) for source in config.sources]
     sizes = []
@@ -200,11 +219,13 @@ def draw_documents(
     readers: Sequence[Callable[[], Iterator]],
     sizes: Sequence[tuple[int, int]],
 ) -> Iterator[MixedDocument]:
-    """Mixes a corpus's documents, or other items in their place.
+    """Draws the documents of a corpus in the order and with the weights of its settings.
 
     Args:
-        readers: functions that open the sources.
-        sizes: numbers of documents and of lines of each source, needed if `draws_languages`.
+        config: settings of the corpus.
+        readers: functions that open the sources. They may return other items than documents.
+        sizes: number of documents and number of lines of each source; used only if
+            `config.draws_languages`.
     """
     weights = config.weights
     if config.draws_languages:
@@ -214,12 +235,15 @@ def draw_documents(
 
 
 def count_lines(text: Text) -> int:
-    """Number of lines of a document; a translation pair counts as one."""
+    """Counts the lines of a document; a translation pair counts as one line."""
     return len(cut_lines(text)) if isinstance(text, str) else 1
 
 
 def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
-    """Returns a function that opens a source; sources that are read as a whole stay in memory."""
+    """Returns a function that opens a source.
+
+    Translation pairs and the default corpus are read as a whole and then stay in memory.
+    """
     opened = functools.partial(open_source, source, tfds, max_documents=max_documents)
     if not (source.is_translation or Source.of(source.source).is_embedded):
         return opened
@@ -230,18 +254,24 @@ def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
 def language_weights(
     sources: Sequence[CorpusSource], sizes: Sequence[tuple[int, int]], alpha: float
 ) -> list[float]:
-    """Computes weights of sources that draw languages with q_i = p_i^alpha / sum_j p_j^alpha.
+    """Computes source weights that draw language i with q_i = p_i^alpha / sum_j p_j^alpha.
 
-    In Conneau and Lample 2019, section 3.1, p_i is a language's share of all sentences, here of all
-    lines, and q_i its share of the drawn ones. Since weights apply to documents, a source with long
-    documents gets a smaller weight. Several sources of a language keep their shares within it. The
-    translation pairs of two languages count as another language.
+    In XLM (Conneau and Lample 2019, section 3.1), p_i is the share of language i in all sentences.
+    Here p_i is the share in all lines, and q_i is the share of language i in the drawn lines.
+    Because weights apply to documents, a source with long documents gets a smaller weight. If a
+    language has several sources, they share its weight in proportion to their documents. The
+    translation pairs of two languages count as a language of their own.
 
     Args:
-        sizes: numbers of documents and of lines of each source.
-        alpha: from 0, all languages equal, to 1, proportional to their size.
+        sources: the sources.
+        sizes: number of documents and number of lines of each source.
+        alpha: exponent from 0, where all languages are equally likely, to 1, where a language is
+            drawn in proportion to its lines.
+
+    Returns:
+        Weight of each source.
     """
-    lines = collections.Counter()  # of each language
+    lines = collections.Counter()  # number of lines of each language
     for source, (_, count) in zip(sources, sizes, strict=True):
         lines[source.languages] += count
     powers = {language: (n / lines.total()) ** alpha for language, n in lines.items()}
@@ -254,15 +284,21 @@ def language_weights(
 def tokenized_documents(
     texts: Iterable[Text], vocabulary: PieceVocabulary, splitter: str | None
 ) -> Iterator[TokenRows]:
-    """Tokenizes documents: yields the ids of their sentences, none of which is empty.
+    """Splits documents into sentences and tokenizes them.
 
-    Small documents are tokenized together, large ones in parts. Each half of a translation pair is
-    one sentence.
+    Small documents are tokenized together, and large documents in parts. Each half of a translation
+    pair is one sentence.
 
     Args:
-        splitter: see `split_sentences`; None: each line is one sentence.
+        texts: the documents.
+        vocabulary: vocabulary that encodes the sentences.
+        splitter: name of a splitter for `split_sentences`; `None` means that each line is one
+            sentence.
+
+    Yields:
+        Token ids of each document, one sentence per row. Sentences without a token are left out.
     """
-    begun: list[tuple[np.ndarray, np.ndarray]] = []  # ids and lengths of a document's parts
+    begun: list[tuple[np.ndarray, np.ndarray]] = []  # ids and lengths of one document's parts
     for group in _grouped(_lines(texts), lambda line: len(line[0])):
         lines, divisible, last = zip(*group, strict=True)
         sentences = [[line] for line in lines]
@@ -270,19 +306,19 @@ def tokenized_documents(
             found = zip(sentences, split_sentences(lines, splitter), divisible, strict=True)
             sentences = [cut if may_cut else whole for whole, cut, may_cut in found]
         rows = vocabulary.encode_rows(list(itertools.chain.from_iterable(sentences)))
-        ends = np.cumsum(list(map(len, sentences)))[list(last)]  # where documents end
+        ends = np.cumsum(list(map(len, sentences)))[list(last)]  # sentence index of document ends
         ids, lengths = np.split(rows.ids, rows.offsets[ends]), np.split(rows.lengths, ends)
         for number, part in enumerate(zip(ids, lengths, strict=True), start=1):
             begun.append(part)
             if number < len(ids):  # the last part continues in the next group
                 all_ids, all_lengths = map(np.concatenate, zip(*begun, strict=True))
-                # `unique` drops sentences without ids, which have control characters only.
+                # `unique` drops sentences without ids, which have only control characters.
                 yield TokenRows(all_ids, np.unique([0, *np.cumsum(all_lengths)]))
                 begun = []
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields each line, whether it may be split into sentences, and whether its document ends."""
+    """Yields each line, whether it may be split into sentences, and whether a document ends."""
     for text in texts:
         is_text = isinstance(text, str)
         lines = (cut_lines(text) if is_text else text) or [""]
@@ -291,7 +327,12 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Groups items into lists of about `_GROUP` characters."""
+    """Yields lists of consecutive items with about `_GROUP` characters in total.
+
+    Args:
+        items: the items.
+        size: function that returns the number of characters of an item.
+    """
     group, characters = [], 0
     for item in items:
         group.append(item)
@@ -304,7 +345,7 @@ def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[lis
 
 
 def chunked(documents: Iterable[MixedDocument]) -> Iterator[list[MixedDocument]]:
-    """Groups whole documents into lists of about `_GROUP` characters, or of one larger document."""
+    """Yields lists of whole documents with about `_GROUP` characters in total."""
 
     def size(document: MixedDocument) -> int:
         text = document.text
@@ -318,10 +359,10 @@ class CorpusDocument:
     """A tokenized document.
 
     Attributes:
-        sentences: the token ids of each sentence, or of each half of a translation pair.
-        repeated, held_out: see `MixedDocument`.
-        languages: ids of the languages of its two halves, which differ in translation pairs only;
-            (0, 0) if the corpus does not distinguish languages.
+        sentences: token ids, one sentence or one half of a translation pair per row.
+        repeated, held_out: as in `MixedDocument`.
+        languages: language ids of the first and second half, which differ only in translation
+            pairs; (0, 0) if the corpus does not distinguish languages.
     """
 
     sentences: TokenRows
@@ -337,7 +378,15 @@ class CorpusDocument:
 def corpus_documents(
     mixture: Iterable[MixedDocument], vocabulary: PieceVocabulary, config: CorpusConfig
 ) -> Iterator[CorpusDocument]:
-    """Tokenizes the documents of a mixture; reads the mixture some documents ahead."""
+    """Tokenizes documents that were drawn from the sources of a corpus.
+
+    The function reads some documents ahead of the document that it yields.
+
+    Args:
+        mixture: the drawn documents.
+        vocabulary: vocabulary that encodes the sentences.
+        config: settings of the corpus.
+    """
     splitter = config.sentence_splitter if config.cuts_sentences else None
     known = config.languages
     languages = [
@@ -358,17 +407,23 @@ def corpus_documents(
 def blocks(
     documents: Iterable[CorpusDocument], config: CorpusConfig
 ) -> Iterator[list[CorpusDocument]]:
-    """Groups documents, or items with `size` and `held_out`, into blocks, one for each shard.
+    """Groups consecutive documents into blocks, one block per shard.
 
-    A block ends with the document that fills its shard. It has at least one document to train on,
-    and for next-sentence pairs two, so that a pair can draw from the other. To ensure this, a block
-    is yielded only when the next one has enough; the last block takes the remaining documents.
+    A block ends with the document that reaches `rows_per_shard` rows. Each block has at least one
+    non-empty document for training. With next-sentence pairs it has at least two, so that a pair
+    can take its second segment from the other document. If too few documents remain at the end,
+    they join the block before. For this reason, a block is yielded only when the next block is
+    complete.
+
+    Args:
+        documents: documents, or other items with the attributes `size` and `held_out`.
+        config: settings of the corpus.
     """
     least = 2 if config.pairs == "next_sentence" else 1
     room = config.sequence_length - (3 if config.paired else 2)
     held: list[CorpusDocument] = []
     block: list[CorpusDocument] = []
-    usable = rows = 0  # documents of the block that have rows, and these rows
+    usable = rows = 0  # numbers of training documents with text and of their rows in the block
     for document in documents:
         block.append(document)
         ids = 0 if document.held_out else document.size

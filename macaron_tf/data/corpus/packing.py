@@ -16,7 +16,14 @@ from macaron_tf.text.token_rows import TokenRows
 
 
 class Row(NamedTuple):
-    """A row before it is encoded: its segments of ids, and its values of the columns of `Rows`."""
+    """A row before encoding.
+
+    Attributes:
+        segments: token ids of each segment; a [SEP] follows each segment in the encoded row.
+        owner: index of the document with which the row begins.
+        boundary: column where the second segment of a pair begins; L for rows without pairs.
+        label: label of a segment pair, as in `Rows.pair_label`.
+    """
 
     segments: list[np.ndarray]
     owner: int
@@ -29,10 +36,11 @@ class Rows(NamedTuple):
 
     Attributes:
         token_ids: `(N, L)` int32, padded with PAD.
-        boundaries: `(N,)` int32, the column where the second half begins; L if there is none.
-        pair_label: `(N,)` int32, 1 if the second half is from another document or the halves are
-            swapped, else 0.
-        owners: `(N,)` int64, number of the document that a row begins with.
+        boundaries: `(N,)` int32, column where the second segment of a pair begins; L for rows
+            without pairs.
+        pair_label: `(N,)` int32, 1 if the second segment comes from another document or the
+            segments are swapped, otherwise 0.
+        owners: `(N,)` int64, index of the document with which each row begins.
     """
 
     token_ids: np.ndarray
@@ -59,11 +67,12 @@ class Rows(NamedTuple):
 
 
 def running_rows(block: Sequence[CorpusDocument], config: CorpusConfig) -> list[Row]:
-    """Packs a block's running text and translation pairs.
+    """Packs the running text and the translation pairs of a block of documents.
+
+    A row of running text has a single language, and a row of a translation pair has two languages.
 
     Returns:
-        The rows in the order of the documents that they begin with. Only rows of translation pairs
-        have two languages.
+        Rows sorted by `owner`, the document with which a row begins.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for number, document in enumerate(block):
@@ -85,19 +94,20 @@ def pack_rows(
     cross_documents: bool,
     whole_sentences: bool = False,
 ) -> list[Row]:
-    """Packs running text into rows `[CLS] ids [SEP]`, without losing ids.
+    """Packs running text into rows `[CLS] ids [SEP]`. Every token id is in exactly one row.
 
-    By default a row takes as many ids as fit, and a sentence may continue in the next row. With
-    `whole_sentences` a row takes as many sentences as fit; a sentence longer than a row begins a
-    row and is cut. With `cross_documents` a row continues with the next document after a [SEP],
-    unless only one column is left.
-
-    In RoBERTa (Liu et al. 2019, section 4.2), whole sentences across documents are FULL-SENTENCES,
-    and within documents DOC-SENTENCES. RoBERTa enlarges the latter's batches to an equal number of
-    ids; here they keep their number of rows.
+    RoBERTa (Liu et al. 2019, section 4.2) calls whole sentences FULL-SENTENCES if rows cross
+    documents, and DOC-SENTENCES otherwise. For DOC-SENTENCES, RoBERTa uses more rows per batch so
+    that batches have equally many ids. This library keeps the number of rows per batch.
 
     Args:
-        length: L, 3 or more.
+        documents: token ids of each document, one sentence per row of `TokenRows`.
+        length: row length L, at least 3.
+        cross_documents: whether a row continues with the next document after a [SEP]. If only one
+            column of a row is left, the next document begins a new row.
+        whole_sentences: whether a row takes only whole sentences. A sentence that is longer than a
+            row is cut, and its first part begins a row. If False, a sentence may continue in the
+            next row.
     """
     room = length - 2
     rows: list[Row] = []
@@ -105,7 +115,7 @@ def pack_rows(
     for number, document in enumerate(documents):
         start = 0
         if cross_documents and left > 1:
-            start = _end(document, 0, left - 1, whole_sentences)  # a [SEP] goes before it
+            start = _end(document, 0, left - 1, whole_sentences)  # one column is for the [SEP]
             if start:
                 rows[-1].segments.append(document.ids[:start])
                 left -= start + 1
@@ -119,7 +129,10 @@ def pack_rows(
 
 
 def _end(document: TokenRows, start: int, room: int, whole_sentences: bool) -> int:
-    """The end of the ids from `start` on that fit into `room`; `start` if no sentence fits."""
+    """Returns the end of the longest range from `start` on that fits into `room` ids.
+
+    With `whole_sentences` the range ends at a sentence end. It is empty if no sentence fits.
+    """
     if not whole_sentences:
         return min(start + room, len(document.ids))
     ends = document.offsets
@@ -134,31 +147,32 @@ def pack_pairs(
     short_probability: float = 0.1,
     single_sentences: bool = False,
 ) -> list[Row]:
-    """Packs pairs of segments, `[CLS] a [SEP] b [SEP]`, as BERT or ALBERT do.
+    """Packs pairs of segments `[CLS] a [SEP] b [SEP]` for BERT or ALBERT.
 
-    As in BERT's released `create_pretraining_data` (Devlin et al. 2019, appendix A.2), sentences
-    are collected up to a target length and split in two at random. A pair that is too long is
-    trimmed, its longer segment first, at both ends.
+    Consecutive sentences are collected up to a target length, and the collected sentences are split
+    in two at random, as in BERT's `create_pretraining_data` (Devlin et al. 2019, appendix A.2). A
+    pair that is too long loses ids at both ends of the longer segment, then of both segments.
 
-    "next_sentence", BERT's: in half of the pairs b is replaced by sentences of another document,
-    and the replaced sentences are used again. A single sentence has no second half, so its b always
-    comes from another document. With short documents, more than half of the pairs are random.
+    With "next_sentence" (BERT), sentences from another document replace b in half of the pairs. The
+    replaced sentences begin the next pair. A single collected sentence becomes a, and b then always
+    comes from another document. If documents are short, more than half of the pairs are random.
 
-    "sentence_order", ALBERT's (Lan et al. 2020, section 3.1): all pairs are consecutive segments of
-    one document, and half of them are swapped. A single sentence is split at a random id; one of a
-    single id gives no pair. ALBERT's released code pairs it with another document instead and calls
-    it swapped, which makes more than half of the labels 1 and lets topics reveal them.
+    With "sentence_order" (ALBERT, Lan et al. 2020, section 3.1), a and b are consecutive segments
+    of one document, and a and b are swapped in half of the pairs. A single collected sentence is
+    split at a random id. A sentence of a single id gives no pair. ALBERT's released code instead
+    pairs a single sentence with another document and labels the pair as swapped. More than half of
+    its labels are then 1, and a model can predict many labels from a change of topic.
 
     Args:
-        documents: the sentences of each document. "next_sentence" needs two documents with
-            sentences.
-        length: L, 5 or more.
-        rng: draws targets, splits, replacements and swaps.
+        documents: token ids of each document, one sentence per row of `TokenRows`. "next_sentence"
+            needs two documents with text.
+        length: row length L, at least 5.
+        rng: generator that draws target lengths, splits, replacements and swaps.
         pairs: "next_sentence" or "sentence_order".
-        short_probability: share of the rows with a random target from 2 ids on; the others have the
-            target L - 3.
-        single_sentences: whether each half is a single sentence (Liu et al. 2019, section 4.2,
-            SENTENCE-PAIR), without targets.
+        short_probability: probability that the target length is drawn from 2 to L - 3 ids; it is
+            L - 3 otherwise.
+        single_sentences: whether each segment is a single sentence, as in SENTENCE-PAIR (Liu et al.
+            2019, section 4.2). There is no target length then.
     """
     halves = _HALVES[pairs]
     numbers = [number for number, document in enumerate(documents) if len(document.ids)]
@@ -175,7 +189,7 @@ def pack_pairs(
                 target = room
                 if rng.random() < short_probability:
                     target = int(rng.integers(2, room + 1))
-                # The fewest sentences from `first` on that reach the target end at `end`.
+                # Sentences `first` to `end - 1` are the fewest that reach the target length.
                 reach = np.searchsorted(offsets, offsets[first] + target, side="left")
                 end = min(max(int(reach), first + 1), count)
             a, b, label, first = halves(usable, index, first, end, target, rng)
@@ -186,10 +200,15 @@ def pack_pairs(
 
 
 def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
-    """Packs each translation pair into a row (Conneau and Lample 2019, section 3.4).
+    """Packs each translation pair into a row `[CLS] a [SEP] b [SEP]` of L ids.
 
-    Pairs that do not fit are left out, as in XLM, because trimmed halves would not be translations
-    of each other. Pairs with an empty half are left out as well.
+    A pair that does not fit is left out, as in XLM (Conneau and Lample 2019, section 3.4), because
+    trimmed halves would not be translations of each other. A pair with an empty half is also left
+    out.
+
+    Args:
+        documents: token ids of each pair, one half per row of `TokenRows`.
+        length: row length L.
     """
     rows = []
     for number, pair in enumerate(documents):
@@ -200,9 +219,10 @@ def pack_translations(documents: Sequence[TokenRows], length: int) -> list[Row]:
 
 
 def _next_sentence(usable, index, first, end, target, rng):
-    """Splits sentences `first` to `end - 1` of document `index`, about `target` ids, in two.
+    """Makes a "next_sentence" pair from sentences `first` to `end - 1` of document `index`.
 
-    Returns both halves, the label, and the next pair's first sentence.
+    Returns:
+        Both segments, the label, and the index of the sentence with which the next pair begins.
     """
     ids, offsets = usable[index].ids, usable[index].offsets
     cut = first + 1 if end - first < 2 else int(rng.integers(first + 1, end))
@@ -210,12 +230,12 @@ def _next_sentence(usable, index, first, end, target, rng):
     if end - first < 2 or rng.random() < 0.5:
         other = int(rng.integers(len(usable) - 1))
         b = _stretch(usable[other + (other >= index)], target - len(a), rng)
-        return a, b, 1, cut  # the sentences that b replaces are used again
+        return a, b, 1, cut  # the sentences that b replaces begin the next pair
     return a, ids[offsets[cut] : offsets[end]], 0, end
 
 
 def _sentence_order(usable, index, first, end, target, rng):
-    """As `_next_sentence`, with both halves from one document."""
+    """Makes a "sentence_order" pair; arguments and results are as in `_next_sentence`."""
     ids, offsets = usable[index].ids, usable[index].offsets
     start, stop = int(offsets[first]), int(offsets[end])
     if end - first > 1:
@@ -230,7 +250,10 @@ _HALVES = {"next_sentence": _next_sentence, "sentence_order": _sentence_order}
 
 
 def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
-    """Takes whole sentences from a random one on until they reach the target; at least one."""
+    """Returns the ids of whole sentences from a random sentence on.
+
+    There is at least one sentence. More sentences follow until `target` ids or the document's end.
+    """
     offsets = document.offsets
     start = int(rng.integers(len(offsets) - 1))
     reach = int(np.searchsorted(offsets, offsets[start] + target, side="left"))
@@ -240,9 +263,11 @@ def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.n
 def _trimmed(
     a: np.ndarray, b: np.ndarray, room: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Trims two segments to `room` ids: removes ids at random ends of the longer one, then of both.
+    """Trims two segments to `room` ids in total.
 
-    The numbers are drawn in closed form, because a segment may be a book without full stops.
+    Ids are removed one by one from a random end of the longer segment, which is how BERT's code
+    defines the result. For speed, the number of ids to remove at each end is drawn at once from a
+    binomial distribution, because a segment may be a whole book without full stops.
     """
     keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
     kept = []
@@ -255,13 +280,13 @@ def _trimmed(
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """The layout of a row in a record: L ids, then the values of further columns.
+    """Binary layout of a row in a record: L token ids, then the values of further columns.
 
     Attributes:
-        sequence_length: L.
-        columns: names of the further columns, of "boundary" (where the second half begins),
-            "pair_label", "language" and "second_language".
-        wide: whether a number takes four bytes instead of two.
+        sequence_length: row length L.
+        columns: names of the further columns, in order. The possible names are "boundary" (position
+            where the second segment begins), "pair_label", "language" and "second_language".
+        wide: whether an integer takes four bytes instead of two.
     """
 
     sequence_length: int
@@ -270,7 +295,7 @@ class RecordFormat:
 
     @classmethod
     def of(cls, config: CorpusConfig, vocabulary_size: int) -> "RecordFormat":
-        """Makes the format of a corpus, with two bytes per number if these suffice."""
+        """Builds the layout for a corpus, with two bytes per integer if two bytes suffice."""
         wanted = {
             "boundary": config.paired or config.has_translations,
             "pair_label": config.paired,
@@ -287,11 +312,16 @@ class RecordFormat:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes of a record in its file; TFRecord adds 16 bytes for length and checksums."""
+        """Bytes per record in its file, including TFRecord's 16 bytes of length and checksums."""
         return self.numbers * (4 if self.wide else 2) + 16
 
     def encoded(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
-        """Encodes N rows, and the languages of their halves `(N, 2)`, as records."""
+        """Encodes N rows as N records.
+
+        Args:
+            rows: the rows.
+            languages: `(N, 2)` language ids of the first and second half of each row.
+        """
         known = {
             "boundary": rows.boundaries,
             "pair_label": rows.pair_label,
@@ -303,18 +333,29 @@ class RecordFormat:
         return [row.tobytes() for row in table.astype("<i4" if self.wide else "<u2")]
 
     def table(self, records: tf.Tensor) -> tf.Tensor:
-        """Decodes records, `(N,)` strings, to `(N, numbers)` uint16, or int32 if `wide`."""
+        """Decodes N records to a table with one row per record and one column per integer.
+
+        Args:
+            records: `(N,)` strings.
+
+        Returns:
+            `(N, numbers)` uint16, or int32 if `wide`.
+        """
         table = tf.io.decode_raw(records, tf.int32 if self.wide else tf.uint16)
         return tf.ensure_shape(table, [None, self.numbers])
 
     def features(self, table: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Makes a batch of the rows of a `table`, `(B, numbers)`.
+        """Builds the model inputs of a batch from rows of a `table`.
+
+        Args:
+            table: `(B, numbers)`, rows that `table` decoded.
 
         Returns:
-            "token_ids" and "segment_ids" `(B, L)` int32, the latter 1 in the second half; for pairs
-            "pair_label" `(B,)` int32; with several languages "language_ids" `(B, L)` int32; with
-            translation pairs "position_ids" `(B, L)` int32, which restart at 0 in the second half
-            (Conneau and Lample 2019, section 3.4).
+            Dict of "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32, which are 1 in the
+            second segment. Segment pairs add "pair_label" `(B,)` int32. A corpus with languages
+            adds "language_ids" `(B, L)` int32. A corpus with translation pairs adds "position_ids"
+            `(B, L)` int32, which restart at 0 in the second half (Conneau and Lample 2019, section
+            3.4).
         """
         table = tf.cast(table, tf.int32)
         token_ids, *columns = tf.split(table, [self.sequence_length, *[1] * len(self.columns)], 1)
@@ -338,27 +379,27 @@ class RecordFormat:
 
 _TOO_FEW = {
     "next_sentence": (
-        "sentence pairs need four documents or more with text, two of them to hold out: "
-        "half of the pairs take their second segment from another document of their split; "
-        "give more documents, or separate them (text-paragraphs:, text-lines:)"
+        "next-sentence pairs need at least four documents with text, two for training and two for "
+        "validation, because a second segment may come from another document of the same split: "
+        "give more documents, or split the text by text-paragraphs: or text-lines:"
     ),
     "sentence_order": (
-        "sentence pairs need two documents or more with text, one of them to hold out: "
-        "give more documents, or separate them (text-paragraphs:)"
+        "sentence-order pairs need at least two documents with text, one for training and one for "
+        "validation: give more documents, or split the text by text-paragraphs:"
     ),
 }
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedBlock:
-    """The rows of a block of documents.
+    """The N rows of a block of documents, encoded as records.
 
     Attributes:
-        documents: number of the block's documents.
+        documents: number of documents in the block.
         tokens: number of ids without padding.
-        records: records of its N rows.
-        repeated: `(N,)` bool, whether a row's document was read before.
-        languages: `(N, 2)`, ids of the languages of a row's halves.
+        records: the N encoded rows.
+        repeated: `(N,)` bool, whether the document of a row was already read before.
+        languages: `(N, 2)` language ids of the first and second half of each row.
     """
 
     documents: int
@@ -369,19 +410,24 @@ class PackedBlock:
 
     @property
     def counted(self) -> int:
-        """Number of rows among which validation rows are chosen."""
+        """Number of rows whose document is not repeated. Validation rows are chosen among them."""
         return int((~self.repeated).sum())
 
     def divided(
         self, config: CorpusConfig, counted: int, kept_rows: set[bytes]
     ) -> tuple[dict[tuple[int, ...], list[bytes]], list[bytes]]:
-        """Divides the records into training records, by languages if these have own files, and
-        validation records.
+        """Divides the records of a block into training records and validation records.
 
         Args:
-            counted: `counted` of the blocks before this one.
-            kept_rows: validation records so far; those of this block are added. If documents are
-                repeated, these records are kept out of the training rows.
+            config: settings of the corpus.
+            counted: sum of `counted` over all earlier blocks.
+            kept_rows: validation records of all earlier blocks. If documents may be repeated, this
+                method adds the validation records of this block and leaves a training record out
+                if it equals one of the set.
+
+        Returns:
+            Dict from language ids to training records, and the list of validation records. The dict
+            has the single key () unless `config.batch_alpha` is set.
         """
         if config.paired:
             return {(): self.records}, []
@@ -401,7 +447,7 @@ class PackedBlock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packer:
-    """Tokenizes and packs documents. Results depend on the input only, so any process can do it."""
+    """Packer of documents. Its result depends only on its input, so any process can run it."""
 
     config: CorpusConfig
     vocabulary: PieceVocabulary
@@ -414,7 +460,12 @@ class Packer:
         return list(corpus_documents(documents, self.vocabulary, self.config))
 
     def pack(self, numbered: tuple[int, Sequence[CorpusDocument]]) -> PackedBlock:
-        """Packs a block; its number seeds the choice of pairs."""
+        """Packs a block of documents.
+
+        Args:
+            numbered: the index of the block, which seeds the choice of segment pairs, and the
+                documents of the block.
+        """
         number, block = numbered
         if not self.config.paired:
             return self._packed(block, running_rows(block, self.config), len(block))
@@ -424,14 +475,15 @@ class Packer:
     def pack_pairs(
         self, documents: Sequence[CorpusDocument], seeds: list[int], count: int = 0
     ) -> PackedBlock:
-        """Packs sentence pairs of the documents of one split.
+        """Packs the documents of one split into segment pairs.
 
         Args:
-            seeds: numbers that seed the choice, together with the corpus's seed.
-            count: number of documents, with those that are held out.
+            documents: the documents.
+            seeds: integers that, together with the seed of the corpus, seed the choice of pairs.
+            count: number of documents to record in the block, including held-out documents.
 
         Raises:
-            UserError: there are too few documents.
+            UserError: too few documents have text.
         """
         pairs = self.config.pairs
         least = 2 if pairs == "next_sentence" else 1

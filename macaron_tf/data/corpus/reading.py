@@ -1,4 +1,4 @@
-"""Reads a prepared corpus: its files, and batches of its rows in a seeded order.
+"""Opens a prepared corpus and reads batches of its rows in a seeded order.
 
 Only TensorFlow operations compute the order, so that a tf.data service can read the rows in another
 process.
@@ -25,27 +25,28 @@ from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
 
-FORMAT = 2  # raise it when the files' layout or meaning changes
+FORMAT = 2  # increase this if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # a folder with this file is a finished corpus
-PROGRESS = "progress.json"  # state of an unfinished corpus
+PROGRESS = "progress.json"  # settings and state of an unfinished corpus
 SPLITS = ("train", "validation")
 
-# TensorFlow's default differs between devices; a named algorithm draws the same numbers on all.
+# A fixed algorithm draws the same numbers on all devices. TensorFlow's default does not.
 _ALGORITHM = "philox"
-# Rows that are shuffled together: 65,536 rows of 128 two-byte ids take 17 MB, of 512 ids 67 MB.
+# Number of rows that are shuffled together. With ids of two bytes, 65,536 rows of 128 ids take
+# 17 MB, and rows of 512 ids take 67 MB.
 _SHUFFLED_ROWS = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of records in the corpus's folder.
+    """A TFRecord file of rows in the folder of a corpus.
 
     Attributes:
         name: name of the file.
-        rows: number of its rows.
-        sha256: SHA-256 (hex) of its bytes.
-        languages: with `batch_alpha`, the ids of the languages of the rows' two halves, which are
-            equal except for translation pairs.
+        rows: number of rows in the file.
+        sha256: SHA-256 (hex) of the file.
+        languages: language ids of the first and second half of all rows in the file, if the corpus
+            has `batch_alpha`; otherwise (). The two ids differ only for translation pairs.
     """
 
     name: str
@@ -60,11 +61,14 @@ class Shard:
 def check_shards(
     folder: epath.Path, shards: Iterable[Shard], record: RecordFormat, verify: bool, mend: str
 ) -> None:
-    """Raises a UserError for a shard that is missing or of the wrong size.
+    """Raises a UserError if a shard is missing or has the wrong size.
 
     Args:
-        verify: compare SHA-256 as well.
-        mend: what to do, for the message.
+        folder: folder of the corpus.
+        shards: the shards to check.
+        record: layout of the rows.
+        verify: whether to check the SHA-256 of each shard, too.
+        mend: end of the error message, which says what the user can do.
     """
     for shard in shards:
         path = folder / shard.name
@@ -79,15 +83,15 @@ def check_shards(
 
 @dataclasses.dataclass(frozen=True)
 class CorpusState:
-    """The state of a corpus after a shard, from which its preparation can resume.
+    """The state of a corpus after its last complete shard, from which preparation can resume.
 
     Attributes:
-        documents: number of documents so far.
-        counted: number of rows among which validation rows were chosen.
+        documents: number of documents that were packed.
+        counted: number of rows among which validation rows were chosen (see `PackedBlock`).
         tokens: number of ids without padding.
         train: training files.
-        validation: validation files. An unfinished corpus of running text has one for each block,
-            an unfinished one of pairs none.
+        validation: validation files. While a corpus of running text is unfinished, each block has
+            its own file. A corpus of segment pairs has validation files only when it is finished.
     """
 
     documents: int = 0
@@ -102,40 +106,58 @@ class CorpusState:
 
 
 def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Reads configuration, settings and state of a corpus; a damaged file raises a UserError."""
+    """Reads the record of a corpus.
+
+    Args:
+        path: path of the record, a JSON file.
+        mend: end of the error message, which says what the user can do.
+
+    Returns:
+        The configuration of the corpus, all its settings (see `writing.corpus_settings`), and its
+        state.
+
+    Raises:
+        UserError: the file is damaged or has another format.
+    """
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:
-            raise UserError(f"{path} is of format {record['format']}, not {FORMAT}: {mend}")
+            raise UserError(f"{path} has format {record['format']}, not {FORMAT}: {mend}")
         state, settings = record["state"], record["settings"]
         shards = {split: tuple(Shard(**shard) for shard in state[split]) for split in SPLITS}
         return CorpusConfig(**settings["config"]), settings, CorpusState(**{**state, **shards})
 
 
 def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Reads the record of a finished corpus; a folder without one raises a UserError."""
+    """Reads the record of a finished corpus, as `read_record` does.
+
+    Raises:
+        UserError: the folder has no finished corpus, or the record is damaged.
+    """
     path = folder / INDEX
     if not path.exists():
         if (folder / PROGRESS).exists():
             raise UserError(
-                f"the corpus in {folder} is not finished: repeat the command that prepares it"
+                f"the corpus in {folder} is not finished: run the command that prepares it again"
             )
-        raise UserError(f"no corpus in {folder}: there is no {INDEX}; prepare one there")
+        raise UserError(f"no corpus in {folder}, because {INDEX} is missing: prepare one there")
     return read_record(path, "remove it and prepare the corpus again")
 
 
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-    """The order of rows: each epoch shuffles the shards, then the rows within groups of shards.
+    """A seeded order of rows, which is different in each epoch.
 
-    Groups have equal numbers of shards, up to one, so that a group's number determines its shards.
+    Each epoch shuffles the shards and divides them into groups of consecutive shards. Then it
+    shuffles the rows within each group. The numbers of shards in two groups differ by at most one.
 
     Attributes:
         paths: paths of the shards, none of which is empty.
-        rows: number of rows of each shard.
-        first_rows: number of the first row of each shard in the corpus.
-        shuffled_rows: most rows of a group, unless a single shard has more.
-        seed: two numbers that seed the order; None: the order of the files.
+        rows: number of rows in each shard.
+        first_rows: index in the corpus of the first row of each shard.
+        shuffled_rows: approximate maximum number of rows in a group. A shard with more rows forms a
+            group of its own.
+        seed: two integers that seed the order; `None` means the order of the files.
     """
 
     paths: tuple[str, ...]
@@ -146,7 +168,7 @@ class RowOrder:
 
     @functools.cached_property
     def groups(self) -> int:
-        """Number of groups of an epoch."""
+        """Number of groups in an epoch."""
         shards = max(1, self.shuffled_rows // max(self.rows))
         return -(-len(self.paths) // shards)
 
@@ -158,20 +180,22 @@ class RowOrder:
         repeat: bool,
         drop_remainder: bool,
     ) -> tf.data.Dataset:
-        """Returns batches of the rows from `start_row` on. At most one group before it is read.
+        """Returns batches of the rows from `start_row` on.
+
+        Of the rows before `start_row`, the dataset reads only those of the same group.
 
         Args:
-            start_row: number of the first row, counted over epochs.
-            batch_size: B.
-            decode: function from N records to a tensor `(N, ...)`, called with whole groups.
-                Shuffling and batching numbers takes half the time of strings.
-            repeat: whether further epochs follow without end.
-            drop_remainder: whether a last batch of fewer than B rows is left out.
+            start_row: index of the first row, counted over all epochs.
+            batch_size: number of rows per batch, B.
+            decode: function from N records to a tensor `(N, ...)`. It is called once per group,
+                before shuffling, because shuffling and batching strings takes twice as long.
+            repeat: whether to continue with further epochs forever.
+            drop_remainder: whether to leave out a last batch of fewer than B rows.
 
         Returns:
-            Dataset of a tensor `(B, ...)`, the numbers of its rows `(B,)` int64 and their epochs
-            `(B,)` int64. Reading raises a tf.errors.OpError if a shard is missing, damaged, or has
-            an unexpected number of records.
+            Dataset of the decoded rows `(B, ...)`, their indices in the corpus `(B,)` int64, and
+            their epochs `(B,)` int64. Reading raises a tf.errors.OpError if a shard is missing or
+            damaged or has an unexpected number of records.
         """
         epoch, offset = divmod(start_row, sum(self.rows))
         with tf.device("CPU"):
@@ -181,7 +205,7 @@ class RowOrder:
         ends = np.cumsum(sizes)
         group = int(np.searchsorted(ends, offset, side="right"))
         first = epoch * self.groups + group
-        passed = offset - int(ends[group] - sizes[group])  # rows to skip in the first group
+        passed = offset - int(ends[group] - sizes[group])  # number of rows to skip in this group
         end = tf.int64.max if repeat else (epoch + 1) * self.groups
         numbers = tf.data.Dataset.range(first, end)
 
@@ -190,25 +214,33 @@ class RowOrder:
             start = tf.where(number == first, passed, 0)
             return tuple(column[start:] for column in self._group(number, decode))
 
-        # Prefetch: the next group is read while this one is used.
+        # The prefetch reads the next group while the model consumes this group.
         groups = numbers.map(rows, num_parallel_calls=1).prefetch(1)
         return groups.rebatch(batch_size, drop_remainder)
 
     def _group(
         self, number: tf.Tensor, decode: Callable[[tf.Tensor], tf.Tensor]
     ) -> tuple[tf.Tensor, ...]:
-        """Reads the rows `(N, ...)` of a group, their numbers and epochs, `(N,)` int64."""
+        """Reads and shuffles a group.
+
+        Args:
+            number: index of the group, counted over all epochs.
+            decode: function from N records to a tensor `(N, ...)`.
+
+        Returns:
+            The rows `(N, ...)`, their indices in the corpus and their epochs, both `(N,)` int64.
+        """
         epoch, group = number // self.groups, number % self.groups
         members = self._shards(epoch)[self._first_shard(group) : self._first_shard(group + 1)]
         paths = tf.gather(tf.constant(self.paths), members)
         counts = tf.gather(tf.constant(self.rows, tf.int64), members)
         expected = tf.reduce_sum(counts)
         records = tf.data.TFRecordDataset(paths).batch(tf.int64.max).get_single_element()
-        # TFRecord does not notice a file that is cut between two records.
+        # TFRecord does not notice if a file is cut off between two records.
         found = tf.size(records, tf.int64)
         with tf.control_dependencies([tf.debugging.assert_equal(found, expected)]):
             rows = decode(records)
-        # For each shard, the number of its first row minus that row's place in the group.
+        # For each shard, the index of its first row in the corpus minus its index in the group.
         shifts = tf.gather(tf.constant(self.first_rows, tf.int64), members)
         shifts -= tf.cumsum(counts, exclusive=True)
         row_numbers = tf.range(expected) + tf.repeat(shifts, counts)  # (N,)
@@ -219,19 +251,25 @@ class RowOrder:
         return tf.gather(rows, order), tf.gather(row_numbers, order), epochs
 
     def _first_shard(self, group):
-        """The position of a group's first shard in the epoch's order."""
+        """Returns the position of a group's first shard in the shard order of an epoch."""
         return group * len(self.paths) // self.groups
 
     def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
-        """The numbers of all shards, `(S,)` int64, in the order of an epoch."""
+        """Returns the indices of all S shards in the order of an epoch, `(S,)` int64."""
         if self.seed is None:
             return tf.range(len(self.paths), dtype=tf.int64)
-        # -1 is no group's number, so that shards and groups have different draws.
+        # No group has the index -1, so that the seed differs from the seeds of all groups.
         return _permutation(tf.constant(len(self.paths), tf.int64), self.seed, epoch, -1)
 
 
 def _permutation(count: tf.Tensor, seed: tuple[int, int], *numbers: tf.Tensor | int) -> tf.Tensor:
-    """A permutation of 0 to count - 1, `(count,)` int64, seeded by `seed` and `numbers`."""
+    """Draws a permutation of 0 to count - 1, `(count,)` int64.
+
+    Args:
+        count: number of elements, a scalar int64.
+        seed: two integers.
+        numbers: further integers, which are folded into the seed.
+    """
     seed = tf.constant(seed, tf.int64)
     for number in numbers:
         number = tf.cast(number, tf.int64)
@@ -243,19 +281,21 @@ def _permutation(count: tf.Tensor, seed: tuple[int, int], *numbers: tf.Tensor | 
 
 @dataclasses.dataclass(eq=False)
 class PretrainingCorpus:
-    """A prepared corpus of rows of a fixed length; equal seeds and steps give equal batches.
+    """A prepared corpus of rows of a fixed length. The seed and the step determine each batch.
 
-    `open` opens one. Shards are shuffled, then the rows of a group of shards, which is the whole
-    corpus if it has at most `shuffled_rows` rows.
+    `PretrainingCorpus.open` opens a corpus. Each epoch shuffles the shards, then the rows within
+    groups of shards (see `RowOrder`). A corpus of fewer than `shuffled_rows` rows is shuffled as a
+    whole.
 
     Attributes:
         folder: folder of the shards, on disk or in a bucket (`gs://`).
         config: settings of the corpus.
-        vocabulary: vocabulary of the ids.
-        shards: the shards of each split.
+        vocabulary: vocabulary of the token ids.
+        shards: dict from each split to its shards.
         shuffled_rows: approximate number of rows that are shuffled together.
-        whole: all shards of the corpus that this is a part of, in which rows are numbered; None:
-            this is the whole corpus.
+        whole: dict from each split to all shards of the corpus, if this object is only a part of
+            it. Row indices count the rows of these shards. `None` means that this object is the
+            whole corpus.
     """
 
     folder: epath.Path
@@ -267,11 +307,16 @@ class PretrainingCorpus:
 
     @classmethod
     def open(cls, folder: str | os.PathLike, verify: bool | None = None) -> "PretrainingCorpus":
-        """Opens a corpus that `prepare` wrote.
+        """Opens a corpus that `writing.prepare` wrote.
 
         Args:
-            verify: compare the SHA-256 of every shard, which takes about a second per gigabyte, and
-                not only the sizes. None: on disk, but not in a bucket.
+            folder: folder of the corpus.
+            verify: whether to check the SHA-256 of every shard and not only its size, which takes
+                about a second per gigabyte. `None` means True for a local folder and False for a
+                bucket.
+
+        Raises:
+            UserError: the folder has no finished corpus, or a file is missing or damaged.
         """
         folder = storage.as_path(folder)
         config, settings, state = read_index(folder)
@@ -285,12 +330,12 @@ class PretrainingCorpus:
 
     @functools.cached_property
     def record(self) -> RecordFormat:
-        """Layout of the rows in the files."""
+        """Binary layout of the rows in the files."""
         return RecordFormat.of(self.config, self.vocabulary.size)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of vocabulary, format and all shards."""
+        """SHA-256 (hex) of the vocabulary, the format and all shards."""
         record = [
             FORMAT,
             self.vocabulary.hash,
@@ -300,13 +345,17 @@ class PretrainingCorpus:
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def rows(self, split: str = "train") -> int:
-        """Number of rows of the split "train" or "validation"; others raise a UserError."""
+        """Returns the number of rows in a split.
+
+        Raises:
+            UserError: `split` is neither "train" nor "validation".
+        """
         if split not in self.shards:
-            raise UserError(f"a corpus has no split {split!r}: it has {', '.join(SPLITS)}")
+            raise UserError(f"a corpus has no split {split!r}: give one of {', '.join(SPLITS)}")
         return sum(shard.rows for shard in self.shards[split])
 
     def summary(self) -> str:
-        """Describes the corpus in one line: numbers of rows, their length and kind."""
+        """Describes the corpus in one line: row counts, row length, task and vocabulary size."""
         kind = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
         if self.config.languages:
             kind += f" in {', '.join(self.config.languages)}"
@@ -318,22 +367,27 @@ class PretrainingCorpus:
     def shard(self, index: int, count: int) -> "PretrainingCorpus":
         """Returns the part of the corpus for one of several training processes.
 
-        A part has some of the training files, all validation files and a fingerprint of its own.
-        Training files are assigned by size, each to the process with the fewest rows so far. A
-        global batch consists of the processes' batches, and is the same for equal seeds and numbers
-        of processes. Each process has its own epochs, so that rows of a smaller part are repeated
-        sooner. Masks must be drawn with `process_seed`, or all processes mask the same positions.
+        A part has some of the training files and all validation files, and its fingerprint differs
+        from the fingerprint of the corpus. Training files are assigned in descending order of size,
+        each to the process with the fewest rows so far. Each process counts its own epochs, so that
+        a process with fewer rows repeats them sooner. Each process should draw its masks with
+        `process_seed`. With a common seed, all processes would mask the same positions.
+
+        Args:
+            index: index of the process.
+            count: number of processes.
 
         Raises:
             UserError: there are fewer training files than processes.
+            ValueError: `index` is not between 0 and `count` - 1.
         """
         if not 0 <= index < count:
-            raise ValueError(f"no process {index} of {count}")
+            raise ValueError(f"process index {index} is out of range for {count} processes")
         shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(
-                f"{self.folder} has {len(shards)} training files for {count} processes: prepare "
-                "it again with a smaller rows_per_shard, or train with fewer processes"
+                f"{self.folder} has only {len(shards)} training files for {count} processes: "
+                "prepare it again with a smaller rows_per_shard, or train with fewer processes"
             )
         parts: list[list[Shard]] = [[] for _ in range(count)]
         held = [0] * count
@@ -345,11 +399,11 @@ class PretrainingCorpus:
         return dataclasses.replace(self, shards=part, whole=self.whole or self.shards)
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """The UserError to raise for a failed reading; None if `error` has another cause.
+        """Returns the UserError to raise for a failed read; `None` if `error` has another cause.
 
-        TensorFlow seldom names the file, so this examines all shards.
+        The method checks all shards, because TensorFlow's error often does not name the file.
         """
-        # Sizes show all damage except changed bytes, which TFRecord's checksums have found.
+        # The file sizes show all damage except changed bytes, which make TFRecord's checksums fail.
         try:
             self._check(verify="corrupted record" in error.message)
         except UserError as damage:
@@ -357,8 +411,8 @@ class PretrainingCorpus:
         if str(storage.absolute(self.folder)) not in error.message:
             return None
         return UserError(
-            f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): see that it "
-            "can, then give the same command again"
+            f"the corpus in {self.folder} cannot be read ({storage.reason(error)}): check the "
+            "folder and its permissions, then run the same command again"
         )
 
     def dataset(
@@ -371,32 +425,40 @@ class PretrainingCorpus:
         drop_remainder: bool = True,
         numbered: bool = False,
     ) -> tf.data.Dataset:
-        """Returns the batches from a step on. At most one group of rows before it is read.
+        """Returns the batches of a split from `start_step` on.
+
+        Of the rows before `start_step`, the dataset reads only those of the same group of shards.
 
         Args:
             split: "train" or "validation".
-            batch_size: B.
-            seed: seed of the order of each epoch; None: the order of the files.
-            start_step: number of the first batch, counted over epochs.
-            repeat: whether further epochs follow without end; a batch may span two epochs.
-            drop_remainder: whether a last batch of fewer than B rows is left out. If not, B is None
-                in the dataset's specification.
-            numbered: whether batches have "row_number" `(B,)` int64, the row's number in the split,
-                which does not depend on the order, and "epoch" `(B,)` int64, the number of complete
-                epochs before. A mask drawn from the two does not depend on the step.
+            batch_size: number of rows per batch, B.
+            seed: seed of the row order; `None` means the order of the files.
+            start_step: index of the first batch, counted over all epochs.
+            repeat: whether to continue with further epochs forever. A batch may then contain rows
+                of two epochs.
+            drop_remainder: whether to leave out a last batch of fewer than B rows. If False, the
+                batch dimension of the dataset's `element_spec` is `None`.
+            numbered: whether batches also have "row_number" `(B,)` int64, the index of each row in
+                the unshuffled split, and "epoch" `(B,)` int64. Masks that are seeded by both
+                arrays are the same for every batch size.
 
         Returns:
-            Dataset of batches as in `RecordFormat.features`, of known cardinality.
+            Dataset of known cardinality; its batches have the arrays of `RecordFormat.features`.
+
+        Raises:
+            UserError: the split does not exist or has too few rows for a batch, or an argument is
+                negative.
         """
         rows = self.rows(split)
         if batch_size < 1 or start_step < 0:
             raise UserError(
-                f"batch_size={batch_size} must be 1 or more, start_step={start_step} 0 or more"
+                f"batch_size={batch_size} must be at least 1, and start_step={start_step} must be "
+                "at least 0"
             )
         if not rows or (not repeat and drop_remainder and rows < batch_size):
             raise UserError(
-                f"the split {split!r} of {self.folder} has {rows} rows, too few for a batch of "
-                f"{batch_size}: prepare more text or take a smaller batch"
+                f"the split {split!r} of {self.folder} has {rows} rows, which is too few for "
+                f"batch_size={batch_size}: prepare more text or give a smaller batch_size"
             )
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:
@@ -422,11 +484,11 @@ class PretrainingCorpus:
             return {**record.features(table), **numbers}
 
         dataset = tables.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-        # INFINITE_CARDINALITY, -1, takes all.
+        # INFINITE_CARDINALITY is -1, and `take(-1)` takes all batches.
         return prefetched(dataset.take(steps), steps)
 
     def files(self, split: str) -> tuple[list[Shard], list[str]]:
-        """The shards of a split that have rows, and their paths, absolute for a data service."""
+        """Returns the non-empty shards of a split, and their absolute paths."""
         folder = storage.absolute(self.folder)
         shards = [shard for shard in self.shards[split] if shard.rows]
         return shards, [str(folder / shard.name) for shard in shards]
@@ -438,9 +500,13 @@ class PretrainingCorpus:
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
-    """Adds `document_ids (B, L)` int32, which number the documents of each row from 0 on.
+    """Adds "document_ids" `(B, L)` int32 to batches: the index of each token's document in its row.
 
-    A [SEP] ends a document, so that the rows on disk need not store its end.
+    A [SEP] is the last token of a document.
+
+    Args:
+        rows: dataset of batches with "token_ids" `(B, L)`.
+        sep_id: token id of [SEP].
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -452,10 +518,10 @@ def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
 
 
 def process_seed(seed: int, process: int) -> int:
-    """The seed for the draws of one of several training processes.
+    """Returns an independent seed for one of several training processes.
 
-    It is the run's seed for process 0, and for others 63 bits of a child of NumPy's SeedSequence,
-    whose children are independent.
+    Process 0 gets `seed`. Every other process gets 63 bits of its own child of NumPy's
+    `SeedSequence(seed)`.
     """
     if not process:
         return seed
@@ -463,7 +529,7 @@ def process_seed(seed: int, process: int) -> int:
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-_DRAWS = 1 << 14  # languages drawn at once
+_DRAWS = 1 << 14  # number of batches whose languages are drawn at once
 
 
 def language_batches(
@@ -474,16 +540,19 @@ def language_batches(
     per_update: int = 1,
     numbered: bool = False,
 ) -> tf.data.Dataset:
-    """Returns endless training batches, each of one language or one pair of languages.
+    """Returns an infinite dataset of training batches, each in one language or one language pair.
 
-    A batch's language is drawn with q_i ~ p_i^alpha, where p_i is the language's share of the rows
-    and alpha the corpus's `batch_alpha`. If the corpus has running text and translation pairs,
-    updates on the two alternate, and pairs of languages are drawn in the same way. Draws depend on
-    the seed and the batch's number only, so that a resumed run reads the same batches.
+    The language of a batch is drawn with q_i ~ p_i^alpha, where p_i is the share of language i in
+    the rows, and alpha is `batch_alpha` of the corpus. If the corpus also has translation pairs,
+    updates on running text and on translation pairs alternate, and language pairs are drawn by the
+    same rule. Only the seed and the index of a batch determine its language, so that a resumed run
+    reads the same batches.
 
     Args:
-        batch_size, seed, start_step, numbered: see `PretrainingCorpus.dataset`.
-        per_update: batches of an update, which are all running text or all translation pairs.
+        corpus: corpus with `batch_alpha`.
+        batch_size, seed, start_step, numbered: as in `PretrainingCorpus.dataset`.
+        per_update: number of batches per update. The batches of one update are either all running
+            text or all translation pairs.
 
     References: Conneau and Lample 2019 (XLM), sections 3.1 to 3.5.
     """
@@ -502,7 +571,7 @@ def language_batches(
     def drawn(part: tf.Tensor) -> tf.Tensor:
         """Draws the languages of `_DRAWS` batches, as indices into `files`."""
         numbers = tf.range(_DRAWS, dtype=tf.int64) + part * _DRAWS
-        # The second number differs from those of the splits' orders, which are 0 and 1.
+        # The row orders of the splits are seeded by [seed, 0] and [seed, 1].
         key = tf.random.experimental.stateless_fold_in(
             tf.constant([seed, len(SPLITS)], tf.int64), part, alg=_ALGORITHM
         )
@@ -513,7 +582,7 @@ def language_batches(
         return tf.reduce_sum(tf.cast(passed, tf.int64), axis=1)
 
     part, rest = divmod(start_step, _DRAWS)
-    counts = np.zeros(len(files), np.int64)  # each language's batches before `start_step`
+    counts = np.zeros(len(files), np.int64)  # number of batches per language before `start_step`
     with tf.device("CPU"):
         for number in range(part + 1):
             found = drawn(tf.constant(number, tf.int64)).numpy()
@@ -542,28 +611,34 @@ def stream_dataset(
     turns: int = 1,
     bidirectional: bool = False,
 ) -> tf.data.Dataset:
-    """Returns batches for models with memory: row b of batch t + 1 continues row b of batch t.
+    """Returns batches for models with memory, such as Transformer-XL.
 
-    The split's n B rows, in the order of the files, are divided into B texts of n rows each; the
-    last rows, fewer than B, are left out. Batches depend on their number only, so that a resumed
-    run reads the same ones. At most one shard per text is read before them.
+    Row b of batch t + 1 continues row b of batch t. For this, the rows of the split, in the order
+    of the files, are divided into B texts of n consecutive rows each. Fewer than B rows at the end
+    are left out. Only the index of a batch determines its rows, so that a resumed run reads the
+    same batches. Of the rows before `start_step`, the dataset reads at most one shard per text.
 
     Args:
-        corpus: rows are continuous text if it was packed with `packing="full_text"`.
+        corpus: the corpus. Consecutive rows are continuous text if `packing` is "full_text".
         split: "train" or "validation".
-        batch_size: B.
-        start_step: number of the first batch.
-        repeat: whether the texts start again after n batches, without end.
-        turns: A, the micro-batches of an update, which have texts of their own: there are A B
-            texts, and row b of batch t + A continues row b of batch t.
-        bidirectional: whether the second half of a batch reads the texts of the first half
-            backward: from their ends, with the ids between [CLS] and the last [SEP] of a row
-            reversed (Yang et al. 2019 (XLNet), section 2.4, and its released code). There are then
-            half as many texts, and batches have `backward (B,)` bool.
+        batch_size: number of rows per batch, B.
+        start_step: index of the first batch.
+        repeat: whether the texts start again after n batches, forever.
+        turns: number of micro-batches per update, A. Each micro-batch has its own texts. There are
+            then A B texts, and row b of batch t + A continues row b of batch t.
+        bidirectional: whether the second half of a batch reads the texts of the first half backward
+            (Yang et al. 2019 (XLNet), section 2.4, and its released code). A backward text starts
+            at its last row, and each row has the ids between [CLS] and the last [SEP] reversed.
+            There are then B / 2 texts, and batches have "backward" `(B,)` bool.
 
     Returns:
-        Dataset of the corpus's batches with `previous_ids (B, L)` int32, the row before each, 0
-        where a text starts, and `starts (B,)` bool, whether a text starts.
+        Dataset of batches as in `PretrainingCorpus.dataset` with two more arrays. "previous_ids"
+        `(B, L)` int32 has the token ids of the row before each row, or 0 if the row starts a text.
+        "starts" `(B,)` bool says whether the row starts a text.
+
+    Raises:
+        UserError: the split has fewer rows than there are texts, or `bidirectional` is True and B
+            is odd.
     """
     if turns > 1:
         step, passed = divmod(start_step, turns)
@@ -576,31 +651,31 @@ def stream_dataset(
     total = sum(shard.rows for shard in shards)
     if bidirectional and batch_size % 2:
         raise UserError(
-            f"{batch_size} rows of an update cannot be read in both directions, half of them in "
-            "each: take an even batch_size"
+            f"an update has {batch_size} rows, an odd number, but half of them are read backward: "
+            "give an even batch_size"
         )
     texts = batch_size // 2 if bidirectional else batch_size
     length = total // texts
     if not length:
         raise UserError(
-            f"the split {split!r} of {corpus.folder} has {total} rows, fewer than the {texts} "
-            "texts of an update: prepare more text, or take a smaller batch_size or fewer "
+            f"the split {split!r} of {corpus.folder} has {total} rows, but an update reads {texts} "
+            "texts at a time: prepare more text, or give a smaller batch_size or fewer "
             "accumulation_steps"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]
-    firsts = tf.constant(firsts, tf.int64)  # number of the first row of each shard
+    firsts = tf.constant(firsts, tf.int64)  # index of the first row of each shard
 
     def records_of(number: tf.Tensor) -> tf.data.Dataset:
         return tf.data.TFRecordDataset(tf.gather(paths, number))
 
     def turned(number: tf.Tensor) -> tf.data.Dataset:
-        """Reads the records of a shard in reverse order, all into memory."""
+        """Reads the records of a shard in reverse order. The whole shard is read into memory."""
         records = records_of(number).batch(tf.int64.max).get_single_element()
         return tf.data.Dataset.from_tensor_slices(tf.reverse(records, [0]))
 
     def rows(start: tf.Tensor, count: int, back: bool) -> tf.data.Dataset:
-        """Reads `count` rows from row `start` on, forward or `back`."""
+        """Reads `count` rows from row `start` on, backward if `back` is True."""
         shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
         if back:
             ends = firsts + tf.constant([shard.rows for shard in shards], tf.int64)
@@ -609,7 +684,7 @@ def stream_dataset(
         records = tf.data.Dataset.range(shard, len(shards)).flat_map(records_of)
         return records.skip(start - tf.gather(firsts, shard)).take(count)
 
-    # Begin one batch earlier, to know the rows before the first batch.
+    # Begin one batch earlier, because the first batch needs its `previous_ids`.
     first = max(start_step - 1, 0)
     passed = first % length if repeat else min(first, length)
 
@@ -650,7 +725,12 @@ def stream_dataset(
 
 
 def _turned(token_ids: tf.Tensor, backward: tf.Tensor) -> tf.Tensor:
-    """Reverses the ids of rows `(B, L)` between [CLS] and the last [SEP] where `backward (B,)`."""
+    """Reverses the ids between [CLS] and the last [SEP] in some rows.
+
+    Args:
+        token_ids: `(B, L)` int32, padded with 0.
+        backward: `(B,)` bool, True for each row to reverse.
+    """
     inside = tf.math.count_nonzero(token_ids, axis=1) - 2  # (B,)
     inside = tf.where(backward, tf.maximum(inside, 0), 0)
     return tf.concat([token_ids[:, :1], tf.reverse_sequence(token_ids[:, 1:], inside, 1)], axis=1)

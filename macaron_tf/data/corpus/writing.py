@@ -1,4 +1,4 @@
-"""Prepares a corpus shard by shard; a killed run can be resumed and writes the same bytes."""
+"""Prepares a corpus shard by shard. A run that was killed can resume and writes the same bytes."""
 
 import dataclasses
 import itertools
@@ -44,28 +44,35 @@ def prepare(
     processes: int = 1,
     write: Callable[[Packer, epath.Path, dict, Tfds | None], None] | None = None,
 ) -> reading.PretrainingCorpus:
-    """Writes a corpus as shards of rows of equal length, or resumes an unfinished one.
+    """Writes a corpus as shards of rows of equal length, and opens it.
 
-    If the process is killed, the same call continues after the last complete shard and ends with
-    the same bytes. It reads the documents before that shard again, but does not tokenize them. A
-    finished corpus of equal settings and sources is only opened.
+    If the process is killed, the next call continues after the last complete shard, and the corpus
+    has the same bytes in the end. The call reads the documents of complete shards again but does
+    not tokenize them. If the folder has a finished corpus with the same settings and sources, the
+    call only opens that corpus.
 
-    No row of a repeated document (see `mixed_documents`) is a validation row, and training leaves
-    out rows that equal one. Sentence pairs hold out whole documents, which are never trained on.
-    Halves of a held-out translation pair may occur in the running text of their languages.
+    Validation text stays out of the training rows. For running text, rows of repeated documents
+    (see `mixed_documents`) never become validation rows, and a training row that equals a
+    validation row is left out. For segment pairs, whole documents are held out. There is one
+    exception. The halves of a held-out translation pair may also occur in running text of their
+    languages.
 
     Args:
-        tfds: where TensorFlow Datasets' sets are.
-        processes: number of processes that tokenize and pack, each of about 0.5 GB. The bytes do
-            not depend on it, and it may change when a corpus is resumed.
-        write: function that writes the corpus in place of these processes, such as `beam.write`,
-            which uses nothing of an unfinished corpus.
+        config: settings of the corpus.
+        vocabulary: vocabulary that encodes the text; a copy is saved in the folder.
+        out: folder of the corpus, on disk or in a bucket (`gs://`).
+        tfds: folder of TensorFlow Datasets.
+        processes: number of processes that tokenize and pack, of about 0.5 GB each. The files do
+            not depend on this number, which may change when a corpus is resumed.
+        write: function that writes the corpus instead of these processes, such as `beam.write`,
+            which always starts from the beginning.
 
     Raises:
-        UserError: a source cannot be read; the folder cannot be written, another process is writing
-            it (checked on disk only, because buckets have no locks), or it holds a corpus of other
-            settings, sources or vocabulary; there is no text; or there are too few documents,
-            fewer than four for next-sentence pairs or two for sentence-order pairs.
+        UserError: a source cannot be read or has no text; the folder cannot be written; another
+            process is writing to the folder (which is checked only on disk, because buckets have no
+            locks); the folder has a corpus of other settings, sources or vocabulary; or
+            there are fewer than four documents for next-sentence pairs, or fewer than two for
+            sentence-order pairs.
     """
     out = storage.as_path(out)
     if tfds and tfds.download:
@@ -75,7 +82,7 @@ def prepare(
     # A finished corpus needs no lock: its folder may be read-only.
     if not _finished(out, settings):
         with only_writer(out, "preparing a corpus"):
-            # Another process may have finished it in the meantime.
+            # Another process may have finished the corpus in the meantime.
             if not _finished(out, settings):
                 packer = Packer(config, vocabulary)
                 begun = begun_state(out, settings, packer.record)
@@ -90,7 +97,7 @@ def prepare(
 
 
 def _finished(out: epath.Path, settings: dict) -> bool:
-    """Whether `out` holds a finished corpus; one of other settings raises a UserError."""
+    """Returns whether `out` has a finished corpus; raises a UserError if its settings differ."""
     if not (out / reading.INDEX).exists():
         return False
     check_settings(reading.read_index(out)[1], settings, out)
@@ -111,9 +118,9 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
             return itertools.chain.from_iterable(pool.map(Packer.tokenize, chunked(documents)))
 
         def held_out() -> Iterator[MixedDocument]:
-            """Yields the held-out documents of finished shards, for the validation pairs."""
+            """Yields the held-out documents of complete shards, for the validation pairs."""
             for document in itertools.islice(mixture, begun.documents):
-                progress.advance(text="going on")
+                progress.advance(text="resuming")
                 if document.held_out:
                     yield document
 
@@ -132,11 +139,17 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
 
 @dataclasses.dataclass(eq=False)
 class CorpusWriter:
-    """Writes the shards of packed blocks and records its progress.
+    """Writer of shards, which records its progress after each block.
 
-    Of running text, rows are held out. They go to a file beside each shard, and all are collected
-    at the end. Of pairs, documents are held out. Their ids, one in `validation_every` of the
-    corpus, stay in memory and are paired with each other at the end.
+    For running text, the writer holds out rows. It writes the validation rows of each block to a
+    separate file and collects these files at the end. For segment pairs, it holds out documents. It
+    keeps their token ids in memory and packs them into validation pairs at the end.
+
+    Attributes:
+        packer: packer of the corpus.
+        out: folder of the corpus.
+        settings: record of the settings, as `corpus_settings` returns it.
+        state: state of the corpus after the last block that was written.
     """
 
     packer: Packer
@@ -146,12 +159,12 @@ class CorpusWriter:
 
     def __post_init__(self):
         self._kept_documents: list[CorpusDocument] = []
-        # Only repeated documents can bring a validation row into the training rows.
+        # Only a repeated document can put a validation row among the training rows.
         begun = self.state.validation if self.packer.config.repeats else ()
         self._kept_rows: set[bytes] = set(read_records(self.out, begun))
 
     def hold_out(self, document: CorpusDocument) -> CorpusDocument:
-        """Keeps a held-out document for the validation pairs; returns the document."""
+        """Keeps a document for the validation pairs if it is held out; returns the document."""
         if document.held_out and not document.repeated:
             self._kept_documents.append(document)
         return document
@@ -176,13 +189,13 @@ class CorpusWriter:
         """Writes the validation rows, then the index, which makes the corpus valid."""
         tokens = self.state.tokens
         if self.packer.config.paired:
-            # Two numbers, because the seeds of training shards have one.
+            # Two integers as a seed, because training blocks have a seed of one integer.
             block = self.packer.pack_pairs(self._kept_documents, [0, 1])
             records, tokens = iter(block.records), tokens + block.tokens
         elif self.state.rows:
             records = read_records(self.out, self.state.validation)
         else:
-            raise UserError("the sources hold no text for the vocabulary: give other sources")
+            raise UserError("the sources have no text for the vocabulary: give other sources")
         validation: list[reading.Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
@@ -193,14 +206,20 @@ class CorpusWriter:
 
 
 def write_part(folder: epath.Path, number: int, records: Sequence[bytes]) -> reading.Shard:
-    """Writes a block's validation records to a file, which lasts until the corpus is finished."""
+    """Writes the validation records of a block to a file, which `finish` removes at the end."""
     return _write_shard(folder, f"part-{number:05d}.tfrecord", records)
 
 
 def write_train(
     folder: epath.Path, first: int, records: dict[tuple[int, ...], list[bytes]]
 ) -> tuple[reading.Shard, ...]:
-    """Writes a block's training records, by languages, to files numbered from `first` on."""
+    """Writes the training records of a block to one file per key.
+
+    Args:
+        folder: folder of the corpus.
+        first: index of the first file; further files count up from it.
+        records: dict from language ids to records, as `PackedBlock.divided` returns it.
+    """
     return tuple(
         _write_shard(folder, f"train-{number:05d}.tfrecord", found, languages)
         for number, (languages, found) in enumerate(records.items(), first)
@@ -219,7 +238,7 @@ def _write_shard(
 
 
 def read_records(folder: epath.Path, shards: Iterable[reading.Shard]) -> Iterator[bytes]:
-    """Yields the records of shards, one shard after another."""
+    """Yields the records of several shards in order."""
     paths = [str(folder / shard.name) for shard in shards if shard.rows]
     if paths:
         for batch in tf.data.TFRecordDataset(paths).batch(1024).as_numpy_iterator():
@@ -227,19 +246,25 @@ def read_records(folder: epath.Path, shards: Iterable[reading.Shard]) -> Iterato
 
 
 def corpus_settings(config: CorpusConfig, vocabulary: PieceVocabulary, tfds: Tfds | None) -> dict:
-    """Everything that determines the bytes of a corpus, as JSON values."""
+    """Returns a JSON dict of everything that determines the bytes of a corpus."""
     record = {
         "config": dataclasses.asdict(config),
         "vocabulary": vocabulary.hash,
         "sources": [identify_source(source, tfds) for source in config.sources],
     }
     if config.languages:
-        record["languages"] = config.languages  # a position is an id
+        record["languages"] = config.languages  # the index of a language is its id
     return json.loads(json.dumps(record))
 
 
 def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
-    """Raises a UserError that names a difference if a corpus in `out` has other settings."""
+    """Raises a UserError that names the first difference between the settings of two corpora.
+
+    Args:
+        found: record of the settings of the corpus in `out`.
+        wanted: record of the settings of the corpus to prepare.
+        out: folder of the corpus.
+    """
     check_vocabulary(found["vocabulary"], wanted["vocabulary"], f"the corpus in {out}")
     for name, value in wanted["config"].items():
         theirs = found["config"].get(name)
@@ -247,32 +272,36 @@ def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
         if theirs != value and not moved:
             raise UserError(
                 f"the corpus in {out} has {name} {theirs!r}, not {value!r}: "
-                "take another folder or remove that one"
+                "give another folder or remove that one"
             )
     stamps = zip(found["sources"], wanted["sources"], strict=True)
     if not all(same_contents(known, now) for known, now in stamps):
         raise UserError(
-            f"the sources' files have changed since the corpus in {out} was begun: give another "
-            "folder or remove that one"
+            f"the files of the sources have changed since the corpus in {out} was begun: give "
+            "another folder or remove that one"
         )
 
 
 def _contents(sources: list[dict]) -> list[dict]:
-    """Sources without names of files, which may move; stamps tell whether contents changed."""
+    """Removes file names from sources, because files may move.
+
+    The content stamps in the record show whether the content of the files has changed.
+    """
     named = [Source.of(source["source"]) for source in sources]
     names = [str(name) if name.is_embedded else name.kind for name in named]
     return [{**source, "source": name} for source, name in zip(sources, names, strict=True)]
 
 
 def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> reading.CorpusState:
-    """Reads the state to resume from, which is empty if there is none.
+    """Reads the state from which to resume; returns an empty state if no preparation was begun.
 
-    An unfinished corpus of other settings, or a damaged one, raises a UserError.
+    Raises:
+        UserError: the unfinished corpus has other settings or is damaged.
     """
     path = out / reading.PROGRESS
     if not path.exists():
         return reading.CorpusState()
-    mend = f"remove {path}, and the corpus begins anew"
+    mend = f"remove {path} to prepare the corpus from the beginning"
     _, kept, state = reading.read_record(path, mend)
     check_settings(kept, settings, out)
     reading.check_shards(out, state.train + state.validation, record, verify=True, mend=mend)
@@ -280,13 +309,13 @@ def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> readin
 
 
 def write_state(out: epath.Path, name: str, settings: dict, state: reading.CorpusState) -> None:
-    """Records the complete shards in a file; the file `INDEX` makes the corpus a finished one."""
+    """Records settings and complete shards in a file; a corpus is finished if it has `INDEX`."""
     record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_aside(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def remove_leftovers(out: epath.Path) -> None:
-    """Removes files of the unfinished state that a kill left beside a finished corpus."""
+    """Removes files of an unfinished corpus that remained because a process was killed."""
     patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", reading.PROGRESS)
     for path in out.iterdir():
         if any(map(path.match, patterns)):

@@ -1,1 +1,1 @@
-"""Sources of text: TensorFlow Datasets, files, the user's functions, and the default corpus."""
+"""Sources of text: TensorFlow Datasets, files, Python functions and the default corpus."""

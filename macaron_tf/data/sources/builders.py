@@ -1,10 +1,10 @@
-"""TFDS builders of sets that TFDS lacks: Multi30k, IWSLT14, CoNLL-2003's entities, and SWAG.
+"""TFDS builders for Multi30k, IWSLT14, CoNLL-2003 (named entities) and SWAG, which TFDS lacks.
 
-Importing this module registers them, so that `tfds.load` and `--download` find them. If TFDS itself
-gets a set of the same name, TFDS's builder is used.
+Importing this module registers the builders, so that `tfds.load` and `--download` find them. If
+TFDS has a set of the same name, its own builder is used.
 
-The publishers give no checksums. To record those of a download that you trust, create an empty
-`checksums.tsv` beside this file and call `download_and_prepare` with
+The publishers provide no checksums. To record the checksums of a download that you trust, create an
+empty file `checksums.tsv` beside this file, and call `download_and_prepare` with
 `tfds.download.DownloadConfig(register_checksums=True)`.
 """
 
@@ -28,14 +28,14 @@ _FOREIGN = tfds.list_builders(with_community_datasets=False)
 
 
 class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Base class of the builders here, which read files from one web folder.
+    """Base class for builders of sets whose files are in one web folder.
 
-    Examples are pairs of translations by default; subclasses for other examples override `_info`.
+    Examples are translation pairs by default. Subclasses with other examples override `_info`.
 
     Attributes:
-        PLACE: address of the web folder.
-        SIZE: size of the downloads, such as "19 MB", for messages.
-        FILES: names of the files; `{}` is replaced by each language of the configuration.
+        PLACE: URL of the web folder.
+        SIZE: total size of the files for messages, such as "19 MB".
+        FILES: names of the files; each language code of the configuration replaces `{}`.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -46,7 +46,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     @classmethod
     def file_names(cls, config: str = "") -> list[str]:
-        """Names of the published files of a configuration; `{}` remains if `config` is ""."""
+        """Returns the file names of a configuration; `{}` remains in them if `config` is ""."""
         languages = config.split("-") if config else ["{}"]
         return list(dict.fromkeys(f.format(code) for f in cls.FILES for code in languages))
 
@@ -60,7 +60,10 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
     def _fetched(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
-        """Returns the published files by name: from the manual folder if complete, or downloads."""
+        """Returns a dict from the name of each published file to its path.
+
+        If the manual folder has all files, they are used. Otherwise all files are downloaded.
+        """
         config = self.builder_config.name if self.builder_config else ""
         names = self.file_names(config)
         if by_hand := _by_hand(dl_manager, self.name, names):
@@ -76,9 +79,9 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
-    """Multi30k (Elliott et al. 2016): captions of Flickr30k and their human translations.
+    """Multi30k (Elliott et al. 2016): image captions from Flickr30k and human translations.
 
-    The texts are plain, not tokenized.
+    The texts are not tokenized.
     """
 
     PLACE = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
@@ -98,13 +101,13 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
 
 
 class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
-    """TED talks of IWSLT 2014 (Cettolo et al. 2014), German and English, prepared as in papers.
+    """TED talks in German and English from IWSLT 2014 (Cettolo et al. 2014).
 
-    The preparation equals fairseq's prepare-iwslt14.sh. Texts are tokenized by Moses's tokenizer
-    with its escapes and lower-cased. Training pairs have 1 to 175 words on each side, the longer
-    side at most 1.5 times as many as the shorter one. Every 23rd pair is for validation, and the
-    test set is dev2010, dev2012 and tst2010 to tst2012. There are 160,239 training, 7,283
-    validation and 6,750 test pairs.
+    The texts are prepared as by fairseq's `prepare-iwslt14.sh`. They are lower-cased and tokenized
+    by the Moses tokenizer, with its escapes. Training pairs have 1 to 175 words on each side, and
+    the longer side has at most 1.5 times as many words as the shorter side. Every 23rd pair is for
+    validation. The test set consists of dev2010, dev2012 and tst2010 to tst2012. There are 160,239
+    training pairs, 7,283 validation pairs and 6,750 test pairs.
     """
 
     PLACE = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
@@ -136,12 +139,12 @@ class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
 
 
 class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
-    """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): named entities in English news."""
+    """CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): named entities in English news texts."""
 
     PLACE = "https://data.deepai.org"
     SIZE = "1 MB"
     FILES = ("conll2003.zip",)
-    # Splits with their files in the archive and in the folder of the shared task.
+    # For each split, its file in the archive and its file in the data of the shared task.
     SPLITS = (
         ("train", "train.txt", "eng.train"),
         ("dev", "valid.txt", "eng.testa"),
@@ -166,7 +169,7 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
 
 
 class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
-    """SWAG (Zellers et al. 2018): which of four endings continues a sentence."""
+    """SWAG (Zellers et al. 2018): multiple choice of the sentence ending among four endings."""
 
     PLACE = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
     SIZE = "34 MB"
@@ -185,7 +188,7 @@ class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
 
     def _rows(self, path: epath.Path) -> Iterator[dict]:
         for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"), newline="")):
-            # The test set's labels are secret.
+            # The labels of the test set are secret.
             yield {**{name: row[name] for name in self.TEXTS}, "label": int(row.get("label", -1))}
 
 
@@ -195,7 +198,7 @@ OWN = {b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not 
 def _by_hand(
     dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
 ) -> dict[str, epath.Path] | None:
-    """Finds files in the manual folder of a set; None if one is missing."""
+    """Returns the paths of files in the manual folder of a set; `None` if a file is missing."""
     try:
         folder = dl_manager.manual_dir / name
     except AssertionError:  # no such folder
@@ -205,7 +208,14 @@ def _by_hand(
 
 
 def _aligned(sides: dict[str, list[str]]) -> Pairs:
-    """Pairs the lines of two files, given by their names; raises if their numbers differ."""
+    """Pairs the lines of two files.
+
+    Args:
+        sides: dict from the name of each file to its lines.
+
+    Raises:
+        UserError: a file is empty, or the numbers of lines differ.
+    """
     lengths = {name: len(lines) for name, lines in sides.items()}
     if len(set(lengths.values())) != 1 or not all(lengths.values()):
         raise UserError(" but ".join(f"{name} has {n:,} lines" for name, n in lengths.items()))
@@ -218,13 +228,16 @@ def _member(archive: tarfile.TarFile, name: str) -> list[str]:
 
 
 def _spoken(lines: list[str]) -> list[str]:
-    """Extracts the texts of a training file: talks, titles and descriptions."""
+    """Extracts the talks, titles and descriptions from the lines of a training file."""
     spoken = (line for line in lines if not re.search("<(url|talkid|keywords)>", line))
     return [re.sub("</?(title|description)>", "", line) for line in spoken]
 
 
 def _segments(lines: list[str]) -> list[str]:
-    """Extracts the sentences of a test file; typographic apostrophes become plain ones."""
+    """Extracts the sentences from the lines of a test file.
+
+    Typographic apostrophes become ASCII apostrophes.
+    """
     segments = (line for line in lines if "<seg id" in line)
     return [
         re.sub(r'<seg id="\d*">\s*|\s*</seg>\s*', "", s).replace("\u2019", "'") for s in segments
@@ -232,7 +245,7 @@ def _segments(lines: list[str]) -> list[str]:
 
 
 def _tokenized(pairs: Pairs, languages: Iterable[str]) -> Iterator[tuple[str, str]]:
-    import sacremoses  # here, because it takes half a second and only this set needs it
+    import sacremoses  # only this set needs the import, which takes half a second
 
     moses = [sacremoses.MosesTokenizer(code) for code in languages]
     for pair in track(((1, pair) for pair in pairs), len(pairs), "tokenizing", "pairs"):
@@ -247,8 +260,11 @@ def _fits(source: str, target: str) -> bool:
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[dict[str, list[str]]]:
-    """Yields sentences from CoNLL's columns: words are in the first one, tags in the last."""
-    # Only blanks and tabs separate columns, because a word may contain a no-break space.
+    """Yields the words and entity tags of each sentence from lines in CoNLL's column format.
+
+    The first column has the word, and the last column has its tag.
+    """
+    # Only spaces and tabs separate columns, because a word may contain a no-break space.
     rows = ([column for column in re.split("[\t \r\n]", line) if column] for line in lines)
     for filled, group in itertools.groupby(rows, bool):
         words = [(row[0], row[-1]) for row in group if filled and row[0] != "-DOCSTART-"]

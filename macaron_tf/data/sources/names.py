@@ -1,6 +1,6 @@
-"""Parses the names of data sources, `KIND:PLACE`, for all readers.
+"""Parses the names of data sources, such as `text:FILE` and `tfds:NAME`.
 
-The module does not import TensorFlow, because the commands print the forms in their `--help`.
+The module does not import TensorFlow, because commands import it to print `--help`.
 """
 
 import dataclasses
@@ -16,51 +16,51 @@ from macaron_tf.errors import UserError
 
 TFDS = "tfds:NAME[/CONFIG][:VERSION]"
 
-# Forms of a source of translation pairs, with their lines in `--help`.
+# The forms of a source of translation pairs, each with its line in `--help`.
 PAIRS = {
-    TFDS: "a TensorFlow Datasets translation set, in --data-dir",
-    "text:SOURCE_FILE,TARGET_FILE": "aligned lines, also .gz, .bz2, .xz; {split}: the split",
-    "tsv:FILE": "two tab-separated columns, or .csv; compressed and {split} as above",
-    "jsonl:FILE[:FIELD,FIELD]": "one JSON object per line, with a field per language code",
-    "parquet:FILE[:FIELD,FIELD]": "a column per language code, or a column translation with both",
-    "datasets:DIR[:FIELD,FIELD]": "the same in a folder that Hugging Face's save_to_disk wrote",
-    "homeassistant[:LANG]": "the default corpus, which pip downloads once",
-    "python:MODULE:FUNCTION": "your own function: FUNCTION(split) returns pairs of lines",
+    TFDS: "TensorFlow Datasets translation set in --data-dir",
+    "text:SOURCE_FILE,TARGET_FILE": "two files with aligned lines; {split} stands for the split",
+    "tsv:FILE": "file with two tab-separated columns, or .csv file; may be .gz, .bz2 or .xz",
+    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line, one field per language code",
+    "parquet:FILE[:FIELD,FIELD]": "file with a column per language code, or a column 'translation'",
+    "datasets:DIR[:FIELD,FIELD]": "folder that Hugging Face's save_to_disk wrote",
+    "homeassistant[:LANG]": "default corpus, which pip downloads once",
+    "python:MODULE:FUNCTION": "Python function that takes the split and returns pairs of lines",
 }
 
-# Forms of a source of documents, with their lines in `--help`.
+# The forms of a source of documents, each with its line in `--help`.
 DOCUMENTS = {
-    TFDS: "a TensorFlow Datasets set with a text field",
+    TFDS: "TensorFlow Datasets set with a text field",
     "text:GLOB[,GLOB...]": "files with one document each; also .gz, .bz2, .xz",
     "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
     "text-lines:GLOB[,GLOB...]": "files with one document per line",
-    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line; by default field text",
-    "parquet:GLOB[,GLOB...][:FIELD]": "files with one document per row; by default column text",
-    "datasets:DIR[:FIELD]": "a folder that Hugging Face's save_to_disk wrote",
-    "homeassistant:LANG": "the default corpus in one language; pip downloads it once",
-    "python:MODULE:FUNCTION": "your own function: FUNCTION(split) returns documents",
+    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line (default field: text)",
+    "parquet:GLOB[,GLOB...][:FIELD]": "files with one document per row (default column: text)",
+    "datasets:DIR[:FIELD]": "folder that Hugging Face's save_to_disk wrote",
+    "homeassistant:LANG": "default corpus in one language, which pip downloads once",
+    "python:MODULE:FUNCTION": "Python function that takes the split and returns documents",
 }
 
-# Kinds of sources whose files have records with named fields, and their forms as tables.
+# Types of sources with records of named fields, and the forms of these sources as tables.
 RECORDS = ("jsonl", "parquet", "datasets")
 RECORD_TABLES = ("jsonl:FILE", "parquet:FILE", "datasets:DIR")
 
-WHOLE = ("train", "all")  # names of the only split of files without {split} in their names
+WHOLE = ("train", "all")  # both name the only split of a file without {split} in its name
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """A validation split drawn from a file that has no splits, or the rest of the file.
+    """A validation or training split of translation pairs from a file without splits.
 
-    The pairs with the smallest hashes of their text are held out, so that equal pairs are in the
+    The pairs with the smallest hashes form the validation split, so that equal pairs are in the
     same split.
 
     Attributes:
-        share: share of the pairs that are held out.
-        seed: key of the hash.
-        rest: False: the held-out pairs, for validation; True: the other pairs, for training.
-        most: greatest number of distinct pairs that are held out. There is a limit because every
-            validation translates all of them.
+        share: share of the pairs that are held out for validation.
+        seed: key of the hash function.
+        rest: whether this is the training split, which has all pairs that are not held out.
+        most: maximum number of distinct held-out pairs. The number is limited because each
+            validation translates all held-out pairs.
     """
 
     share: float
@@ -74,10 +74,10 @@ class HeldOut:
     def among(
         self, read: Callable[[], Iterable[tuple[str, str]]], source: str
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs of this split; prints how many pairs are held out.
+        """Yields the pairs of this split. The validation split also prints its number of pairs.
 
         Args:
-            read: returns all pairs; it is called twice.
+            read: function that returns all pairs; it is called twice.
             source: name of the source, for messages.
 
         Raises:
@@ -85,7 +85,7 @@ class HeldOut:
         """
         least = heapq.nsmallest(self.most, map(self._hash, read()))
         limit = min(self.share * 2**64, least[-1] + 1)
-        counts = [0, 0]  # pairs of the rest, and held-out pairs
+        counts = [0, 0]  # numbers of training pairs and of held-out pairs
         for pair in read():
             held = self._hash(pair) < limit
             counts[held] += 1
@@ -94,8 +94,8 @@ class HeldOut:
         told = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
         if not all(counts):
             raise UserError(
-                f"{source}: {told} (data.held_out={self.share:g}): give more pairs, or a file for "
-                "each split with {split} in the name"
+                f"{source}: {told} (data.held_out={self.share:g}): give more pairs, or one file "
+                "per split with {split} in its name"
             )
         if not self.rest:
             print(f"{source}: {told}, drawn by data.seed={self.seed}", file=sys.stderr)
@@ -110,8 +110,9 @@ class Source:
     """The parsed name of a source of text.
 
     Attributes:
-        kind: the word before the first colon, such as "tfds".
-        place: the text after it: a set, files separated by commas, a language, or "".
+        kind: type of the source, the word before the first colon, such as "tfds".
+        place: text after the first colon, such as the name of a set, files separated by commas, a
+            language code, or "".
     """
 
     kind: str
@@ -119,7 +120,7 @@ class Source:
 
     @classmethod
     def of(cls, name: str) -> "Source":
-        """Splits a name of any kind at its first colon."""
+        """Parses a source of any type by splitting its name at the first colon."""
         kind, _, place = name.partition(":")
         return cls(kind, place)
 
@@ -128,14 +129,14 @@ class Source:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is the default corpus, which pip downloads."""
+        """Whether the source is the default corpus, which pip downloads."""
         return self.kind == "homeassistant"
 
     @property
     def has_splits(self) -> bool:
         """Whether the source has named splits.
 
-        Files without `{split}` in their names have a single split, called "train" or "all".
+        A file without `{split}` in its name has a single split, which is called "train" or "all".
         """
         if self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.place:
             return True
@@ -143,20 +144,23 @@ class Source:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of fields after the last colon, for the kinds in `RECORDS`; () if none is named."""
+        """Field names after the last colon of a `jsonl:`, `parquet:` or `datasets:` source."""
         _, colon, names = self.place.rpartition(":")
         named = self.kind in RECORDS and colon and names and "/" not in names
         return tuple(names.split(",")) if named else ()
 
     @property
     def without_fields(self) -> "Source":
-        """The source without the names in `fields`."""
+        """The same source without its field names."""
         place = self.place.rpartition(":")[0] if self.fields else self.place
         return Source(self.kind, place)
 
     @property
     def saved_splits(self) -> epath.Path | None:
-        """The file with the names of the splits that Hugging Face's `DatasetDict` saved, if any."""
+        """The file in which Hugging Face's `DatasetDict` saved the names of its splits.
+
+        It is `None` if there is no such file.
+        """
         if self.kind != "datasets":
             return None
         from macaron_tf.io.paths import as_path  # imports TensorFlow
@@ -165,22 +169,22 @@ class Source:
         return listed if listed.exists() else None
 
     def path(self, split: str | HeldOut) -> epath.Path:
-        """The file of a split: `{split}` in the place is replaced by the name of the split.
+        """Returns the file of a split. The name of the split replaces `{split}` in the path.
 
         Raises:
-            UserError: the source has no splits, and `split` is not "train" or "all".
+            UserError: the source has no splits, and `split` is neither "train" nor "all".
         """
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
         if not (self.has_splits or split in WHOLE or isinstance(split, HeldOut)):
             raise UserError(
-                f"the source '{self}' has no split {split!r}: put {{split}} in the file's name, "
-                "as in data/{split}.tsv; a file without it has only the split 'all'"
+                f"the source '{self}' has no split {split!r}: give one file per split with "
+                "{split} in its name, as in data/{split}.tsv, or give the split 'all'"
             )
         return as_path(self.place.replace("{split}", str(split))).expanduser()
 
     def paths(self, split: str | HeldOut) -> list[epath.Path]:
-        """The files or patterns of a split, which commas separate in the name; see `path`."""
+        """Returns the file or pattern of a split for each comma-separated part of the place."""
         names = filter(None, self.place.split(","))
         return [Source(self.kind, name).path(split) for name in names]
 
@@ -189,12 +193,13 @@ def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> S
     """Parses the name of a source.
 
     Args:
-        forms: accepted forms, such as `"tsv:FILE"`. If brackets follow the kind, as in
-            `"homeassistant[:LANG]"`, a name may have no place.
-        owner: what the source is for, such as "the task 'sst2'", for the error.
+        source: name of the source, such as "tsv:data.tsv".
+        forms: accepted forms, such as "tsv:FILE". A bracket right after the type, as in
+            "homeassistant[:LANG]", means that the part after the colon may be missing.
+        owner: purpose of the source for the error message, such as "the task 'sst2'".
 
     Raises:
-        UserError: the source has none of the forms.
+        UserError: the source has none of the accepted forms.
     """
     parsed = Source.of(source or "")
     for form in forms:
@@ -209,7 +214,7 @@ def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> S
 
 
 def parse_tfds(name: str) -> tuple[str, str, str]:
-    """Splits NAME[/CONFIG][:VERSION] into NAME, CONFIG and VERSION; a missing part is ""."""
+    """Splits NAME[/CONFIG][:VERSION] into its three parts; a missing part becomes ""."""
     path, _, version = name.partition(":")
     base, _, config = path.partition("/")
     return base, config, version

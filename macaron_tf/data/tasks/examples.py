@@ -1,4 +1,4 @@
-"""Reads examples of tasks on one or several texts from TensorFlow Datasets or from tables."""
+"""Reads the examples of tasks with one or several texts, from TensorFlow Datasets or tables."""
 
 import array
 import contextlib
@@ -21,11 +21,12 @@ from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 
 _LABEL, _INDEX = "label", "idx"
-_NAMED = 20  # most classes that an error message lists
+_NAMED = 20  # maximum number of classes that an error message lists
 _UNSEEN = re.compile(  # white space, joiners, direction marks, variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
 )
-# SentEval's test sets in one file: path, header lines, columns of two texts and the score.
+# Test sets of SentEval in a single file: path, number of header lines, and column indices of the
+# two texts and the score.
 _ONE_FILE = {
     "STSb": ("STS/STSBenchmark/sts-test.csv", 0, (5, 6, 4)),
     "SICK-R": ("SICK/SICK_test_annotated.txt", 1, (1, 2, 3)),
@@ -33,7 +34,7 @@ _ONE_FILE = {
 
 
 def may_be_unlabelled(split: str) -> bool:
-    """Whether a split may have no labels, because its name says that it is for prediction.
+    """Returns whether a split may have no labels, which is true for names such as "test" and "all".
 
     Other splits must have labels, so that a misspelt label column of a training file is an error.
     """
@@ -42,19 +43,20 @@ def may_be_unlabelled(split: str) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
-    """A split of N examples with one or several texts each, in the source's order.
+    """A split of N examples with one or several texts each, in the order of the source.
 
     Attributes:
-        texts: lists of N texts, or `Texts` on disk: one or two lists; the contexts followed by a
-            list for each choice; or anchors, positives and negatives of triplets. A choice "" is
-            missing, because examples may have different numbers of choices.
-        labels: `(N,)` int32 classes or right choices, or float32 scores; float64 for scores of the
-            user's table, which may have any range. None: the labels are secret, or the examples are
-            triplets, which need none.
-        indices: `(N,)` int64, the benchmark's number of each example, which its server expects.
-        groups: `(N, 2)` int64, numbers of the paragraph and the question of each example, for tasks
-            that score the examples of a question together.
-        questions: N questions about the contexts, if choices answer a question.
+        texts: one sequence of N texts for each text of an example. For multiple choice, the
+            sequences are the contexts and then each choice; for triplets, they are anchors,
+            positives and negatives. A choice "" is missing, because examples may have different
+            numbers of choices. Many texts are stored on disk as `Texts`.
+        labels: `(N,)` int32 classes or indices of the correct choices, or float32 scores. Scores
+            from the user's table are float64, because they may have any range. `None` means that
+            the labels are secret, or that the examples are triplets.
+        indices: `(N,)` int64, index of each example in the benchmark, which submission files need.
+        groups: `(N, 2)` int64, paragraph index and question index of each example, for tasks that
+            also score all answers to a question together.
+        questions: N questions about the contexts, if the choices are answers; otherwise `None`.
     """
 
     texts: tuple[Sequence[str], ...]
@@ -72,11 +74,11 @@ class Examples:
 
     @property
     def second(self) -> Sequence[str] | None:
-        """The second texts; None for a task on one text."""
+        """The second texts; `None` for a task with one text."""
         return self.texts[1] if len(self.texts) > 1 else None
 
     def take(self, rows: np.ndarray) -> "Examples":
-        """Returns the examples with these numbers."""
+        """Returns the examples with the indices `rows`, in that order."""
         texts = tuple(
             column.taken(rows) if isinstance(column, Texts) else [column[row] for row in rows]
             for column in self.texts
@@ -95,27 +97,31 @@ def read_examples(
 ) -> Examples:
     """Reads a split of a task.
 
+    A TFDS set has records with the fields of the task, a field `label`, and a field `idx` if the
+    task has submission files. A label of -1 is secret. For multiple choice, `Task.lists` describes
+    the fields, and `source` may name several sets, separated by commas.
+
+    All other sources are tables (see `Table`), and so is the TFDS set of a task on the user's
+    table. A table has a column for each field of the task and a column `label` with a score, or
+    with the name or index of a class. Other columns are ignored. The label column may be missing if
+    the name of the split begins with "test" or "all".
+
     Args:
-        split, tfds: see `open_set`.
-        source: source of the examples; None: the task's own source. One of
-            `tfds:NAME[/CONFIG][:VERSION]`: records with the task's fields, `label` (-1: secret)
-                and, if the task has submissions, `idx`. For choices see `Task.lists`; there may be
-                several sets, separated by commas. For a task on the user's table, a `Table`.
-            `tsv:FILE`: a `Table` with the task's fields and a column `label`, the name or number of
-                a class, or a score. Other columns are ignored. The label column may be missing if
-                the split's name begins with "test" or "all".
-            `jsonl:FILE`, `parquet:FILE`, `datasets:DIR`, `python:MODULE:FUNCTION`: a `Table` with
-                the same columns.
-        language: code of the language to read, if the records have translations of their texts
-            (XNLI).
+        task: the task.
+        split, tfds: as in `open_set`.
+        source: name of the source, in the form `tfds:NAME[/CONFIG][:VERSION]`, `tsv:FILE`,
+            `jsonl:FILE`, `parquet:FILE`, `datasets:DIR` or `python:MODULE:FUNCTION`; `None` means
+            the default source of the task.
+        language: code of the language to read from records that have their texts in several
+            languages, such as XNLI.
 
     Returns:
-        The examples. Records of TFDS may have empty texts, such as some answers of MultiRC; tables
-        may not.
+        The examples. Texts from a table are never empty, but a TFDS set may have empty texts, such
+        as some answers of MultiRC.
 
     Raises:
-        UserError: there is no such source or split, a label is not one of the classes, or a score
-            is not a number; see also `Table.rows`.
+        UserError: the source or the split does not exist, a label is not one of the classes, a
+            score is not a number, or `Table.rows` raised it.
     """
     parsed = parse_task_source(task, source, *TABLES)
     if parsed.kind == "tfds" and not task.own:
@@ -133,13 +139,13 @@ def read_examples(
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
-    """Joins the texts of each example by spaces."""
+    """Joins the columns of each example by spaces."""
     if len(columns) == 1:
         return columns[0]
     return Texts.of(map(" ".join, zip(*columns, strict=True)))
 
 
-# The texts of each field, then `labels`, `indices` and `groups` of `Examples`.
+# A dict from each field to its texts, and the `labels`, `indices` and `groups` of `Examples`.
 _Columns = tuple[Mapping[str, Sequence[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
@@ -151,13 +157,13 @@ def _of_tfds(task, name, split, tfds, language) -> _Columns:
     if task.undecided and not np.all(values[_LABEL] == -1):
         values = {key: value[values[_LABEL] != -1] for key, value in values.items()}
     labels = values[_LABEL]
-    if np.all(labels == -1):  # a test set with secret labels
+    if np.all(labels == -1):  # the labels of a test set are secret
         labels = None
     else:
         for number, label in enumerate(labels.tolist()):
             if not _is_allowed(task, label):
                 raise UserError(
-                    f"tfds:{name}, split {split!r}, record {number}: the label is {label}, not "
+                    f"tfds:{name}, split {split!r}, record {number} has the label {label}, not "
                     f"{_allowed(task)}: prepare the set again"
                 )
         labels = labels.astype(np.float32 if task.regression else np.int32)
@@ -173,21 +179,21 @@ def _of_tfds(task, name, split, tfds, language) -> _Columns:
 
 
 def _texts(values: Mapping, field: str, language: str | None, place: str) -> list[str]:
-    """Returns the texts of a field, in `language` if the field has translations."""
+    """Returns the texts of a field, in `language` if the field has several languages."""
     codes, translations = (values.get(f"{field}/{key}") for key in ("language", "translation"))
     if field in values:
         return decoded(values[field])
     if f"{field}/{language}" in values:
         return decoded(values[f"{field}/{language}"])
     known = {key.partition("/")[2] for key in values if key.startswith(f"{field}/")}
-    if codes is not None:  # each record has a list of languages and a list of translations
+    if codes is not None:  # each record has a list of language codes and a list of translations
         known = {code.decode() for row in codes for code in row}
         rows = [dict(zip(*pair, strict=True)) for pair in zip(codes, translations, strict=True)]
         if language and all(language.encode() in row for row in rows):
             return decoded([row[language.encode()] for row in rows])
     raise UserError(
-        f"{place}: {field!r} has the languages {', '.join(sorted(known))}, and --languages names "
-        f"{repr(language) if language else 'none'}: give one that all records have"
+        f"{place}: {field!r} has the languages {', '.join(sorted(known))}, but --languages names "
+        f"{repr(language) if language else 'none'}: give a language that all records have"
     )
 
 
@@ -195,13 +201,18 @@ def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:
     if found != task.labels:
         raise UserError(
             f"tfds:{name} has the classes {', '.join(found) or 'none'}, but the task {task.name!r} "
-            f"{', '.join(task.labels) or 'none'}: give a set with the task's classes in this order"
+            f"has {', '.join(task.labels) or 'none'}: give a set with the classes of the task in "
+            "this order"
         )
 
 
 def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _Columns:
-    """Reads examples of choices from one or several sets, whose `names` are joined by commas."""
-    several = len(task.lists) == 3  # questions per record
+    """Reads multiple-choice examples from one or several TFDS sets.
+
+    Args:
+        names: names of the sets, separated by commas.
+    """
+    several = len(task.lists) == 3  # each record has several questions
     given = task.lists if several else (*task.question, *(task.lists or task.second), _LABEL)
     fields, rows, labels = (*task.first, *given), [], []
     for name in names.split(","):
@@ -214,10 +225,10 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
             for *asked, choices, label in examples:
                 if not 2 <= len(choices) <= len(task.second):
                     raise UserError(
-                        f"{where}: {len(choices)} choices, not 2 to {len(task.second)}: prepare "
-                        "the set again"
+                        f"{where} has {len(choices)} choice(s), not 2 to {len(task.second)}: "
+                        "prepare the set again"
                     )
-                # An empty choice of the set still counts as a choice.
+                # In a TFDS set, an empty text is still a choice, so a hyphen replaces it.
                 offered = [text.strip() or "-" for text in decoded(choices)]
                 missing = len(task.second) - len(offered)
                 rows.append((*decoded([first, *asked]), *offered, *[""] * missing))
@@ -226,7 +237,7 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
     secret = set(labels) == {-1}
     if -1 in labels and not secret:
         raise UserError(
-            f"tfds:{names}, split {split!r}: only some labels are secret, -1: prepare it again"
+            f"tfds:{names}, split {split!r}: only some labels are secret (-1): prepare it again"
         )
     names = (*task.first, *task.question, *task.second)
     texts = {
@@ -236,7 +247,7 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
 
 
 def _parted(task: Task, values: Sequence) -> tuple:
-    """Splits a record's values into the question if there is one, the choices and the label."""
+    """Splits the values of a record into the question (if any), the choices and the label."""
     *texts, label = values
     asked, choices = texts[: len(task.question)], texts[len(task.question) :]
     return *asked, choices[0] if task.lists else choices, label
@@ -264,15 +275,15 @@ def _of_table(task: Task, table: Table) -> _Columns:
             _check_choices(task, row[: len(fields)][-len(task.second) :], answer, where)
     if quoted:
         print(
-            f"warning: {first_quoted}: {quoted:,} lines have quotes around a text, which are kept; "
-            "only files whose name ends in .csv are read without them",
+            f"warning: {first_quoted}: {quoted:,} line(s) have quotes around a text; the quotes "
+            "are part of the text, because the name of the file does not end in .csv",
             file=sys.stderr,
         )
     if labels and unlabelled:
-        _parse_label(task, "", unlabelled)  # raises
+        _parse_label(task, "", unlabelled)  # raises a UserError
     texts = {field: column.settled() for field, column in zip(fields, columns, strict=True)}
     count, groups = len(columns[0]), None
-    if task.grouped:  # equal texts have the same paragraph or question number
+    if task.grouped:  # equal texts get the same paragraph index or question index
         paragraphs, questions = texts[task.first[0]], texts[task.second[0]]
         pairs = list(zip(paragraphs, questions, strict=True))
         groups = np.stack([_numbers(paragraphs), _numbers(pairs)], axis=1)
@@ -282,18 +293,18 @@ def _of_table(task: Task, table: Table) -> _Columns:
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
-    """Raises if an example has fewer than two choices, or if the right one is empty."""
+    """Raises a UserError if fewer than two choices, or the correct choice, have a text."""
     there = [bool(choice.strip()) for choice in choices]
-    missing = "" if sum(there) > 1 else "two choices"
+    missing = "" if sum(there) > 1 else "at least two choices"
     if answer is not None and not missing and not there[answer]:
-        missing = f"the right choice {task.labels[answer]!r}"
+        missing = f"the correct choice {task.labels[answer]!r}"
     if missing:
         names = ", ".join(task.second)
-        raise UserError(f"{where}: {missing} must not be empty: fill in {names}")
+        raise UserError(f"{where}: {missing} must not be empty: fill in the columns {names}")
 
 
 def _numbers(items: Sequence) -> list[int]:
-    """Numbers the items, equal items alike."""
+    """Returns an index for each item; equal items have the same index."""
     known = {item: number for number, item in enumerate(dict.fromkeys(items))}
     return [known[item] for item in items]
 
@@ -318,9 +329,9 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
 
 
 def look_of(label: str) -> str:
-    """Normalizes a label to compare how it looks.
+    """Normalizes a label, so that labels that look alike become equal.
 
-    It removes case, white space, invisible characters, and the zeros that pad a number.
+    Case, white space and invisible characters are removed. A number such as "01" becomes "1.0".
     """
     seen = _UNSEEN.sub("", unicodedata.normalize("NFC", label)).casefold()
     with contextlib.suppress(ValueError):
@@ -329,13 +340,18 @@ def look_of(label: str) -> str:
 
 
 def warn_alike(places: Mapping[str, str]) -> None:
-    """Warns about different labels that look alike; `places` has the first place of each label."""
+    """Prints a warning for each label that looks like another label.
+
+    Args:
+        places: dict from each label to the file and line where it first occurs.
+    """
     looks: dict[str, str] = {}
     for label, place in places.items():
         if (other := looks.setdefault(look_of(label), label)) != label:
             print(
-                f"warning: {place}: the label {label!a} looks like {other!a} of {places[other]}, "
-                "but is a different class: correct one if they are meant to be the same",
+                f"warning: {place}: the label {label!a} looks like the label {other!a} in "
+                f"{places[other]}, but is a different class; if both mean the same class, correct "
+                "one of them",
                 file=sys.stderr,
             )
 
@@ -357,29 +373,36 @@ def _allowed(task: Task) -> str:
 
 
 def read_triplets(source: str, split: str) -> Examples:
-    """Reads triplets from a `Table` with the columns `anchor`, `positive` and `negative`."""
+    """Reads triplets from a table with the columns `anchor`, `positive` and `negative`.
+
+    Args:
+        source: name of the source, in the form `tsv:FILE`, `jsonl:FILE`, `parquet:FILE` or
+            `datasets:DIR`.
+        split: name of the split.
+    """
     table = Table(parse_source(source, ("tsv:FILE", *RECORD_TABLES), "triplets"), split)
     rows = [texts for _, texts in table.rows(("anchor", "positive", "negative"))]
     return Examples(tuple(map(list, zip(*rows, strict=True))), None)
 
 
 def read_senteval(folder: str) -> dict[str, Examples]:
-    """Reads the test sets of Sentence-BERT's table 1 from a folder with SentEval's layout.
+    """Reads the STS test sets of Sentence-BERT (table 1) from a folder with SentEval's layout.
 
-    The pairs of all sub-sets of a year form one set, as in the paper. Pairs without a score, such
-    as most of STS16, are left out.
+    As in the paper, the pairs from all subsets of a year form one set. Pairs without a score, such
+    as most pairs of STS16, are left out.
 
     Args:
-        folder: SentEval's data/downstream. It may have STS/STS12-en-test to STS/STS16-en-test, with
-            files STS.input.NAME.txt and STS.gs.NAME.txt, STS/STSBenchmark/sts-test.csv and
-            SICK/SICK_test_annotated.txt. Missing sets are left out.
+        folder: folder `data/downstream` of SentEval. It may contain STS/STS12-en-test to
+            STS/STS16-en-test with files STS.input.NAME.txt and STS.gs.NAME.txt,
+            STS/STSBenchmark/sts-test.csv, and SICK/SICK_test_annotated.txt. Missing sets are left
+            out.
 
     Returns:
-        Scored pairs by the name of the set, such as "STS12".
+        Dict from the name of each set, such as "STS12", to its pairs with scores.
 
     Raises:
-        UserError: the folder has none of the sets, a file has too few or too many lines, or a score
-            is not a number from 0 to 5.
+        UserError: the folder has none of the sets, two files of a set have different numbers of
+            lines, a line has too few columns, or a score is not a number from 0 to 5.
     """
     root, found = as_path(folder).expanduser(), {}
     for name in (f"STS{year}" for year in range(12, 17)):
@@ -389,8 +412,8 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores, (0,)))
             if len(pairs) != len(golds):
                 raise UserError(
-                    f"{scores} has {len(golds)} lines and {file} {len(pairs)}: give a score or an "
-                    "empty line for each pair"
+                    f"{scores} has {len(golds)} lines, but {file} has {len(pairs)}: give a score "
+                    "or an empty line for each pair"
                 )
             rows += [
                 (at, (*pair, *gold)) for (_, pair), (at, gold) in zip(pairs, golds, strict=True)
@@ -401,20 +424,26 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             found[name] = list(_cells(root / path, columns, header))
     if not found:
         raise UserError(
-            f"{root} has neither STS/STS12-en-test to STS16-en-test nor {_ONE_FILE['STSb'][0]} nor "
-            f"{_ONE_FILE['SICK-R'][0]}: give the folder data/downstream of SentEval"
+            f"{root} has none of STS/STS12-en-test to STS/STS16-en-test, {_ONE_FILE['STSb'][0]} "
+            f"and {_ONE_FILE['SICK-R'][0]}: give the folder data/downstream of SentEval"
         )
     return {name: _scored_pairs(rows) for name, rows in found.items()}
 
 
 def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """Yields the place of each line after the header lines, and its cells in these columns."""
+    """Yields the location of each line after the header, and its cells in some columns.
+
+    Args:
+        path: path of a tab-separated file.
+        columns: indices of the columns.
+        header: number of header lines.
+    """
     for number, line in enumerate(lines_of(path), start=1):
         cells = line.split("\t")
         if number > header and len(cells) <= max(columns):
             raise UserError(
-                f"{path}, line {number}: {len(cells)} columns, not {max(columns) + 1} or more: "
-                "separate columns by one tab"
+                f"{path}, line {number}: found {len(cells)} column(s), expected at least "
+                f"{max(columns) + 1}: separate columns by one tab"
             )
         if number > header:
             yield f"{path}, line {number}", [cells[column] for column in columns]

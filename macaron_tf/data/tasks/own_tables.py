@@ -1,6 +1,7 @@
-"""Tasks on a table of the user: finds its columns and classes, and holds out examples to validate.
+"""Tasks on the user's own table: finds columns and classes, and holds out validation examples.
 
-TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")
+For example, `TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")` returns the
+columns and classes of a file.
 """
 
 import collections
@@ -20,7 +21,7 @@ from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, 
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
 
-# Names of the column of the first text, each with the name of the column of a second text.
+# Default names of the text column. The value is the name of the matching column of a second text.
 _TEXTS = {
     "text": "text_b",
     "text_a": "text_b",
@@ -30,39 +31,42 @@ _TEXTS = {
     "question1": "question2",
 }
 _WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
-# For choices: names of the column of the context; that of the question is `question`.
+# Default names of the context column for multiple choice; the column of the question is `question`.
 _CONTEXTS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
 _LABELS = ("label", "tags")
-_MANY = 20  # most classes of a table, or half as many as it has lines if that is more
+_MANY = 20  # maximum number of classes, unless half the number of lines is larger
 
 
 @dataclasses.dataclass(frozen=True)
 class TableSettings(Settings):
-    """Columns and classes of the tasks classify, regress, tag and choose, and the held-out share.
+    """Columns and classes of a table for the tasks classify, regress, tag and choose.
 
     Attributes:
-        text: column of the text, or several columns, which are joined by spaces; by default
-            `text`, `text_a`, `sentence`, `sentence1`, `premise` or `question1` (for tags also
-            `tokens` or `words`; for choices `context`, `text`, `article`, `passage` or `premise`),
-            or the only column besides those of the label and the choices.
-        text_b: column of a second text, or for choices of the question that they answer; by
-            default the column that belongs to a text column found by default: `text_b`,
-            `sentence2`, `hypothesis` or `question2`, for choices `question`.
-        choices: columns of the choices; by default `choice1`, `choice2` and so on. Some may be
-            empty in an example.
-        label: column of the class, the score or the tags; by default `label`, for tags also `tags`.
-        classes: names of the classes or tags, class 0 first; by default those that a TensorFlow
-            Datasets set, a Parquet file or a saved Hugging Face set names, or else the labels of
-            the training table in alphabetical order; for choices, their numbers from 1.
-        usual_tag: tag of words without a token, such as a zero-width space, if no tag is O; by
-            default the most frequent tag of the training table.
-        mean: mean of the scores; a model learns (score - mean) / deviation. By default it is
-            computed from the training table.
-        deviation: standard deviation of the scores, see `mean`; by default computed from the
+        text: column of the text. Several columns are joined by spaces. By default it is `text`,
+            `text_a`, `sentence`, `sentence1`, `premise` or `question1`. The task tag also knows
+            `tokens` and `words`; the task choose knows `context`, `text`, `article`, `passage` and
+            `premise` instead. If the table has none of these names, the default is the only column
+            besides the label and the choices.
+        text_b: column of a second text. For the task choose, it is the column of a question that
+            the choices answer. The default depends on the default text column; it is `text_b`,
+            `sentence2`, `hypothesis` or `question2`, and `question` for the task choose.
+        choices: columns of the choices (default: `choice1`, `choice2` and so on). An example may
+            leave some choices empty.
+        label: column of the class, the score or the tags. The default is `label`, and the task tag
+            also knows `tags`.
+        classes: names of the classes or tags, class 0 first. By default the names come from the
+            TensorFlow Datasets set, the Parquet file or the saved Hugging Face set. If the source
+            has no names, the default is the sorted labels of the training table, and 1, 2 and so on
+            for the task choose.
+        usual_tag: tag to predict for words without a token, such as a zero-width space, if the tags
+            do not include O. The default is the most frequent tag of the training table.
+        mean: mean of the scores in regression. A model learns (score - mean) / deviation. The
+            default is computed from the training table.
+        deviation: standard deviation of the scores in regression. The default is computed from the
             training table.
-        held_out: share of the examples that are held out for validation, if the file's name has no
+        held_out: share of the examples that are held out for validation if the file name has no
             {split} or the set has no validation split.
-        seed: seed that draws the held-out examples.
+        seed: seed for drawing the held-out examples.
     """
 
     section: ClassVar[str] = "table"
@@ -80,29 +84,36 @@ class TableSettings(Settings):
 
     def check(self) -> None:
         if len(set(self.classes)) < len(self.classes) or len(self.classes) == 1:
-            raise self.error(f"classes={self.classes!r} must be two or more different names")
+            raise self.error(f"classes={self.classes!r} must be at least two different names")
         if self.usual_tag and self.classes and self.usual_tag not in self.classes:
             raise self.error(
                 f"usual_tag={self.usual_tag!r} must be one of {', '.join(self.classes)}"
             )
 
     def check_task(self, task: Task) -> None:
-        """Raises if columns or classes are given for a task that defines its own."""
+        """Checks that columns and classes are set only for a task on the user's table.
+
+        Raises:
+            UserError: a column or the classes are set for another task.
+        """
         names = ("text", "text_b", "choices", "label", "classes", "mean", "deviation", "usual_tag")
         for name in names:
             if getattr(self, name) not in ((), None) and not task.own:
                 raise self.error(
-                    f"{name} is only for the tasks classify, regress, tag and choose, and "
-                    f"{task.name} has its own columns and classes: leave it out"
+                    f"{name} applies only to the tasks classify, regress, tag and choose, because "
+                    f"{task.name} has fixed columns and classes: leave {name} out"
                 )
         if self.choices and task.kind != "choice":
             raise self.error(
-                f"choices={self.choices!r} is only for the task choose, not {task.name}: leave it "
-                "out"
+                f"choices={self.choices!r} applies only to the task choose, not to {task.name}: "
+                "leave choices out"
             )
 
     def described(self, task: Task) -> Task:
-        """Returns a task with these columns and classes, or unchanged if it defines its own."""
+        """Returns a copy of a task with these columns and classes.
+
+        A task with fixed columns and classes is returned unchanged.
+        """
         if not task.own:
             return task
         fields = dict(first=self.text, second=self.text_b, labels=self.classes)
@@ -114,10 +125,17 @@ class TableSettings(Settings):
         return dataclasses.replace(task, **fields, deviation=self.deviation or 1.0)
 
     def filled(self, task: Task, source: str | None, tfds: Tfds | None = None) -> "TableSettings":
-        """Returns settings completed by the columns and classes of a source's training split.
+        """Returns a copy with the columns and classes found in the training split of a source.
+
+        Columns and classes that are already set are kept.
+
+        Args:
+            task: the task.
+            source: name of the source; `None` means the default source of the task.
+            tfds: folder of TensorFlow Datasets.
 
         Raises:
-            UserError: columns cannot be found, or the labels do not fit the task.
+            UserError: a column cannot be found, or the labels do not fit the task.
         """
         if not task.own:
             return self
@@ -153,7 +171,7 @@ class TableSettings(Settings):
             names = self.classes or names or tuple(map(str, range(1, count + 1)))
             if len(names) != count:
                 raise UserError(
-                    f"{source}: {count} columns of choices, but {len(names)} classes "
+                    f"{source} has {count} columns of choices, but there are {len(names)} classes "
                     f"{', '.join(names)}: give {count} classes by --set table.classes"
                 )
         if self.classes:
@@ -161,11 +179,11 @@ class TableSettings(Settings):
         return _replaced(found, str(source), names or _classes(known, table))
 
     def _with_columns(self, task: Task, table: Table) -> "TableSettings":
-        """Returns settings completed by the columns of a table's header."""
+        """Returns a copy with the columns found in the header of a table."""
         header = [name for name in table.header if name]
         if not header:
             raise UserError(
-                f"{table.path} is empty: give a header and a line for each example, with tabs "
+                f"{table.path} is empty: write a header line and one line per example, with tabs "
                 "between columns"
             )
         labels = _LABELS if task.kind == "tags" else _LABELS[:1]
@@ -175,8 +193,8 @@ class TableSettings(Settings):
             choices = choices or table.choices
             if len(choices) < 2:
                 raise UserError(
-                    f"{table.path}: {len(choices) or 'no'} column of choices among "
-                    f"{', '.join(map(repr, header))}: call two or more choice1, choice2 and so on, "
+                    f"{table.path} has {len(choices) or 'no'} column of choices among "
+                    f"{', '.join(map(repr, header))}: name the columns choice1, choice2 and so on, "
                     'or give --set \'table.choices=("COLUMN", "COLUMN")\''
                 )
         if not text:
@@ -191,19 +209,19 @@ class TableSettings(Settings):
             text = tuple(named or others)
             if not text_b and pairs.get(text[0]) in header:
                 text_b = (pairs[text[0]],)
-        # Raises if a column is missing or the table has no example.
+        # Reading one row raises a UserError if a column is missing or the table has no example.
         next(iter(table.rows((*text, *text_b, *choices, label), (*choices, label))))
         found = dict(text=text, text_b=text_b, choices=choices, label=label)
         return dataclasses.replace(self, **found)
 
     def held(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
-        """Draws the held-out examples, with an equal share of each class or range of scores.
+        """Draws the held-out examples, stratified by class or score, and prints their number.
 
-        Examples are sorted by label, and equal labels shuffled; one of every 1 / `held_out`
-        consecutive examples is drawn.
+        The examples are shuffled and then sorted by label. One in every 1 / `held_out` consecutive
+        examples is held out.
 
         Args:
-            labels: N labels; only arrays are sorted.
+            labels: N labels. Only a NumPy array is sorted; the tags of sentences are not.
             source: name of the source, for messages.
 
         Returns:
@@ -216,15 +234,16 @@ class TableSettings(Settings):
         draws, among = np.random.default_rng(self.seed).random((2, total))
         flat = labels if isinstance(labels, np.ndarray) else np.zeros(total)
         order = np.lexsort((draws, flat))
-        parts = np.floor(np.arange(total) * self.held_out).astype(int)  # of the sorted examples
+        # parts[i]: stratum of sorted example i; one example of each stratum is drawn.
+        parts = np.floor(np.arange(total) * self.held_out).astype(int)
         starts = np.unique(parts, return_index=True)[1][: int(total * self.held_out)]
         found = np.zeros(total, bool)
         found[order[np.lexsort((among, parts))[starts]]] = True
         if not found.any() or found.all():
             raise UserError(
-                f"{source} has {total} examples, and table.held_out={self.held_out:g} leaves none "
-                "for training or none for validation: give more, or a file for each split with "
-                "{split} in the name"
+                f"{source} has {total} examples, and table.held_out={self.held_out:g} leaves no "
+                "example for training or none for validation: give more examples, or one file per "
+                "split with {split} in its name"
             )
         print(
             f"{source}: {found.sum():,} of {total:,} examples are held out for validation, drawn "
@@ -237,22 +256,22 @@ class TableSettings(Settings):
 def _replaced(settings: TableSettings, source: str, classes: Sequence[str]) -> TableSettings:
     if len(classes) < 2:
         raise UserError(
-            f"{source}: all labels are {classes[0]!r}: give examples of two or more classes"
+            f"{source}: all labels are {classes[0]!r}: give examples of at least two classes"
         )
     return dataclasses.replace(settings, classes=tuple(classes))
 
 
 def _classes(task: Task, table: Table) -> list[str]:
-    """Lists the labels of a table in alphabetical order.
+    """Returns the distinct labels of a table in alphabetical order.
 
     Raises:
-        UserError: a label is empty, or there are too many for classes.
+        UserError: a label is empty, or there are too many different labels.
     """
     found, rows = {}, 0
     for where, cells in table.rows((*task.first, task.label), (task.label,)):
         if not (label := cells[-1].strip()):
             raise UserError(
-                f"{where}: the label in column {task.label!r} is empty: fill it in or remove the "
+                f"{where}: the label in column {task.label!r} is empty: add a label or remove the "
                 "line"
             )
         found.setdefault(label, where)
@@ -260,18 +279,21 @@ def _classes(task: Task, table: Table) -> list[str]:
     if len(found) > max(_MANY, rows // 2):
         raise UserError(
             f"{table.path}: column {task.label!r} has {len(found):,} different labels in {rows:,} "
-            "lines: give the column of the class by table.label, or train `regress` on scores"
+            "lines: name the column of the class by --set table.label=COLUMN, or train the task "
+            "regress on scores"
         )
     warn_alike(found)
     return sorted(found)
 
 
 def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
-    """Counts the tags of `sentences_of`, converted to IOB2.
+    """Counts the tags of sentences after conversion to IOB2.
 
     Args:
-        checked: whether tags that look like mistakes, such as a single `0` for O, raise an error,
-            and entity types that occur once or twice give a warning.
+        sentences: words, tags and locations of each sentence, as `sentences_of` yields them.
+        checked: whether to look for mistakes. A tag that does not fit the other tags, such as a
+            single `0` for O, is then an error. An entity type that occurs once or twice causes a
+            warning.
     """
     counts, places = collections.Counter(), {}
     for _, tags, where in sentences:
@@ -282,7 +304,8 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
         tag, others = strays[0], sorted({*counts} - {*strays})
         raise UserError(
             f"{places[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} time(s), does not fit the "
-            f"others, {', '.join(others[:5])}: correct it, or give all tags by --set table.classes"
+            f"other tags {', '.join(others[:5])}: correct the tag, or give all tags by --set "
+            "table.classes"
         )
     if checked:
         warn_alike(places)
@@ -290,17 +313,17 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
     rare = [f"{tag[:40]!r} ({places[tag]})" for tag in places if 0 < types[tag[2:]] < 3]
     if checked and scheme_of(counts) and rare:
         print(
-            f"warning: tags found once or twice may be misspelt: {', '.join(rare[:5])}",
+            f"warning: tags that occur only once or twice may be misspelt: {', '.join(rare[:5])}",
             file=sys.stderr,
         )
     return counts
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    """Lists the classes of a tagging task.
+    """Returns the classes of a tagging task.
 
-    For entities these are O, then all tags of each type, such as B-PER and I-PER. Otherwise they
-    are the sorted tags.
+    If the tags mark entities, the classes are O and then all tags of each entity type, such as
+    B-PER and I-PER. Otherwise the classes are the sorted tags.
     """
     if not (scheme := scheme_of(tags)):
         return sorted(tags)

@@ -1,4 +1,4 @@
-"""Prompts that ask a language model without fine-tuning to solve the examples of a task."""
+"""Prompts for zero-shot and few-shot evaluation of a language model without fine-tuning."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,12 +11,13 @@ from macaron_tf.data.tasks.tables import Table
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 
-# Formats of a question by style: this library's, and those printed in the GPT-2 and GPT-3 papers.
+# Format string of a question for each style. "plain" is from this library, and the others are from
+# the GPT-2 and GPT-3 papers.
 QUESTIONS = {"plain": "Question: {}\nAnswer:", **dict.fromkeys(("gpt2", "gpt3"), "Q: {}\nA:")}
 _LANGUAGES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French"}
 _LANGUAGES |= {"it": "Italian", "nl": "Dutch", "pt": "Portuguese", "ro": "Romanian"}
 
-# Inputs without content, to measure a model's bias towards an answer (Zhao et al. 2021, section 4).
+# Content-free inputs, which show a model's bias towards an answer (Zhao et al. 2021, section 4).
 CONTENT_FREE = ("N/A", "[MASK]", "")
 
 
@@ -25,12 +26,13 @@ class Prompt:
     """A prompt for one example, which a language model continues with the answer.
 
     Attributes:
-        query: text up to the answer, without a space at its end.
-        answers: the right answers, one or more.
-        choices: all answers to choose from, equally many in all examples of a task; (): the answer
-            is free text.
-        label: number of the right choice, from 0; None: the answer is free text.
-        bare_query: query to use if no solved examples precede it; None: the same as `query`.
+        query: text up to the answer, without a space at the end.
+        answers: one or more correct answers.
+        choices: the answers to choose from, or () if the answer is free text. All examples of a
+            task have the same number of choices.
+        label: index of the correct choice; `None` if the answer is free text.
+        bare_query: query for zero-shot prompts, before which there are no solved examples; `None`
+            means `query`.
     """
 
     query: str
@@ -42,14 +44,15 @@ class Prompt:
 
 @dataclasses.dataclass(frozen=True)
 class Template:
-    """A format of prompts for a classification task.
+    """A prompt template for a classification task.
 
     Attributes:
-        text: the prompt, with {first} in place of the first text and {second} of the second one.
-        words: word that stands for each class, class 0 first.
+        text: format string with the fields {first} and {second} for the texts of an example.
+            {second} is optional.
+        words: answer word of each class, class 0 first.
 
     Raises:
-        UserError: `text` has other fields or lacks {first}, or words are empty or equal.
+        UserError: `text` has another field or lacks {first}, or a word is empty or occurs twice.
 
     Example:
         Template("Review: {first}\\nSentiment:", ("negative", "positive"))
@@ -63,16 +66,18 @@ class Template:
             filled = self.text.format(first="\0", second="\0")
         except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
             raise UserError(
-                f"the template {self.text!r} has other fields than {{first}} and {{second}}: "
-                "remove them, and write braces of the text twice"
+                f"the template {self.text!r} has a field other than {{first}} and {{second}}: "
+                "remove the field, or double each brace that belongs to the text"
             ) from error
         if "\0" not in filled:
             raise UserError(
-                f"the template {self.text!r} has no {{first}}: put it where the text belongs"
+                f"the template {self.text!r} has no {{first}}: write {{first}} where the text of "
+                "an example belongs"
             )
         if not all(map(str.strip, self.words)) or len(set(self.words)) < len(self.words):
             raise UserError(
-                f"the words for the classes, {self.words!r}, must be different and not empty"
+                f"words={self.words!r} has an empty or repeated word: give a different word for "
+                "each class"
             )
 
     def query(self, first: str, second: str | None = None) -> str:
@@ -100,15 +105,16 @@ TEMPLATES = {
 def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
     if task.kind != "classification" or task.regression:
         raise UserError(
-            f"the task {task.name!r} has no classes, which prompts need: give a classification task"
+            f"the task {task.name!r} has no classes, but this prompt needs them: give a "
+            "classification task"
         )
     if len(template.words) != task.num_classes:
         raise UserError(
             f"{len(template.words)} words for the {task.num_classes} classes of {task.name!r}: "
-            f"give a word for each of {', '.join(task.labels)}"
+            f"give one word for each of {', '.join(task.labels)}"
         )
     if examples.labels is None:
-        raise UserError(f"these examples of {task.name!r} have no labels: give another split")
+        raise UserError(f"the examples of {task.name!r} have no labels: give a split with labels")
     second = examples.second or [None] * len(examples)
     return [
         Prompt(template.query(a, b), (template.words[label],), template.words, int(label))
@@ -117,17 +123,18 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
 
 
 def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]:
-    """Makes prompts of questions about a context, which are answered by free text.
+    """Builds prompts for questions about a context with free-text answers.
 
     Args:
-        style: a key of `QUESTIONS`.
+        questions: the questions.
+        style: key of `QUESTIONS`.
 
     Raises:
-        UserError: the right answers are secret.
+        UserError: the correct answers are secret.
     """
     before = "Background: " if style == "gpt3" else ""  # Brown et al. 2020, appendix G
     if questions.labels is None:
-        raise UserError("these questions have no right answers to score by: give another split")
+        raise UserError("the questions have no correct answers: give a split with answers")
     rows = zip(questions.contexts, questions.questions, questions.labels, strict=True)
     return [
         Prompt(
@@ -139,7 +146,7 @@ def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]
 
 
 def summary_prompts(pairs: Sequence[tuple[str, str]]) -> list[Prompt]:
-    """Makes prompts "TEXT TL;DR:" of texts and summaries (Radford et al. 2019, GPT-2, section 3.6).
+    """Builds summarization prompts "TEXT TL;DR:", as in GPT-2 (Radford et al. 2019, section 3.6).
 
     Args:
         pairs: (text, summary) pairs; pairs with an empty side are left out.
@@ -150,15 +157,15 @@ def summary_prompts(pairs: Sequence[tuple[str, str]]) -> list[Prompt]:
 def translation_prompts(
     pairs: Sequence[tuple[str, str]], language: str, style: str = "gpt2"
 ) -> list[Prompt]:
-    """Makes prompts "SENTENCE =" of sentences and translations (Radford et al. 2019, section 3.7).
+    """Builds translation prompts "SENTENCE =", as in GPT-2 (Radford et al. 2019, section 3.7).
 
-    In GPT-3's style, a prompt without solved examples is a question instead, "Q: What is the ...
-    translation of SENTENCE A:" (Brown et al. 2020, appendix G).
+    With the style "gpt3", a zero-shot prompt is instead "Q: What is the German translation of
+    SENTENCE A:" (Brown et al. 2020, appendix G).
 
     Args:
         pairs: (sentence, translation) pairs; pairs with an empty side are left out.
-        language: code of the language of the translations, such as "fr".
-        style: a key of `QUESTIONS`.
+        language: code of the target language, such as "fr".
+        style: key of `QUESTIONS`.
     """
     asked = f"Q: What is the {_LANGUAGES.get(language, language)} translation of {{}} A:"
     return [
@@ -168,20 +175,21 @@ def translation_prompts(
 
 
 def _whole(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
-    """Joins the lines of each side of the pairs, and leaves out pairs with an empty side."""
+    """Joins the lines of each side to one line, and leaves out pairs with an empty side."""
     lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
     return [pair for pair in lines if all(pair)]
 
 
 def read_last_words(source: Source, split: str) -> list[Prompt]:
-    """Reads passages whose last word is the answer, one per line: LAMBADA (Paperno et al. 2016).
+    """Reads prompts for last-word prediction (LAMBADA, Paperno et al. 2016).
 
-    After solved examples, a prompt is "PASSAGE ____ . ->", so that the examples show that a single
-    word is expected (Brown et al. 2020, section 3.1.2).
+    Each line of the file is a passage whose last word is the answer. A few-shot prompt is "PASSAGE
+    ____ . ->", so that the solved examples show that the answer is a single word (Brown et al.
+    2020, section 3.1.2).
 
     Args:
-        source: `lambada:FILE`.
-        split: see `Source.path`.
+        source: source in the form `lambada:FILE`.
+        split: name of the split, as in `Source.path`.
 
     Raises:
         UserError: a line has fewer than two words, or the file is empty.
@@ -193,32 +201,32 @@ def read_last_words(source: Source, split: str) -> list[Prompt]:
         if context:
             prompts.append(Prompt(f"{context} ____ . ->", (word,), bare_query=context.rstrip()))
         elif word:
-            raise UserError(f"{path}, line {number}: fewer than two words: remove the line")
+            raise UserError(f"{path}, line {number} has fewer than two words: remove the line")
     if not prompts:
         raise UserError(f"{path} is empty: give a file with one passage per line")
     return prompts
 
 
 def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]:
-    """Reads questions from a `Table` with the columns `question` and `answer`.
+    """Reads prompts from a table with the columns `question` and `answer`.
 
     For multiple choice, the table also has columns `choice1` to `choiceN`, and `answer` is the
-    number of the right one.
+    number of the correct choice.
 
     Args:
-        source, split: see `Table`.
-        style: a key of `QUESTIONS`.
+        source, split: as in `Table`.
+        style: key of `QUESTIONS`.
 
     Raises:
-        UserError: see `Table.rows`; also if there is a single choice, or an answer is not the
-            number of a choice.
+        UserError: the table has a single choice, an answer is not the number of a choice, or
+            `Table.rows` raised it.
     """
     table = Table(source, split)
     choices = table.choices
     if len(choices) == 1:
         raise UserError(
-            f"{table.path}, line 1: {choices[0]!r} is the only choice: give choice1, choice2 and "
-            "so on, or none"
+            f"{table.path}, line 1: {choices[0]!r} is the only choice: add choice2, or remove the "
+            "column"
         )
     prompts = []
     for where, row in table.rows(("question", "answer", *choices), may_be_empty=("question",)):
@@ -229,8 +237,8 @@ def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]
             continue
         if not answer.isdecimal() or not 1 <= int(answer) <= len(options):
             raise UserError(
-                f"{where}: the answer {answer[:40]!r} must be the number of a choice, from 1 to "
-                f"{len(options)}"
+                f"{where}: the answer {answer[:40]!r} is not the number of a choice: give a number "
+                f"from 1 to {len(options)}"
             )
         label = int(answer) - 1
         prompts.append(Prompt(query, (options[label],), tuple(options), label))

@@ -1,4 +1,4 @@
-"""Reads and encodes questions, contexts and answer spans, from TFDS or files in SQuAD's format."""
+"""Extractive question answering: reads SQuAD-style examples and encodes them as windows."""
 
 import collections
 import dataclasses
@@ -21,7 +21,12 @@ from macaron_tf.text.normalization import LocatedPieces
 
 
 class Answer(NamedTuple):
-    """An answer span: `context[start : start + len(text)] == text`, in characters."""
+    """An answer span in a context, where `context[start : start + len(text)] == text`.
+
+    Attributes:
+        text: text of the answer.
+        start: position of its first character in the context.
+    """
 
     text: str
     start: int
@@ -29,14 +34,14 @@ class Answer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Questions:
-    """A split of N questions with their contexts and answers, in the source's order.
+    """A split of N questions with contexts and answers, in the order of the source.
 
     Attributes:
-        ids: the source's identifier of each question.
-        questions: the questions.
-        contexts: text that each question is about.
-        labels: right answers of each question, () for a question without an answer; None: the
-            answers are secret.
+        ids: identifier of each question in the source.
+        questions: text of each question.
+        contexts: context of each question.
+        labels: correct answers of each question, or () for an unanswerable question; `None` means
+            that the answers are secret.
     """
 
     ids: list[str]
@@ -48,7 +53,7 @@ class Questions:
         return len(self.questions)
 
     def take(self, rows: np.ndarray) -> "Questions":
-        """Returns the questions with these numbers."""
+        """Returns the questions with the indices `rows`, in that order."""
         columns = (self.ids, self.questions, self.contexts, self.labels)
         return Questions(*(column and [column[row] for row in rows] for column in columns))
 
@@ -56,18 +61,19 @@ class Questions:
 def read_questions(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
 ) -> Questions:
-    """Reads a split of a question answering task with answer spans.
+    """Reads a split of an extractive question answering task.
 
     Args:
-        split, tfds: see `open_set`.
-        source: source of the questions; None: the task's own source. One of
-            `tfds:NAME[/CONFIG][:VERSION]`: records with SQuAD's fields.
-            `squad:FILE`: JSON of SQuAD 1.1 or 2.0, see `Source.path`. Answers may be missing if the
-                split's name begins with "test" or "all".
+        task: the task.
+        split, tfds: as in `open_set`.
+        source: name of the source; `None` means the default source of the task.
+            `tfds:NAME[/CONFIG][:VERSION]` is a TFDS set with the fields of SQuAD, and `squad:FILE`
+            is a JSON file in the format of SQuAD 1.1 or 2.0. Answers may be missing if the name of
+            the split begins with "test" or "all".
 
     Raises:
-        UserError: the source, split or a field does not exist, an answer is missing, or it is not
-            at its place in the context. The message names the file, the question and the field.
+        UserError: the source, the split or a field does not exist, or an answer is missing or not
+            at the given position in the context. The message names the file, question and field.
     """
     parsed = parse_task_source(task, source, "squad:FILE")
     if parsed.kind == "tfds":
@@ -78,14 +84,14 @@ def read_questions(
         where, rows = str(path), _file_rows(path)
     rows = list(rows)
     if not rows:
-        raise UserError(f"{where} has no question: give a larger split or another file")
+        raise UserError(f"no question in {where}: give a larger split or another file")
     secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
     for row in [] if secret else rows:
         _check_answers(task, row, where)
     counts = collections.Counter(row.id for row in rows)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise UserError(
-            f"{where}: {len(repeated)} ids of questions are repeated, such as "
+            f"{where}: {len(repeated)} question id(s) are repeated, such as "
             f"{repeated[0][:40]!r}: give each question its own id, because predictions are stored "
             "by id"
         )
@@ -104,13 +110,13 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
     where = f"{where}, question {row.id!r}"
     if row.answers is None:
         raise UserError(
-            f"{where}: the field 'answers' is missing: give it, or omit it in all questions of a "
-            "test set"
+            f"{where}: the field 'answers' is missing: add it, or remove it from all questions of "
+            "a test set"
         )
     if not row.answers and not task.unanswerable:
         raise UserError(
-            f"{where} has no answer, but the task {task.name!r} needs one: remove the question, or "
-            "use the task squad2"
+            f"{where} has no answer, but the task {task.name!r} needs one: remove the question or "
+            "give the task squad2"
         )
     for text, start in row.answers:
         if not text.strip() or row.context[start : start + len(text)] != text or start < 0:
@@ -130,10 +136,14 @@ def _tfds_rows(name, split, tfds) -> Iterator[_Row]:
 
 
 def _file_rows(path) -> Iterator[_Row]:
-    """Yields the questions of a JSON file; checks every field that it reads."""
+    """Yields the questions of a JSON file in SQuAD's format.
+
+    Raises:
+        UserError: the file is not JSON, or a field is missing or has the wrong type.
+    """
     try:
         document = parse_json(storage.read_bytes(path), object)
-    except ValueError as error:  # also bytes that are not UTF-8
+    except ValueError as error:  # bytes that are not UTF-8 raise a ValueError, too
         raise UserError(f"{path} is not JSON ({error}): give a file in SQuAD's format") from error
     for a, article in enumerate(_field(document, "data", list, path)):
         for p, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}, data[{a}]")):
@@ -146,7 +156,7 @@ def _file_rows(path) -> Iterator[_Row]:
 def _question(record, context: str, place: str) -> _Row:
     name, question = _text(record, "id", place), _text(record, "question", place)
     if not question.strip():
-        raise UserError(f"{place}: the question is empty: fill it in or remove it")
+        raise UserError(f"{place}: the question is empty: add its text or remove the question")
     if "answers" not in record:
         return _Row(name, question, context, None)
     answers = [
@@ -157,29 +167,37 @@ def _question(record, context: str, place: str) -> _Row:
 
 
 def _field(record, name: str, kind: type, where):
-    """Returns a field of a JSON object; raises if it is missing or not of this type."""
+    """Returns a field of a JSON object.
+
+    Raises:
+        UserError: the field is missing or does not have the type `kind`.
+    """
     value = record.get(name) if isinstance(record, dict) else None
     if type(value) is not kind:
         wanted = {list: "list", str: "text", int: "whole number"}[kind]
-        raise UserError(f"{where}: the field {name!r} is not a {wanted}: give SQuAD's format")
+        raise UserError(
+            f"{where}: the field {name!r} is not a {wanted}: give a file in SQuAD's format"
+        )
     return value
 
 
 def _text(record, name: str, where: str) -> str:
-    # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. "?" keeps all positions.
+    # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. Replacing it by one "?"
+    # keeps the positions of all other characters.
     return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
 
 
 class WindowPositions(NamedTuple):
-    """Maps positions in M windows back to characters in the contexts of N questions.
+    """Mapping from token positions in M windows to characters in the contexts of N questions.
 
     Attributes:
-        question: `(M,)` int64, the number of each window's question, ascending.
-        boundary: `(M,)` int64, the position of the first context token in each window, as
-            `EncoderSpanReader` counts positions.
-        first_piece: `(M,)` int64, the number of that token in its context.
-        starts, ends: ragged `(N, None)` int64, the first character of each context token, and the
-            character after its last.
+        question: `(M,)` int64, index of each window's question, in ascending order.
+        boundary: `(M,)` int64, position of the first context token in the scores of
+            `EncoderSpanReader` for each window.
+        first_piece: `(M,)` int64, index of this first context token among the tokens of its
+            context.
+        starts, ends: ragged `(N, None)` int64, start and end of each context token in characters;
+            the end is exclusive.
     """
 
     question: tf.Tensor
@@ -200,31 +218,32 @@ def encode_questions(
 ) -> tuple[dict[str, tf.Tensor], WindowPositions]:
     """Encodes questions and contexts as windows `[CLS] question [SEP] context [SEP]`.
 
-    A long context gives several overlapping windows. A vocabulary with `cls_last` gives XLNet's
-    windows, `context [SEP] question [SEP] [CLS]`.
+    A long context gives several overlapping windows. With a vocabulary whose `cls_last` is True,
+    windows are `context [SEP] question [SEP] [CLS]`, as in XLNet.
 
     Args:
+        vocabulary: vocabulary that encodes the texts.
         questions, contexts: `(N,)` strings.
-        max_length: most ids of a window.
-        stride: context tokens between the starts of two windows.
-        max_question: most tokens of a question; longer questions are truncated.
+        max_length: maximum number of ids per window, including special ids.
+        stride: number of context tokens between the starts of two consecutive windows.
+        max_question: maximum number of tokens per question; longer questions are truncated.
 
     Returns:
-        Dictionary of "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)`
-        int32: 1 in the second text and its [SEP], 2 at a [CLS] that ends a row, else 0; and the
-        positions.
+        The M windows and their positions. The windows are a dict of "token_ids" `(M, L)` int32,
+        padded with 0, and "segment_ids" `(M, L)` int32. Segment ids are 1 in the second text and
+        its [SEP], 2 at a final [CLS], and 0 elsewhere.
 
     Raises:
         UserError: `max_length` leaves no room for a context token.
 
-    References: Devlin et al. 2018 (BERT), section 4.2 and its released code; Yang et al. 2019
-    (XLNet), its released code.
+    References: Devlin et al. 2018 (BERT), section 4.2 and the released code; Yang et al. 2019
+    (XLNet), the released code.
     """
     specials = 2 + vocabulary.pair_separators
     needs = f"questions of {max_question} tokens"
     check_length(max_length, max_question + specials + 1, needs, "lower max_question or ")
     asked = vocabulary.encode(questions)[:, :max_question]  # (N, None)
-    # SQuAD has about five questions per paragraph: tokenize each paragraph once.
+    # SQuAD has about five questions per paragraph, so each distinct paragraph is tokenized once.
     distinct, number = tf.unique(contexts)
     found = vocabulary.encode_with_offsets(distinct)
     located = LocatedPieces(*(tf.gather(rows, number) for rows in found))  # each (N, None)
@@ -234,7 +253,7 @@ def encode_questions(
     first, second, between = asked, windows.ids, [(sep, 0)] * vocabulary.pair_separators
     if vocabulary.cls_last:
         first, second = second, first
-        boundary = tf.ones_like(question)  # the scores of [CLS] come first, see `EncoderSpanReader`
+        boundary = tf.ones_like(question)  # `EncoderSpanReader` puts the scores of [CLS] first
     else:
         boundary = asked.row_lengths() + 1 + len(between)
     positions = WindowPositions(
@@ -245,13 +264,14 @@ def encode_questions(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedQuestions(EncodedExamples):
-    """Tokenized questions as M rows, one for each window.
+    """Tokenized questions as M rows, one row per window.
 
-    The labels are the first and last position of the answer, or 0, the position of [CLS], in
-    windows without the answer.
+    The labels `(M, 2)` are the first and last position of the answer in the window. If the window
+    does not contain the answer, both are 0, the position of [CLS].
 
     Attributes:
-        positions: positions of the windows; its `starts` and `ends` are int32.
+        positions: mapping from positions in the windows to characters in the contexts; its `starts`
+            and `ends` are int32.
     """
 
     positions: WindowPositions
@@ -265,10 +285,14 @@ def encode_question_examples(
     stride: int,
     max_question: int,
 ) -> EncodedQuestions:
-    """Tokenizes a split by `encode_questions`; the first right answer of a question is the label.
+    """Tokenizes a split of questions with `encode_questions`.
+
+    If a question has several correct answers, the first answer is the label.
 
     Args:
-        max_length, stride, max_question: see `encode_questions`.
+        vocabulary: vocabulary that encodes the texts.
+        examples: the questions.
+        max_length, stride, max_question: as in `encode_questions`.
     """
 
     def encode(part: slice) -> tuple:
@@ -286,25 +310,28 @@ def encode_question_examples(
     boundaries, *found = (tf.concat(parts, axis=0) for parts in zip(*found, strict=True))
     positions, last = WindowPositions(*found), vocabulary.cls_last
     boundaries = boundaries.numpy()
-    # A context ends before a [SEP]. If it is first, the scores of [CLS] come before it.
+    # A context ends before a [SEP]. If a window begins with the context, `EncoderSpanReader` puts
+    # the scores of [CLS] before it, which shifts all positions by one.
     ends = boundaries if last else rows.lengths - 1
     labels = None if examples.labels is None else _labels(examples, positions, ends)
     return EncodedQuestions(rows, boundaries, labels, max_length, positions, cls_last=last)
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:
-    """Finds the first and last position of each question's first answer in its windows.
+    """Finds the first and last position of the first correct answer in each window.
 
     Args:
-        limits: `(M,)`, the position after the last context token of each window.
+        examples: the questions.
+        positions: positions of the windows.
+        limits: `(M,)`, position after the last context token of each window.
 
     Returns:
-        `(M, 2)` int32; 0, the position of [CLS], in windows that do not contain all of the answer.
+        `(M, 2)` int32; 0, the position of [CLS], for a window without the whole answer.
     """
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()
     question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)
-    # First and last token of each answer; -1 if it has none, because it is white space.
+    # Indices of the first and last token of each answer in its context; -1 without any token.
     pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
     for number, answers in enumerate(examples.labels):
         if answers:

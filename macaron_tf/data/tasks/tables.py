@@ -1,4 +1,4 @@
-"""Reads tables of examples from files, the user's functions and TensorFlow Datasets."""
+"""Reads tables of examples from files, Python functions and TensorFlow Datasets."""
 
 import itertools
 import re
@@ -17,37 +17,45 @@ TABLES = ("tsv:FILE", *RECORD_TABLES, "python:MODULE:FUNCTION")
 
 
 def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
-    """Parses the source of a task's examples.
+    """Parses the name of the source of a task.
 
     Args:
-        source: name of the source; None: the task's own source.
-        forms: accepted forms besides `tfds:`, see `parse_source`.
+        task: the task.
+        source: name of the source; `None` means the default source of the task.
+        forms: accepted forms besides `tfds:`, as in `parse_source`.
 
     Raises:
-        UserError: the source has none of the forms, or is None for a task without its own.
+        UserError: the source has none of the accepted forms, or it is `None` and the task has no
+            default source.
     """
     source = source or task.source
     if source is None:
-        raise UserError(f"the task {task.name!r} has no data of its own: give {forms[0]}")
+        raise UserError(
+            f"the task {task.name!r} has no default source: give a source such as {forms[0]}"
+        )
     return parse_source(source, (TFDS, *forms), f"the task {task.name!r}")
 
 
 class Table:
-    """A table with named columns, read from one of several kinds of sources.
+    """A table of examples with named columns.
 
-    - `tsv:FILE`: a file that `table_rows` reads; its first line is the header.
-    - `python:MODULE:FUNCTION`: a function of the user. `FUNCTION(split)` returns a dictionary for
-      each example, with texts or numbers by column.
-    - `tfds:NAME`: a TensorFlow Datasets set, whose texts may be empty.
-    - `jsonl:FILE`, `parquet:FILE`, `datasets:DIR`: records, whose fields are the columns.
+    The source has one of these forms:
+
+    - `tsv:FILE` is a tab-separated file, or a CSV file if its name ends in `.csv`. The first line
+      is the header.
+    - `python:MODULE:FUNCTION` is a Python function. `FUNCTION(split)` returns one dict per example,
+      from the name of each column to a text or number.
+    - `tfds:NAME` is a TensorFlow Datasets set. Its texts may be empty.
+    - `jsonl:FILE`, `parquet:FILE` and `datasets:DIR` have records, whose fields are the columns.
 
     Attributes:
-        path: the file, or the name of the source, for messages.
+        split: name of the split.
+        path: path of the file or name of the source, for messages.
         header: names of the columns.
-        class_names: names of the classes, class 0 first, of each column for which the source has
-            them.
-        keeps_quotes: whether quotes around a text are kept as part of it, which the user may not
-            expect.
+        class_names: dict from each column with class labels to the names of its classes, class 0
+            first. Tab-separated files and functions have no class names.
+        keeps_quotes: whether quotation marks around a text are part of the text, which the user may
+            not expect.
     """
 
     keeps_quotes = False
@@ -75,16 +83,16 @@ class Table:
             self._read = self._lines
 
     def _lines(self) -> Iterator[tuple[str, list[str]]]:
-        """Yields the place and the cells of each line after the header."""
+        """Yields the location and the cells of each line after the header."""
         rows = itertools.islice(table_rows(self.path), 1, None)
         return ((f"{self.path}, line {number}", cells) for number, cells in rows)
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The columns `choice1`, `choice2` and so on, in the order of their numbers.
+        """The columns `choice1`, `choice2` and so on, in numerical order.
 
         Raises:
-            UserError: a number is missing or occurs twice.
+            UserError: a column is missing or occurs twice.
         """
         found = [name for name in self.header if re.fullmatch(r"choice\d+", name)]
         found.sort(key=lambda name: int(name[6:]))
@@ -98,25 +106,25 @@ class Table:
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yields the place of each row, for error messages, and its texts in some columns.
+        """Yields the location of each row, for error messages, and its texts in some columns.
 
         Args:
             columns: names of the columns to read.
-            may_be_empty: columns whose texts may be empty.
+            may_be_empty: names of columns whose texts may be empty.
 
         Raises:
             UserError: a column is missing or occurs twice, a line has too few or too many columns,
                 a text is empty, or the table has no rows. The message names the file, the line and
                 the column.
         """
-        mend = f"give each of {', '.join(columns)} once, with tabs between"
+        mend = f"write each of {', '.join(columns)} once in the header, separated by tabs"
         if self._set or self._records:
             mend = "name the columns by --set table.text=COLUMN, table.text_b and table.label"
         for column in columns:
             if self.header.count(column) != 1:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
-                    f"{self._head}: {self.header.count(column) or 'no'} column named "
+                    f"{self._head}: {self.header.count(column) or 'no'} column(s) named "
                     f"{column!r} among {found}: {mend}"
                 )
         if self._set:
@@ -137,15 +145,16 @@ class Table:
         for where, cells in self._read():
             if len(cells) != len(self.header):
                 raise UserError(
-                    f"{where}: {len(cells)} columns, but the header has {len(self.header)}: "
-                    "separate columns by one tab, and remove tabs and line ends from texts"
+                    f"{where}: found {len(cells)} column(s), but the header has "
+                    f"{len(self.header)}: separate columns by one tab, and remove tabs and line "
+                    "breaks from texts"
                 )
             texts = [cells[position] for position in positions]
             _check_filled(where, columns, texts, may_be_empty)
             yield where, texts
         if where is None:
             raise UserError(
-                f"{self.path} has no example: give a header and a line for each example"
+                f"{self.path} has no example: write a header line and one line per example"
             )
 
 
@@ -155,22 +164,29 @@ def _check_filled(
     for column, text in zip(columns, texts, strict=True):
         if not text.strip() and column not in may_be_empty:
             raise UserError(
-                f"{where}: the text in column {column!r} is empty: fill it in or remove the line"
+                f"{where}: the text in column {column!r} is empty: add a text or remove the line"
             )
 
 
 def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
-    """Converts a value of a record to text: a class to its name, a list to items joined by spaces.
+    """Converts a value of a record to text.
 
-    A secret class, -1, becomes "".
+    A class label becomes the name of the class, or "" if the label is secret (-1). The items of a
+    list are joined by spaces.
+
+    Args:
+        where: location of the record, for error messages.
+        column: name of the column.
+        value: the value.
+        classes: class names of the column; () for a column without class labels.
     """
     if isinstance(value, list):
         return " ".join(_text(where, column, item, classes) for item in value)
     if classes and isinstance(value, int):
         if not -1 <= value < len(classes):
             raise UserError(
-                f"{where}: {column!r} is {value}, but there are {len(classes)} classes: give a "
-                "class from 0, or -1 if it is secret"
+                f"{where}: {column!r} is {value}, but there are {len(classes)} classes: give an "
+                f"index from 0 to {len(classes) - 1}, or -1 for a secret class"
             )
         return classes[value] if value >= 0 else ""
     if not isinstance(value, str | int | float):
@@ -179,7 +195,11 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
 
 
 def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Calls a user's function; returns its columns, and each example's place and texts."""
+    """Calls the Python function of a source.
+
+    Returns:
+        The column names, and a list with the location and the texts of each example.
+    """
     function = find(source.place)
     found = called(source.place, lambda: [*map(dict, function(split))])
     header = list(found[0]) if found else []
@@ -188,8 +208,8 @@ def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, li
         where = f"{source}, split {split!r}, example {number}"
         if set(record) != set(header):
             raise UserError(
-                f"{where} has {listed(record)}, but the first one {listed(header)}: give all "
-                "examples the same columns"
+                f"{where} has the columns {listed(record)}, but example 1 has {listed(header)}: "
+                "give all examples the same columns"
             )
         for column, value in record.items():
             if not isinstance(value, str | int | float):

@@ -1,4 +1,4 @@
-"""Formats tasks as text-to-text, as T5 does: prefixes of the inputs, and answers in words."""
+"""Converts tasks to text-to-text format, as in T5: input texts with prefixes, and answer texts."""
 
 import re
 from collections.abc import Sequence
@@ -11,16 +11,17 @@ from macaron_tf.data.tasks.encoding import WHITE_SPACE
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 
-# Prefixes of the inputs for tasks that are pairs of texts.
+# Input prefixes of the tasks whose examples are pairs of a source and a target text.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
-_STEP = 0.2  # scores are rounded to multiples of it, which gives STS-B 26 different answers
+_STEP = 0.2  # scores are rounded to multiples of 0.2, so that STS-B has 26 different answers
 
 
 def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
-    """Converts examples to (source, target) lines; targets of examples without labels are "".
+    """Converts examples to (source, target) lines.
 
-    The source has the names of the task and its fields, "mrpc sentence1: ... sentence2: ...". The
-    target is the name of the class, or a score rounded to a multiple of 0.2, such as "3.8".
+    A source has the names of the task and its fields, "mrpc sentence1: ... sentence2: ...". A
+    target is the name of the class, or a score rounded to a multiple of 0.2, such as "3.8". If the
+    examples have no labels, all targets are "".
 
     References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
     """
@@ -33,9 +34,10 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
 
 
 def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
-    """Converts questions to lines: "question: ... context: ..." and the first right answer.
+    """Converts questions to (source, target) lines.
 
-    Targets are "" if a question has no answer or the answers are secret.
+    A source is "question: ... context: ...", and a target is the first correct answer. The target
+    is "" if a question is unanswerable or the answers are secret.
     """
     labels = questions.labels or [()] * len(questions)
     rows = zip(questions.questions, questions.contexts, labels, strict=True)
@@ -47,10 +49,10 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
 
 
 def _names(task: Task) -> tuple[str, str, bool]:
-    """Returns the text before each of a task's two texts, and whether the texts are swapped.
+    """Returns the prefix of each of the two texts of a task, and whether to swap the texts.
 
-    The code of the T5 paper sorts the fields of GLUE by name, so that the hypothesis of MNLI
-    precedes its premise. For tasks on one text, the second string is a space.
+    The code of T5 sorts the fields of GLUE by name, so that the hypothesis of MNLI precedes its
+    premise. For a task with one text, the second prefix is a space.
     """
     turned = task.kind == "classification" and () < task.second < task.first
     names = (" ".join(fields) for fields in (task.first, task.second))
@@ -60,7 +62,13 @@ def _names(task: Task) -> tuple[str, str, bool]:
 
 
 def source_text(task: Task, first: str, second: str | None) -> str:
-    """Formats one or two texts of a task as the source line, with the names of their fields."""
+    """Joins one or two texts of a task to a source line, as `as_texts` describes.
+
+    Args:
+        task: the task.
+        first: first text.
+        second: second text; `None` for a task with one text.
+    """
     before, between, turned = _names(task)
     texts = [first] if second is None else [first, second]
     joined = between.join(reversed(texts) if turned else texts)
@@ -71,12 +79,13 @@ def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
     """Computes `source_text` in a graph.
 
     Args:
-        lines: `(B,)` strings, each one text, or two texts separated by a tab.
+        task: the task.
+        lines: `(B,)` strings, each with one text or two texts separated by a tab.
     """
     before, between, turned = _names(task)
     if turned:
         lines = tf.strings.regex_replace(lines, r"(?s)\A([^\t]*)\t(.*)\z", "\\2\t\\1")
-        # The last tab separates the texts; others belong to the second text, which is now first.
+        # The second text is now first and may contain tabs, so the last tab separates the texts.
         lines = tf.strings.regex_replace(lines, r"(?s)\A(.*)\t([^\t]*)\z", rf"\1{between}\2")
     else:
         lines = tf.strings.regex_replace(lines, "\t", between, replace_global=False)
@@ -95,10 +104,13 @@ def answer_text(task: Task, label: float) -> str:
 
 
 def read_answer(task: Task, text: str) -> int | float | None:
-    """Reads the class or score from an answer; None if the text is neither.
+    """Parses an answer text of a model.
 
-    Spaces, case and punctuation are ignored, because tokenizing and detokenizing may change a name
-    such as "not_equivalent".
+    Case, spaces and punctuation are ignored, because tokenization and detokenization may change a
+    class name such as "not_equivalent".
+
+    Returns:
+        The class index or the score; `None` if the text is neither a class name nor a number.
     """
     if task.regression:
         number = "".join(text.split())
@@ -108,19 +120,20 @@ def read_answer(task: Task, text: str) -> int | float | None:
 
 
 def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
-    """Reads the classes or scores from N answers, for metrics.
+    """Parses N answer texts of a model into predictions for the metrics.
 
-    A text that is not a class counts as a wrong class. For Matthews' correlation it is a separate
-    class, -1, as in T5's released code, because always predicting the wrong class would give a
-    strong (negative) correlation. A text that is not a number counts as the least score.
+    A text that is not a class name counts as a wrong class. For the Matthews correlation, such a
+    text becomes the class -1, as in T5's released code. A wrong class would be misleading there,
+    because a model that is always wrong has a strong negative correlation. A text that is not a
+    number counts as the minimum score.
 
     Args:
         task: the task.
-        texts: N answers.
-        labels: `(N,)` right classes or scores.
+        texts: N answer texts.
+        labels: `(N,)` correct classes or scores.
 
     Returns:
-        `(N,)` classes or scores.
+        `(N,)` predicted classes or scores.
     """
     found = [read_answer(task, text) for text in texts]
     if task.regression:

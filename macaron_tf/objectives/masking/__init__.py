@@ -1,1 +1,1 @@
-"""Masking: which tokens of a row are predicted, and what replaces them in the input."""
+"""Masking: chooses the tokens of a row to predict, and replaces those tokens in the input."""

@@ -1,32 +1,40 @@
-"""Random choices of tokens, words and spans, with one seed for a batch or one for each row."""
+"""Random choices of tokens, words and spans, with one seed per batch or one seed per row.
+
+B is the batch size and L the row length.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-# TensorFlow's default differs between devices; a named algorithm draws the same numbers on all.
+# TensorFlow's default algorithm depends on the device. A named one gives equal draws on all.
 _ALGORITHM = "philox"
 
 
 def _by_seed(draw: Callable, seed: tf.Tensor, dtype: tf.DType | None = None) -> tf.Tensor:
-    """Calls `draw` with a seed `(2,)`, or with each of the seeds `(B, 2)`.
+    """Calls `draw` with a seed `(2,)`, or maps `draw` over the B seeds of `(B, 2)`.
 
     Args:
-        dtype: of the draws; None: the seed's.
+        draw: function from one seed `(2,)` to a tensor.
+        seed: `(2,)` or `(B, 2)` int.
+        dtype: dtype of the result of `draw`; `None` means the dtype of `seed`.
+
+    Returns:
+        The result of `draw`, or the B stacked results.
     """
     seed = tf.convert_to_tensor(seed)
     return draw(seed) if seed.shape.rank == 1 else tf.map_fn(draw, seed, fn_output_signature=dtype)
 
 
 def split(seed: tf.Tensor, count: int) -> list[tf.Tensor]:
-    """Splits a seed, `(2,)` or `(B, 2)`, into `count` independent ones of the same shape."""
+    """Splits a seed, `(2,)` or `(B, 2)` int, into `count` independent seeds of the same shape."""
     seeds = _by_seed(lambda own: tf.random.split(own, count, alg=_ALGORITHM), seed)
     return tf.unstack(seeds, count, axis=-2)
 
 
 def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
-    """Derives a seed from a seed and a number; its shape, `(2,)` or `(B, 2)`, stays."""
+    """Derives a new seed of the same shape, `(2,)` or `(B, 2)` int, from a seed and an integer."""
     seed = tf.convert_to_tensor(seed)
     number = number if seed.shape.rank == 1 else tf.cast(number, seed.dtype)
     fold = tf.random.experimental.stateless_fold_in
@@ -36,12 +44,17 @@ def fold_in(seed: tf.Tensor, number: tf.Tensor | int) -> tf.Tensor:
 def uniform(
     seed: tf.Tensor, rows: tf.Tensor | int, columns: int, below: int | None = None
 ) -> tf.Tensor:
-    """Uniform draws `(B, N)`: float32 in [0, 1), or int32 from 0 to `below` - 1.
+    """Draws uniform random numbers of shape `(rows, columns)`.
 
     Args:
-        seed: `(2,)`, or `(B, 2)`; with a seed of its own, a row has the same draws in any batch.
-        rows: B.
-        columns: N.
+        seed: `(2,)` int, or `(B, 2)` int with one seed per row. With one seed per row, the draws of
+            a row do not depend on the other rows of the batch.
+        rows: B, the number of rows.
+        columns: number of draws per row.
+        below: exclusive upper limit of integer draws; `None` means float draws.
+
+    Returns:
+        float32 in [0, 1), or int32 from 0 to `below` - 1.
     """
     seed = tf.convert_to_tensor(seed)
     dtype = tf.float32 if below is None else tf.int32
@@ -54,23 +67,25 @@ def uniform(
 
 
 def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-    """Chooses maskable tokens of each row, uniformly and without replacement.
+    """Chooses maskable tokens of each row uniformly, without replacement.
 
-    Columns are drawn with replacement, and repeats and columns that are not maskable are skipped,
-    until the row has enough. All sets of that size are then equally likely. This takes a fifth of
-    the time of sorting a random number for each token.
+    The function draws positions with replacement, and skips repeated positions and positions that
+    are not maskable, until the row has enough tokens. All sets of this size are then equally
+    likely. This rejection sampling takes a fifth of the time of sorting one random number per
+    token.
 
     Args:
         maskable: `(B, L)` bool, L static.
-        counts: `(B,)` int32, at most the number of maskable tokens.
+        counts: `(B,)` int32, number of tokens to choose, at most the number of maskable tokens.
         seed: `(2,)` or `(B, 2)` int.
 
     Returns:
-        `(B, L)` int32, above 0 at the `counts` chosen tokens of each row.
+        `(B, L)` int32, the position plus 1 at chosen tokens, and 0 elsewhere.
     """
     rows, length = tf.unstack(tf.shape(maskable))
-    number_drawn = max(8, maskable.shape[1] // 4)  # a round; at 15% one nearly always suffices
-    # Draw up to each row's last maskable column only: draws of padding would be skipped.
+    # Draws per round. At a masking rate of 15%, one round is nearly always enough.
+    number_drawn = max(8, maskable.shape[1] // 4)
+    # Do not draw columns after each row's last maskable column, because they would be skipped.
     span = tf.reduce_max(tf.where(maskable, tf.range(length) + 1, 0), axis=-1, keepdims=True)
     span = tf.cast(span, tf.float32)  # (B, 1)
     starts = length * tf.range(rows)[:, None]  # (B, 1), each row's first index in (B L,)
@@ -82,14 +97,15 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
         orders = tf.broadcast_to(order, [rows, number_drawn])
         first = tf.minimum(first, tf.math.unsorted_segment_min(orders, drawn, rows * length))
         new = tf.cast(tf.gather(first, drawn) == order, tf.int32)  # (B, N)
-        # Restore the static shape; tf.while_loop requires it.
+        # tf.while_loop requires the static shape, which tf.gather loses.
         new = tf.ensure_shape(new, [counts.shape[0], number_drawn])
         needed = tf.cumsum(new, axis=-1, exclusive=True) < missing[:, None]
         used += tf.reduce_sum(tf.cast(needed, tf.int32), axis=-1)
         missing -= tf.minimum(missing, tf.reduce_sum(new, axis=-1))
         return number + 1, missing, used, first
 
-    # (B L,): the number of a token's first draw; -1 where not maskable, so no draw of it is new.
+    # (B L,): index of the first draw of each token; -1 at tokens that are not maskable, so that
+    # no draw of such a token counts as new.
     first = tf.reshape(tf.where(maskable, tf.int32.max, -1), [-1])
     _, _, used, first = tf.while_loop(
         lambda number, missing, used, first: tf.reduce_any(missing > 0),
@@ -103,15 +119,23 @@ def choose_tokens(maskable: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor) -> tf
 def choose_words(
     maskable: tf.Tensor, starts: tf.Tensor, counts: tf.Tensor, seed: tf.Tensor
 ) -> tf.Tensor:
-    """Chooses whole words in random order and skips words that would exceed the row's count.
+    """Chooses whole words in random order, as BERT's released code does.
 
-    This is the rule of BERT's released code. If no word fits the rest of the count, fewer tokens
-    are chosen. Arguments and result are those of `choose_spans`; all tokens of a word have the same
-    number.
+    Words with more tokens than the remaining count are skipped, so fewer than `counts` tokens may
+    be chosen.
+
+    Args:
+        maskable: `(B, L)` bool, L static.
+        starts: `(B, L)` bool, True where a token begins a word.
+        counts: `(B,)` int32, maximum number of tokens to choose.
+        seed: `(2,)` or `(B, 2)` int.
+
+    Returns:
+        `(B, L)` int32, the word index plus 1 at chosen tokens, and 0 elsewhere.
     """
     words, sizes = words_of(maskable, starts)  # (B, L) each
     scores = tf.where(sizes > 0, uniform(seed, tf.shape(sizes)[0], maskable.shape[1]), -1.0)
-    order = tf.argsort(scores, axis=-1, direction="DESCENDING", stable=True)  # (B, L), of words
+    order = tf.argsort(scores, axis=-1, direction="DESCENDING", stable=True)  # (B, L), word indices
     chosen = _fill(tf.gather(sizes, order, batch_dims=1), counts)
     # (B, L) in random order -> (B, L) by word -> (B, L) by token
     chosen = tf.gather(chosen, tf.argsort(order, axis=-1), batch_dims=1)
@@ -119,13 +143,16 @@ def choose_words(
 
 
 def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Numbers the words of each row from 0 on, and counts their maskable tokens.
+    """Computes the word index of each token, and the number of maskable tokens of each word.
 
-    Arguments: see `choose_spans`.
+    Args:
+        maskable: `(B, L)` bool, L static.
+        starts: `(B, L)` bool, True where a token begins a word.
 
     Returns:
-        The number of each token's word, and the size of word 0, 1, ..., both `(B, L)` int32. A
-        token that is not maskable is a word of size 0, and so is a number without a word.
+        Two `(B, L)` int32 tensors. The first has the word index of each token, from 0 in each row.
+        The second has the size of word 0, 1, ... of the row, and then zeros. A token that is not
+        maskable is a word of size 0.
     """
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
@@ -136,11 +163,13 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
 def reduced_by_row(
     values: tf.Tensor, groups: tf.Tensor, room: int, reduce=tf.math.unsorted_segment_sum
 ) -> tf.Tensor:
-    """Sums the values of each group of a row: `(B, N)` to `(B, room)`.
+    """Reduces the values of each group in each row, from `(B, N)` to `(B, room)`.
 
     Args:
-        groups: `(B, N)` int32 in [0, room), numbered separately in each row.
-        reduce: a segment reduction, by default the sum.
+        values: `(B, N)`, with N values per row.
+        groups: `(B, N)` int32, the group index of each value, from 0 to `room` - 1 in each row.
+        room: number of groups per row.
+        reduce: function with the signature of `tf.math.unsorted_segment_sum`.
     """
     rows = tf.shape(values)[0]
     groups = tf.reshape(groups + room * tf.range(rows)[:, None], [-1])  # (B, N) -> (B N,)
@@ -148,15 +177,30 @@ def reduced_by_row(
 
 
 def numbers_by_count(table: np.ndarray, counted: tf.Tensor) -> tf.Tensor:
-    """Looks up `table (L + 1, ...)` at each row's number of True in `(B, L)`: `(B, ...)`."""
+    """Looks up each row's number of True values in a table.
+
+    Args:
+        table: `(L + 1, ...)`, one entry for each count from 0 to L.
+        counted: `(B, L)` bool.
+
+    Returns:
+        `(B, ...)`, the table entry of each row.
+    """
     return tf.gather(tf.constant(table), tf.reduce_sum(tf.cast(counted, tf.int32), axis=-1))
 
 
 def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Takes words in order, skipping those that no longer fit: `(B, L)` sizes to `(B, L)` bool.
+    """Takes words in order until each row's token count is used up, skipping words that do not fit.
 
-    A round takes the longest prefix that fits, then drops every word larger than the remaining
-    count, which can never fit again. A row of 512 tokens needs two or three rounds.
+    Each round takes the longest prefix of words that fits. Then it drops every word larger than the
+    remaining count. A row of 512 tokens needs two or three rounds.
+
+    Args:
+        sizes: `(B, L)` int32, tokens per word.
+        counts: `(B,)` int32, maximum number of tokens to take.
+
+    Returns:
+        `(B, L)` bool, True at taken words.
     """
 
     def round_(taken, open_, left):
@@ -175,7 +219,13 @@ def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def ngram_lengths(longest: int = 3) -> np.ndarray:
-    """Probabilities of 1 to `longest` words, p(n) = (1/n) / sum_k (1/k): `(N,)` float64.
+    """Returns the probabilities of n-grams of n = 1 to `longest` words, proportional to 1/n.
+
+    Args:
+        longest: maximum number of words in an n-gram.
+
+    Returns:
+        `(longest,)` float64.
 
     References: Lan et al. 2020 (ALBERT), section 4.1.
     """
@@ -184,9 +234,17 @@ def ngram_lengths(longest: int = 3) -> np.ndarray:
 
 
 def span_lengths(longest: int = 10, p: float = 0.2) -> np.ndarray:
-    """Probabilities of 1 to `longest` words, geometric and normalized: `(N,)` float64.
+    """Returns the probabilities of spans of 1 to `longest` words.
 
-    With the defaults the mean is 3.8 words.
+    The span length has a truncated geometric distribution. With the defaults, its mean is 3.8
+    words.
+
+    Args:
+        longest: maximum number of words in a span.
+        p: parameter of the geometric distribution.
+
+    Returns:
+        `(longest,)` float64.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.1.
     """
@@ -202,34 +260,34 @@ def choose_spans(
     lengths: np.ndarray,
     apart: bool = False,
 ) -> tf.Tensor:
-    """Chooses runs of whole words, one after the other, until each row has its count of tokens.
+    """Chooses spans of whole words, one span after another, until each row has enough tokens.
 
-    A run draws its length in words, then its first word, uniformly among all words that begin that
-    many free words. A run that would exceed the count is cut after the last whole word that fits,
-    as in ALBERT's released code; SpanBERT's also cuts within a word. If there are not that many
-    free words in a row anywhere, later lengths are limited to fewer. Runs neither overlap nor
-    contain a token that is not maskable.
+    For each span, the function draws the length n in words. Then it draws the first word uniformly
+    among all words that fit the remaining count and begin n consecutive free words. If there is no
+    such word, the function draws again with maximum length n - 1. A span that would exceed the
+    count is cut after the last whole word that fits, as in ALBERT's released code. SpanBERT's code
+    also cuts within a word. Spans do not overlap and contain only maskable tokens.
 
     Args:
         maskable: `(B, L)` bool, L static.
         starts: `(B, L)` bool, True where a token begins a word.
-        counts: `(B,)` int32, the greatest number of tokens to choose; fewer are chosen if the
-            remaining words are longer than the remaining count.
+        counts: `(B,)` int32, maximum number of tokens to choose. Fewer are chosen if every free
+            word has more tokens than the remaining count.
         seed: `(2,)` or `(B, 2)` int.
-        lengths: `(N,)`, probabilities of 1 to N words.
-        apart: keep a word free between two runs, so that the tokens next to a run are visible.
-            SpanBERT's released code instead joins runs that touch; their lengths then no longer
-            follow `lengths`.
+        lengths: `(N,)`, probabilities of spans of 1 to N words.
+        apart: whether to keep at least one unmasked word between two spans. SpanBERT's released
+            code instead merges adjacent spans, so its span lengths do not follow `lengths`.
 
     Returns:
-        `(B, L)` int32: the number of a chosen token's run, above 0; 0 at other tokens.
+        `(B, L)` int32, a positive number that identifies the span at chosen tokens, and 0
+        elsewhere.
     """
     rows, length = tf.shape(maskable)[0], maskable.shape[1]
     words, sizes = words_of(maskable, starts)  # (B, L) each
     before = _before(sizes)  # (B, L + 1), tokens before each word
     limits = tf.constant(np.cumsum(lengths)[:-1], tf.float32)  # (N - 1,)
     order, gap = tf.range(length), int(apart)
-    # Each round chooses a word or lowers the greatest length: there are at most L + N rounds.
+    # Each round chooses a word or lowers the maximum length, so there are at most L + N rounds.
     most = length + len(lengths)
     draw = tf.transpose(uniform(seed, rows, 2 * most))  # (2 (L + N), B)
     for_length, for_first = draw[:most, :, None], draw[most:]  # (L + N, B, 1), (L + N, B)
@@ -245,16 +303,16 @@ def choose_spans(
         numbers = tf.cumsum(tf.cast(fits, tf.int32), axis=-1)
         found = numbers[:, -1]
         at = tf.cast(for_first[number] * tf.cast(found, tf.float32), tf.int32)  # (B,)
-        # The first word that fits after `at` others; L where there is none.
+        # Index of the fitting word number `at`; L if no word fits.
         first = tf.reduce_sum(tf.cast(numbers <= at[:, None], tf.int32), axis=-1)
-        # (B, N): tokens of the first 1, 2, ... words; only whole words are taken
+        # (B, N): number of tokens in the span's first 1, 2, ... words
         ends = tf.minimum(first[:, None] + tf.range(1, len(lengths) + 1), length)
         tokens = tf.gather(before, ends, batch_dims=1)
         tokens -= tf.gather(before, first[:, None], batch_dims=1)
         taken = (tokens <= left[:, None]) & (tf.range(len(lengths)) < drawn[:, None])
         taken &= found[:, None] > 0
         left -= tf.reduce_max(tf.where(taken, tokens, 0), axis=-1)
-        # Not even one word fits: the row is done.
+        # If not even a span of one word fits, the row is done.
         left = tf.where((found > 0) | (drawn > 1), left, 0)
         last = first + tf.reduce_sum(tf.cast(taken, tf.int32), axis=-1)  # the word after
         inside = (order >= first[:, None]) & (order < last[:, None])  # (B, L)
@@ -274,18 +332,20 @@ def choose_spans(
 def outer_boundaries(
     runs: tf.Tensor, columns: tf.Tensor, real: tf.Tensor, length: int
 ) -> dict[str, tf.Tensor]:
-    """The columns next to each masked position's run, and the position's place in the run.
+    """Finds the boundary tokens of each masked span, and each masked token's position in its span.
+
+    P is the maximum number of masked tokens in a row.
 
     Args:
-        runs: `(B, P)` int32, number of each position's run, from 0 on in each row.
-        columns: `(B, P)` int32, the positions' columns, ascending.
+        runs: `(B, P)` int32, the span index of each masked token, from 0 in each row.
+        columns: `(B, P)` int32, the masked tokens' positions in the row, ascending.
         real: `(B, P)` bool, False at padding.
-        length: L of the rows.
+        length: L, the row length.
 
     Returns:
-        `left_boundaries` and `right_boundaries (B, P)` int32, the columns before and after the run,
-        limited to the row's first and last one; and `span_positions (B, P)` int32, the place in the
-        run, from 0 on. All are 0 at padding.
+        Dict of three `(B, P)` int32 tensors, all 0 at padding. `left_boundaries` and
+        `right_boundaries` are the positions before and after the span, clipped to [0, L - 1].
+        `span_positions` are positions within the span, from 0.
     """
     ends = (
         (tf.math.unsorted_segment_min, tf.where(real, columns, length)),
@@ -304,5 +364,5 @@ def outer_boundaries(
 
 
 def _before(counts: tf.Tensor) -> tf.Tensor:
-    """Exclusive cumulative sums, and the total in the last column: `(B, L) -> (B, L + 1)`."""
+    """Computes cumulative sums `(B, L + 1)` of `(B, L)`, with a leading 0 in each row."""
     return tf.pad(tf.cumsum(counts, axis=-1), [[0, 0], [1, 0]])

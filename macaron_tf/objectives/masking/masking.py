@@ -1,4 +1,7 @@
-"""Masking: chosen tokens become [MASK], a random piece, or stay; all of them are predicted."""
+"""Token masking: each predicted token becomes [MASK] or a random piece, or stays unchanged.
+
+B is the batch size, L the row length, and P the maximum number of masked tokens in a row.
+"""
 
 import dataclasses
 import functools
@@ -27,25 +30,29 @@ Batch = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class MaskingConfig(Settings):
-    """How many tokens are masked, which, and what replaces them; the defaults are BERT's.
+    """Settings of token masking. The defaults are BERT's.
 
-    Other papers' settings:
+    Settings of other papers:
         SwishRNN: `MaskingConfig(mask=1.0, random=0.0)`.
         ALBERT: `MaskingConfig(choice="ngrams")`.
         ELECTRA: `MaskingConfig(mask=1.0, random=0.0, round_up=True)`.
         SpanBERT: `MaskingConfig(choice="spans", fate="span", round_up=True)`.
 
     Attributes:
-        rate: share of a row's ordinary tokens that are chosen and predicted.
-        mask: share of the chosen tokens that become [MASK].
-        random: share of the chosen tokens that become a random piece; the others stay.
-        choice: what is chosen: `"tokens"`; `"whole_words"`; `"ngrams"`, 1 to 3 whole words, n of
-            them with p(n) ~ 1/n; `"spans"`, 1 to 10 whole words, geometrically distributed.
-        fate: `"token"`: each token becomes [MASK] or a random piece on its own; `"span"`: all
-            tokens of a span, n-gram or word together. Random pieces differ from token to token.
-        round_up: mask `ceil(rate n)` of n ordinary tokens instead of the nearest number.
-        duplicates: number of masks of a row, used in turn over the epochs (static masking; 10 in
-            BERT's released data); None: a new mask in each epoch (dynamic masking).
+        rate: fraction of a row's tokens, without special tokens, that are chosen and predicted.
+        mask: fraction of the chosen tokens that become [MASK].
+        random: fraction of the chosen tokens that become a random piece. The remaining chosen
+            tokens stay unchanged.
+        choice: unit of masking. `"tokens"` chooses single tokens, and `"whole_words"` whole words.
+            `"ngrams"` chooses n-grams of 1 to 3 whole words with p(n) ~ 1/n. `"spans"` chooses
+            spans of 1 to 10 whole words with geometrically distributed lengths.
+        fate: unit of replacement. `"token"` decides for each chosen token between [MASK], a random
+            piece and no change. `"span"` decides once for all tokens of a word, n-gram or span.
+            Random pieces are drawn per token in both cases.
+        round_up: whether to mask `ceil(rate n)` of n tokens instead of `round(rate n)`.
+        duplicates: number of different masks per row in static masking, which the epochs use in
+            turn (10 in BERT's released data). `None` means dynamic masking, a new mask in each
+            epoch.
 
     References: Devlin et al. 2018 (BERT), appendix A.1; Lan et al. 2020 (ALBERT), section 4.1;
     Joshi et al. 2020 (SpanBERT), section 3.1; Clark et al. 2020 (ELECTRA), section 2; Liu et al.
@@ -68,24 +75,34 @@ class MaskingConfig(Settings):
             )
 
     def positions(self, length: int) -> int:
-        """P, the greatest number of masked positions in a row of L tokens, a multiple of 8."""
+        """Returns P, the maximum number of masked tokens in a row, rounded up to a multiple of 8.
+
+        Args:
+            length: L, the row length in tokens.
+        """
         return multiple_of_8(int(rounded_up(self.rate, length)))
 
     def counts(self, length: int) -> np.ndarray:
-        """Number of masked tokens among n ordinary ones, for n from 0 to L: `(L + 1,)` int32."""
+        """Returns the number of masked tokens in rows of n = 0 to L tokens, `(L + 1,)` int32.
+
+        Special tokens do not count in n.
+
+        Args:
+            length: L, the maximum row length in tokens.
+        """
         tokens = np.arange(1, length + 1)
         counts = rounded_up(self.rate, tokens) if self.round_up else np.rint(self.rate * tokens)
         return np.array([0, *np.maximum(1, counts)], np.int32)
 
 
 def rounded_up(rate: float, tokens: int | np.ndarray) -> np.ndarray:
-    """`ceil(rate n)` for each number of tokens n, int32."""
-    # 0.07 * 100 is 7.000000000000001 in float64, and must not become 8.
+    """Computes `ceil(rate * tokens)` as int32, ignoring float rounding errors below 1e-9."""
+    # For example, 0.07 * 100 is 7.000000000000001 in float64 and must not become 8.
     return np.ceil(rate * np.asarray(tokens) - 1e-9).astype(np.int32)
 
 
 def multiple_of_8(number: int) -> int:
-    """The next multiple of 8."""
+    """Rounds up to a multiple of 8."""
     return -(-number // 8) * 8
 
 
@@ -94,27 +111,33 @@ def mask_tokens(
 ) -> Batch:
     """Masks tokens of a batch. Equal seeds mask the same tokens on every device.
 
-    In a row of n ordinary tokens `max(1, round(rate n))` are masked, or with whole words at most
-    that many. BERT's released code takes the rate of all tokens with [CLS] and [SEP], which at 15%
-    is sometimes one token more.
+    In a row of n tokens, special tokens not counted, `max(1, round(rate n))` tokens are masked, or
+    at most this number if whole words are chosen. BERT's released code also counts [CLS] and [SEP]
+    in n, which sometimes masks one token more.
 
-    Random pieces are uniform over the ordinary ones. BERT draws from the whole vocabulary; special
-    ids are left out here because a drawn [PAD] would be masked out as padding.
+    Random pieces are drawn uniformly from the vocabulary without its special tokens. BERT draws
+    from the whole vocabulary, but here a drawn [PAD] would be treated as padding.
 
     Args:
-        batch: `token_ids (B, L)` int, L static; other entries are passed on.
-        seed: `(2,)` int, or `(B, 2)`; with a seed of its own, a row has the same mask in any batch.
+        batch: dict with `token_ids (B, L)` int, L static. Other entries are passed through.
+        seed: `(2,)` int, or `(B, 2)` int with one seed per row. With one seed per row, the mask of
+            a row does not depend on the other rows of the batch.
+        config: the masking settings.
+        vocabulary: the vocabulary of the token ids.
 
     Returns:
-        The batch with masked `token_ids`, and `masked_positions (B, P)` int32, ascending,
-        `masked_labels (B, P)`, the original ids there, and `masked_weights (B, P)` float32. These
-        three are 0 at padding, where a row has fewer than P masked tokens. With spans also
-        `left_boundaries`, `right_boundaries` and `span_positions (B, P)` int32, see
-        `outer_boundaries`. If the batch has `pair_label`, also `pair_weights (B,)` float32: the
-        batch's masked tokens divided by its real rows, and 0 for a row of padding. Replicas that
-        share the batch then weight their rows alike.
+        The batch with masked `token_ids` and these new entries:
 
-    References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.1, and those of
+        - `masked_positions (B, P)` int32, ascending in each row.
+        - `masked_labels (B, P)` int, the original ids at the masked positions.
+        - `masked_weights (B, P)` float32, 1 at masked tokens. A row with fewer than P masked tokens
+          is padded with 0 in these three entries.
+        - with `config.choice == "spans"`, the entries of `outer_boundaries`.
+        - if the batch has `pair_label`, `pair_weights (B,)` float32, the number of masked tokens in
+          the batch divided by the number of rows that are not all padding. The weight is 0 at rows
+          of padding. Replicas that share the batch therefore use equal row weights.
+
+    References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.1; the references of
     `MaskingConfig`.
     """
     token_ids = batch["token_ids"]
@@ -128,9 +151,9 @@ def mask_tokens(
     flat, real = flat_positions(chosen > 0, config.positions(length))  # (B, P)
     masked = masked_features(token_ids, flat, real)
     labels = masked["masked_labels"]
-    number = tf.gather(tf.reshape(chosen, [-1]), flat)  # (B, P), equal within a run
+    number = tf.gather(tf.reshape(chosen, [-1]), flat)  # (B, P), equal within a span
     other = tf.cast(number[:, 1:] != number[:, :-1], tf.int32)
-    runs = tf.pad(tf.cumsum(other, axis=-1), [[0, 0], [1, 0]])  # (B, P), from 0 on
+    runs = tf.pad(tf.cumsum(other, axis=-1), [[0, 0], [1, 0]])  # (B, P), from 0 in each row
     rows, room = tf.shape(flat)[0], flat.shape[1]
     drawn = draws.uniform(fate, rows, room)  # (B, P), in [0, 1)
     if config.fate == "span":
@@ -158,9 +181,16 @@ def mask_tokens(
 
 
 def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
-    """L of token ids `(B, L)`; raises a ValueError if L is not static."""
+    """Returns the static length L of token ids `(B, L)`.
+
+    Raises:
+        ValueError: L is not static.
+    """
     if token_ids.shape[1] is None:
-        raise ValueError("token_ids has no static length L, on which the masks' shapes depend")
+        raise ValueError(
+            "the row length of token_ids is not static, but the shapes of the masks depend on it: "
+            "set it with tf.ensure_shape"
+        )
     return token_ids.shape[1]
 
 
@@ -169,7 +199,7 @@ def _special_ids(vocabulary: PieceVocabulary) -> list[int]:
 
 
 def maskable_tokens(token_ids: tf.Tensor, vocabulary: PieceVocabulary) -> tf.Tensor:
-    """Whether each token is ordinary, that is not a special one: `(B, L)` bool."""
+    """Returns a `(B, L)` bool tensor that is False at special tokens such as [CLS] and [PAD]."""
     special = _special_ids(vocabulary)
     return functools.reduce(tf.logical_and, [token_ids != one for one in special])
 
@@ -182,7 +212,12 @@ def _chosen(
     counts: tf.Tensor,
     seed: tf.Tensor,
 ) -> tf.Tensor:
-    """Chooses tokens by `config.choice`: `(B, L)` int32, an equal number for a word or span."""
+    """Chooses the tokens to mask, as `config.choice` specifies.
+
+    Returns:
+        `(B, L)` int32, a positive number that identifies the token, word or span at chosen tokens,
+        and 0 elsewhere.
+    """
     if config.choice == "tokens":
         return choose_tokens(maskable, counts, seed)
     starts = tf.gather(tf.constant(vocabulary.word_starts()), token_ids)  # (B, L)
@@ -194,9 +229,15 @@ def _chosen(
 
 
 def flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Indices of each row's True in the flattened `(B L,)`, ascending, and whether each is real.
+    """Finds the masked positions of each row as indices into the flattened `(B L,)`.
 
-    Both are `(B, P)`, P = `room`. Entries past a row's number of True are arbitrary and not real.
+    Args:
+        masked: `(B, L)` bool.
+        room: P, the number of indices per row, at least the number of True values in each row.
+
+    Returns:
+        Indices `(B, P)` int32, ascending in each row, and `(B, P)` bool, True at valid indices. The
+        indices after a row's last masked position are arbitrary.
     """
     counts = tf.reduce_sum(tf.cast(masked, tf.int32), axis=-1)  # (B,)
     columns = tf.range(room)
@@ -207,7 +248,13 @@ def flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> Batch:
-    """`masked_positions`, `masked_labels` and `masked_weights` of `flat_positions (B, P)`."""
+    """Builds `masked_positions`, `masked_labels` and `masked_weights`, see `mask_tokens`.
+
+    Args:
+        token_ids: `(B, L)` int, the ids before masking.
+        flat: `(B, P)` int32 indices from `flat_positions`.
+        real: `(B, P)` bool from `flat_positions`.
+    """
     return {
         "masked_positions": tf.where(real, flat % token_ids.shape[1], 0),
         "masked_labels": tf.where(real, tf.gather(tf.reshape(token_ids, [-1]), flat), 0),
@@ -218,7 +265,17 @@ def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> B
 def put_tokens(
     token_ids: tf.Tensor, flat: tf.Tensor, tokens: tf.Tensor, used: tf.Tensor
 ) -> tf.Tensor:
-    """Replaces tokens at the indices `flat` into `(B L,)` where `used` is True; all `(B, P)`."""
+    """Replaces the tokens at given positions.
+
+    Args:
+        token_ids: `(B, L)` int.
+        flat: `(B, P)` int32, indices into the flattened `(B L,)`.
+        tokens: `(B, P)` int, the new tokens.
+        used: `(B, P)` bool, False at entries to ignore.
+
+    Returns:
+        `(B, L)` int.
+    """
     ids = tf.reshape(token_ids, [-1])  # (B, L) -> (B L,)
     change = tf.where(used, tokens - tf.gather(ids, flat), 0)
     changed = ids + tf.math.unsorted_segment_sum(change, flat, tf.size(ids))

@@ -24,26 +24,26 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"sources": ()}, "needs a source"),
         ({"pairs": "yes"}, "pairs='yes' must be one of 'none', 'next_sentence'"),
         ({"packing": "tight"}, "packing='tight' must be one of 'doc_text'"),
-        ({"packing": "sentence_pair"}, "packing='sentence_pair' does not go with pairs='none'"),
+        ({"packing": "sentence_pair"}, "packing='sentence_pair' does not fit pairs='none'"),
         (
             {"pairs": "sentence_order", "packing": "full_text"},
-            "'full_text' does not go with pairs='sentence_order': give one of segment_pair",
+            "'full_text' does not fit pairs='sentence_order': give one of segment_pair",
         ),
         ({"sentence_splitter": "axe"}, "sentence_splitter='axe' must be one of 'tensorflow_text'"),
         ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),
         ({"sources": ("text:a", GERMAN)}, "text:a has no language, but other sources have one"),
         (
             {"sources": (CorpusSource("text:a", weight=2.0),), "packing": "full_sentences"},
-            "weights or language_alpha and packing='full_...' exclude each other",
+            "weights and language_alpha cannot be used with packing='full_...'",
         ),
         (
             {"sources": (GERMAN,), "language_alpha": 0.5, "packing": "full_text"},
-            "weights or language_alpha and packing='full_...' exclude each other",
+            "weights and language_alpha cannot be used with packing='full_...'",
         ),
         ({"sources": (GERMAN,), "language_alpha": 1.5}, "language_alpha=1.5 must be a number"),
         ({"sources": (GERMAN,), "language_alpha": -0.1}, "language_alpha=-0.1"),
         ({"sources": (GERMAN,), "language_alpha": "0.5"}, "language_alpha='0.5'"),
-        ({"language_alpha": 0.5}, "language_alpha needs the sources' languages"),
+        ({"language_alpha": 0.5}, "language_alpha needs the languages of the sources"),
         (
             {"sources": (dataclasses.replace(GERMAN, weight=1.0),), "language_alpha": 0.5},
             "weights and language_alpha exclude each other",
@@ -51,8 +51,8 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"batch_alpha": 0.7}, "batch_alpha=0.7 draws a language for each batch of running text"),
         ({"sources": (GERMAN,), "batch_alpha": 0.7, "pairs": "sentence_order"}, "batch_alpha=0.7"),
         ({"sources": (BOTH,), "pairs": "sentence_order"}, "translation pairs and pairs="),
-        ({"sources": (ENGLISH, GERMAN), "pairs": "next_sentence"}, "takes one language"),
-        ({"sources": (("text:a", "train", None, "en", 1),)}, "a source is .*: give its name, or"),
+        ({"sources": (ENGLISH, GERMAN), "pairs": "next_sentence"}, "allows only one language"),
+        ({"sources": (("text:a", "train", None, "en", 1),)}, "is not a source: give a name, or"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):

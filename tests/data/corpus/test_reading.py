@@ -85,9 +85,9 @@ def test_sizes_of_batches(corpus):
     assert corpus.dataset("train", 40).cardinality() == tf.data.INFINITE_CARDINALITY
     assert corpus.dataset("train", 40).options().autotune.enabled is False
     for split, size, message in (
-        ("test", 4, "no split 'test': it has train, validation"),
-        ("validation", 11, "has 10 rows, too few for a batch of 11"),
-        ("train", 0, "batch_size=0 must be 1 or more"),
+        ("test", 4, "no split 'test': give one of train, validation"),
+        ("validation", 11, "has 10 rows, which is too few for batch_size=11"),
+        ("train", 0, "batch_size=0 must be at least 1"),
     ):
         refuses(message, corpus.dataset, split, size, repeat=False)
     assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
@@ -107,7 +107,7 @@ def test_the_files_of_several_processes(corpus, monkeypatch):
     again = corpus.shard(1, 3).dataset("train", 1, seed=4).take(len(seen[1]))
     assert joined(again) == seen[1]
     assert parts[0].shards["validation"] == corpus.shards["validation"]
-    refuses("has 10 training files for 11 processes: prepare", corpus.shard, 0, 11)
+    refuses("has only 10 training files for 11 processes: prepare", corpus.shard, 0, 11)
     shards = tuple(Shard(str(rows), rows, "") for rows in (9, 1, 0, 8, 2))
     monkeypatch.setattr(corpus, "shards", {"train": shards, "validation": ()})
     assert [corpus.shard(index, 2).rows("train") for index in (0, 1)] == [10, 10]
@@ -302,9 +302,7 @@ def test_row_b_goes_on_where_row_b_ended(stream_corpus):
     count = stream_corpus.rows("validation")
     dataset = stream_dataset(stream_corpus, "validation", 2, repeat=False)
     assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
-    with pytest.raises(
-        UserError, match=f"has {count} rows, fewer than the {count + 1} texts of an update"
-    ):
+    with pytest.raises(UserError, match=f"has {count} rows, but an update reads {count + 1} texts"):
         stream_dataset(stream_corpus, "validation", count + 1)
 
 
@@ -323,7 +321,7 @@ def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
             turned = [row[0], *row[1:last][::-1], *row[last:]]
             np.testing.assert_array_equal(batch["token_ids"][2 + b], turned)
     refuses(
-        "3 rows of an update cannot be read in both",
+        "an update has 3 rows, an odd number",
         stream_dataset,
         stream_corpus,
         "train",

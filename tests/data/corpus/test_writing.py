@@ -135,8 +135,8 @@ def test_no_text_of_a_validation_pair_is_trained_on(make, texts, vocabulary, wei
 @pytest.mark.parametrize(
     ("pairs", "least", "message", "sides"),
     [
-        ("next_sentence", 4, "need four documents or more with text, two of", ({1, 3}, {0, 2})),
-        ("sentence_order", 2, "need two documents or more with text, one of them", ({1}, {0})),
+        ("next_sentence", 4, "need at least four documents with text, two", ({1, 3}, {0, 2})),
+        ("sentence_order", 2, "need at least two documents with text, one", ({1}, {0})),
     ],
 )
 def test_pairs_need_documents_on_either_side(make, texts, tmp_path, pairs, least, message, sides):
@@ -167,10 +167,10 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     (tmp_path / "blank.tsv").write_text("1\t \n")
     for number, (source, language, message) in enumerate(
         (
-            ("tsv:x.tsv", None, "tsv:x.tsv has translation pairs: name its two languages"),
-            (f"text:{tmp_path}/blank.txt", None, "hold no text for the vocabulary"),
-            (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "holds no pair with text on both sides"),
-            ("homeassistant:de", "fr", "de is not in 'fr': give it the language 'de'"),
+            ("tsv:x.tsv", None, "tsv:x.tsv has translation pairs, not documents: give its two"),
+            (f"text:{tmp_path}/blank.txt", None, "have no text for the vocabulary"),
+            (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "has no pair with text on both sides"),
+            ("homeassistant:de", "fr", "de is not in 'fr': set its language to 'de'"),
         )
     ):
         sources = (CorpusSource(source, language=language),)
@@ -271,7 +271,7 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
     monkeypatch.setattr(writing, "write_state", counted)
     with pytest.raises(KeyboardInterrupt):
         make()
-    refuses("is not finished: repeat the command", PretrainingCorpus.open, out)
+    refuses("is not finished: run the command", PretrainingCorpus.open, out)
     lines = []
     encode_rows = vocabulary.encode_rows
     monkeypatch.setattr(vocabulary, "encode_rows", lambda x: lines.extend(x) or encode_rows(x))
@@ -309,11 +309,11 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     file, text = folder / "01.txt", (folder / "01.txt").read_text()
     file.write_text(text.replace("50 51", "51 50"))
     assert len(file.read_text()) == len(text)
-    refuses("files have changed since the corpus", again)
+    refuses("have changed since the corpus", again)
     file.write_text(text)
     again()
     (folder / "more.txt").write_text("1 2 3")
-    refuses("files have changed since the corpus", again)
+    refuses("have changed since the corpus", again)
 
 
 def test_damage_is_named(make, out):
@@ -364,7 +364,7 @@ def test_an_unfinished_folder_that_is_damaged(make, out, monkeypatch):
 
 def test_a_folder_that_cannot_be_written(make, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    refuses("cannot write .*file/out: .*; choose another place", make, tmp_path / "file" / "out")
+    refuses("cannot write .*file/out: .*; choose another path", make, tmp_path / "file" / "out")
     if os.geteuid():  # root may write anywhere
         (tmp_path / "locked").mkdir(mode=0o500)
         refuses("cannot write", make, tmp_path / "locked")
@@ -373,7 +373,7 @@ def test_a_folder_that_cannot_be_written(make, tmp_path):
 def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
     with (
         only_writer(out, "preparing a corpus"),
-        pytest.raises(UserError, match=f"process is preparing a corpus in {out}: wait for it or"),
+        pytest.raises(UserError, match=f"process is preparing a corpus in {out}: wait until"),
     ):
         make()
     assert contents(out) == {}

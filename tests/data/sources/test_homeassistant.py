@@ -121,9 +121,9 @@ def test_directions(fetched):
             ("en", "de"),
             "no split 'dev': give one of train, validation, test",
         ),
-        ("homeassistant", "train", ("fr", "de"), "make exactly one of the two 'en'"),
-        ("homeassistant", "train", ("en", "en"), "make exactly one of the two 'en'"),
-        ("homeassistant:fr", "train", ("en", "de"), r"homeassistant:fr cannot give 'en' to 'de'"),
+        ("homeassistant", "train", ("fr", "de"), "give 'en' for exactly one of the two"),
+        ("homeassistant", "train", ("en", "en"), "give 'en' for exactly one of the two"),
+        ("homeassistant:fr", "train", ("en", "de"), "homeassistant:fr has no pairs of 'en'"),
         ("homeassistant", "train", ("en", "xx"), "no language 'xx'"),
     ],
 )

@@ -79,14 +79,14 @@ def test_which_sources_have_splits():
             r"cannot read .*nope\.en: (No such|FileNot)",
         ),
         ("text:{d},{d}/train.de", "train", "cannot read"),
-        ("text:{d}/train.en", "train", "names 1 files, not 2"),
-        ("text:a,b,c", "train", "names 3 files, not 2"),
-        ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': put \{split\}"),
+        ("text:{d}/train.en", "train", "names 1 file.s., expected 2"),
+        ("text:a,b,c", "train", "names 3 file.s., expected 2"),
+        ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give one file"),
         ("text:{d}/{{split}}.en,{d}/{{split}}.de", "dev", r"cannot read .*dev\.en"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
         ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 lines but .*one has 1"),
-        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2: 3 columns, not 2"),
-        ("tsv:{d}/train.en", "train", r"train\.en, line 1: 1 columns, not 2"),
+        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2: found 3 column.s., expected 2"),
+        ("tsv:{d}/train.en", "train", r"train\.en, line 1: found 1 column.s., expected 2"),
         ("tsv:{d}/empty", "train", "empty is empty"),
         ("tsv:{d}/nope", "train", "cannot read"),
         ("csv:{d}/train.tsv", "train", "unknown source 'csv:"),
@@ -246,7 +246,10 @@ def test_real_sets(tfds):
     [
         ("novels", "unknown source 'novels' of documents: give tfds"),
         ("homeassistant:", "unknown source 'homeassistant:' of documents"),
-        ("tsv:pairs.tsv", "has translation pairs: name its two languages, as in .'tsv:pairs"),
+        (
+            "tsv:pairs.tsv",
+            "has translation pairs, not documents: give its two languages, as in .'tsv:pairs",
+        ),
         ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
         ("tfds:pg19", "no split 'night': give one of train"),
     ],
@@ -287,7 +290,7 @@ def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
     )}  # fmt: skip
     assert len(prints) == 6
     refuses("0 of 1 pairs are held out .* .data.held_out=0.1.: give more", parts, pairs[:1])
-    refuses("no split 'test': put {split}", read, source, "test")
+    refuses("no split 'test': give one file", read, source, "test")
 
 
 @pytest.mark.parametrize("pack", [gzip, bz2, lzma])
@@ -332,7 +335,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
     (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
     refuses("a.csv, line 2 .* expected after .*correct its quotes", read, f"tsv:{tmp_path}/a.csv")
     (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
-    refuses("a.csv, line 2: 0 columns, not 2", read, f"tsv:{tmp_path}/a.csv")
+    refuses("a.csv, line 2: found 0 column.s., expected 2", read, f"tsv:{tmp_path}/a.csv")
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -340,7 +343,7 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "folder").mkdir()
     refuses("matches only folders", documents, f"text:{tmp_path}/f*")
     (tmp_path / "latin.txt").write_bytes("ok\ngr\xfcn".encode("latin-1"))
-    with pytest.raises(UserError, match=r"latin\.txt, line 2: not UTF-8 \(byte 0xfc\)"):
+    with pytest.raises(UserError, match=r"latin\.txt, line 2 is not UTF-8 \(byte 0xfc\)"):
         list(documents(f"text:{tmp_path}/latin.txt"))
     whole = gzip.compress(b"some text " * 1000 + bytes(range(128)) * 50)
     middle = bytearray(whole)

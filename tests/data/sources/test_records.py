@@ -98,7 +98,7 @@ def test_pairs_of_languages(folder):
     before = source_fingerprint("jsonl:flat.jsonl", "train", "en", "de")
     write_jsonl(folder / "flat.jsonl", PAIRS)
     assert source_fingerprint("jsonl:flat.jsonl", "train", "en", "de") != before
-    said = "no fields 'en' and 'fr' and no 'translation', only label, n, text: name two"
+    said = "neither fields 'en' and 'fr' nor a field 'translation', only label, n, text: name"
     write_jsonl(folder / "a.jsonl", ROWS)
     refuses(said, read_pairs, "jsonl:a.jsonl", "train", "en", "fr")
 
@@ -153,19 +153,19 @@ def test_refusals(folder):
     }
     for name, content in files.items():
         (folder / name).write_bytes(content)
-    refuses("bad.jsonl, line 2 is not JSON .* one object per line", read, "jsonl:bad.jsonl")
+    refuses("bad.jsonl, line 2 is not JSON .* one JSON object per line", read, "jsonl:bad.jsonl")
     refuses("list.jsonl, line 1 is .1., not a JSON object", read, "jsonl:list.jsonl")
     refuses("empty.jsonl has no record", read, "jsonl:empty.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
     refuses("number.jsonl, line 1: 'text' is 3, not a text", read, "jsonl:number.jsonl")
     said = "missing.jsonl, line 2: no field 'text'; the fields are 'txt'; perhaps you meant 'txt'"
     refuses(said, read, "jsonl:missing.jsonl")
-    refuses("latin.jsonl, line 1: not UTF-8", read, "jsonl:latin.jsonl")
-    refuses("no field 'text', only a, b: name the one.*two.jsonl:a", read, "jsonl:two.jsonl")
+    refuses("latin.jsonl, line 1 is not UTF-8", read, "jsonl:latin.jsonl")
+    refuses("no field 'text', only a, b: name the field.*two.jsonl:a", read, "jsonl:two.jsonl")
     refuses("cut.jsonl.gz is a truncated or damaged gzip file", read, "jsonl:cut.jsonl.gz")
     refuses("no file matches 'nowhere.jsonl'", read, "jsonl:nowhere.jsonl")
     refuses("nowhere has no state.json: give a folder that", read, "datasets:nowhere")
     own = get_task("classify", own=True)
-    refuses("which a table takes from --set table.text", TableSettings().filled, own, "jsonl:x:y")
+    refuses("but a table takes its fields from settings", TableSettings().filled, own, "jsonl:x:y")
     pytest.importorskip("pyarrow")
-    refuses("junk.parquet is not a whole parquet file", read, "parquet:junk.parquet")
+    refuses("junk.parquet is damaged or not a parquet file", read, "parquet:junk.parquet")

@@ -52,7 +52,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
     [
         (CLASSIFY, "", "own.tsv is empty: give a header"),
         (CLASSIFY, "text\tlabel\n", "own.tsv has no example"),
-        (CLASSIFY, "text\tclass\na\tx\n", "line 1: no column named 'label' among 'text', 'class'"),
+        (CLASSIFY, "text\tclass\na\tx\n", "line 1: no column.s. named 'label' among 'text', 'cl"),
         (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "which column of 'a', 'b', 'label' has the text"),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x': give examples of two"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),

@@ -49,7 +49,7 @@ def test_places_count_characters(tmp_path):
     source = write(tmp_path / "a.json", question("q1", (" ", 1)))
     refuses("the answer ' ' is not", read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", *answers), question("q1", *answers))
-    refuses("1 ids .* repeated, such as 'q1'", read_questions, SQUAD, "train", source=source)
+    refuses("1 question id.* repeated, such as 'q1'", read_questions, SQUAD, "train", source=source)
     # Half a character keeps the others' places.
     source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
     assert read_questions(SQUAD, "train", source=source).contexts == ["x?, Rome"]
@@ -69,7 +69,7 @@ def test_other_files_are_refused(tmp_path):
         ("[1]", "'data' is not a list"),
         ('{"data": [3]}', r"data\[0\]: the field 'paragraphs'"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
-        ('{"data": []}', "has no question"),
+        ('{"data": []}', "no question in"),
         ("\udcff", "is not JSON"),
     ):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))

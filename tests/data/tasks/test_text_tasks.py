@@ -149,7 +149,7 @@ def test_tables_of_choices_and_of_answers(table):
     assert prompt.query == "Question: sky?\nAnswer:" and prompt.answers == ("blue",)
     [prompt] = read("answer\tquestion", "blue\tsky?")
     assert prompt.answers == ("blue",) and not prompt.choices
-    refuses("line 1: no column named 'answer'", read, "question\tchoice1\tchoice2")
+    refuses("line 1: no column.s. named 'answer'", read, "question\tchoice1\tchoice2")
     refuses("line 1: 'choice1' is the only choice", read, "question\tchoice1\tanswer")
     refuses("1 to 2", read, "question\tchoice1\tchoice2\tanswer", "a\tb\tc\t3")
 

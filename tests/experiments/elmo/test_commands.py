@@ -214,7 +214,7 @@ def test_tasks_are_learnt_over_its_vectors(run, task, tmp_path, capsys):
     small += ["training.learning_rate=0.02", "words.dropout=0.0"]
     words = ["train", task, out, "--init", run, "--preset", "elmo", "--source", source]
     assert finetune([*words, *flags(small), *more]) == 0
-    assert "best on the development set" in capsys.readouterr().out
+    assert "best score on the development set" in capsys.readouterr().out
     line = "0 red and 1 blue . zz"
     lines = {"classify": line, "conll2003": line, "squad": f"0 ?\t{line}"}
     (tmp_path / "lines.txt").write_text(lines[task] + "\n")
@@ -262,7 +262,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
     from experiments.finetune.__main__ import main as finetune
 
     for words, message in (
-        (["copa", new, "--init", run], "copa is multiple choice"),
+        (["copa", new, "--init", run], "copa is a multiple-choice task"),
         (["rte", new, "--init", run, "--set", "words.max_characters=9"], "give --init instead"),
         (["rte", new, "--init", "none", "--model", "elmo_tiny", "--vocabulary", run], "--init RUN"),
     ):

@@ -174,7 +174,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
         ("model.causal=True", "with model.causal=True"),
         ("generator_width=0", "generator_width=0 must be a number above 0"),
         ("masking.rate=0", "masking.rate=0 must be a number above 0"),
-        ("model.name=3", "there is no 'name' here"),
+        ("model.name=3", "there is no setting 'name' here"),
         ("model.activation=foo", "foo"),
         ("model.rnn_step_sizes=None", "rnn_step_sizes=None must be"),
         ("isolate_documents=True", "packing='doc_text' has no effect"),
@@ -197,8 +197,11 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
     with open(f"{words}/vocabulary.txt", "a") as file:
         file.write("more\n")
     for arguments, message in (
-        (["train", "t5_tiny", run, "--set", "model=bert_tiny"], "bert_tiny is no encoder-decoder"),
-        (["train", "bert_tiny", run, "--set", "model=t5_tiny"], "model: t5_tiny is no encoder"),
+        (
+            ["train", "t5_tiny", run, "--set", "model=bert_tiny"],
+            "bert_tiny is not an encoder-decoder",
+        ),
+        (["train", "bert_tiny", run, "--set", "model=t5_tiny"], "model: t5_tiny is not an encoder"),
         (
             ["train", "bart_tiny", run, "--set", "corpus.sequence_length=512"],
             "model.max_length is 256, less than",
@@ -213,7 +216,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         ([*begin, "--corpus", words], "vocabulary"),
         (
             [*begin, "--corpus", corpus, "--vocabulary", corpus],
-            "does not go with the corpus, which has its own",
+            "the corpus already has a vocabulary: leave --vocabulary out",
         ),
         ([*begin, "--set", "corpus.sources=text:/nowhere/*"], "/nowhere/*"),
         (
@@ -222,7 +225,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         ),
         (
             ["prepare", "bert_tiny", corpus, "--processes", "2", "--beam", "runner=DirectRunner"],
-            "--beam starts workers of its own: leave --processes out",
+            "--beam starts its own workers: leave --processes out",
         ),
         (["evaluate", trained, "--corpus", longer], "sequence_length=24"),
         (["fill", tmp_path, "a [MASK]"], "is no run"),
@@ -240,10 +243,10 @@ def test_blocks_that_cannot_keep_documents_apart_are_refused_before_a_corpus_is_
     for block in ("swish_rnn", "macaron"):
         assert config("gpt_tiny", f"model.block={block}").block == block
     refuses(
-        "isolate_documents=True: a GatedMLP cannot keep the documents of a row apart: take",
+        "isolate_documents=True: GatedMLP cannot separate the documents of a packed sequence: use",
         *(config, "gpt_tiny", "model.block=('transformer', 'gmlp')"),
     )
-    refuses("an encoder-decoder reads a row as one text", config, "t5_tiny")
+    refuses("an encoder-decoder treats each row as one text", config, "t5_tiny")
 
 
 def test_static_shapes_score_padding_too():
@@ -274,7 +277,7 @@ def test_every_kind_of_vocabulary_is_trained_and_used(
     out = str(tmp_path / "vocabulary")
     assert main(["vocabulary", "bert_tiny", out, *settings]) == 0
     vocabulary = load_encoder_vocabulary(out)
-    assert "unknown to the vocabulary: 0.000% of the pieces of" in capsys.readouterr().out
+    assert "unknown to the vocabulary: 0.000% of the tokens in" in capsys.readouterr().out
     if kind == "wordpiece":
         few = flags(["vocabulary.max_characters=6", "vocabulary.size=17"])
         assert main(["vocabulary", "bert_tiny", str(tmp_path / "few"), *settings, *few]) == 0
@@ -342,7 +345,7 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     run = tmp_path / "second"
     command = ["train", "bert_tiny", run, "--init", trained, *flags(changes)]
     assert (
-        "random weights, because " in (out := ran(main, *command).out)
+        "parts with random weights, " in (out := ran(main, *command).out)
         and "pooler, sentence_pair" in out
     )
     opened, before = PretrainingRun.open(run), PretrainingRun.open(trained)
@@ -359,14 +362,14 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
 def test_a_second_phase_of_another_kind_of_model_is_refused(trained, source, tmp_path, capsys):
     settings = [f"corpus.sources={source}", "corpus.sequence_length=32"]
     for recipe, words, message in (
-        ("gpt2_tiny", [], "'causal_language' does not go with model.causal=False"),
-        ("t5_tiny", [], "is no encoder-decoder"),
+        ("gpt2_tiny", [], "'causal_language' does not support model.causal=False"),
+        ("t5_tiny", [], "is not an encoder-decoder"),
         (
             "bert_tiny",
             ["--vocabulary", "x"],
-            "--vocabulary does not go with --init, which has its own",
+            "the model of --init already has a vocabulary",
         ),
-        ("bert_tiny", ["--resume", str(trained)], "--resume: leave out recipe, run, --init, wh"),
+        ("bert_tiny", ["--resume", str(trained)], "be combined with recipe, run, --init, because"),
     ):
         words += ["--init", str(trained), *flags(settings)]
         with contextlib.suppress(SystemExit):

@@ -107,7 +107,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         ),
         (
             ["jsb", "--data", tunes, "--set", "training.best_metric=perplexity"],
-            "training.best_metric is 'perplexity': give one of loss",
+            "training.best_metric is 'perplexity', which the validation",
         ),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
         (["jsb", "--data", str(flipped)], "cannot be read as a MATLAB file"),
@@ -115,11 +115,11 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(short)], "'validdata' has no piece with two frames or more"),
         (
             ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
-            "model.embedding_dropout has no effect here: a model over ids reads it",
+            "model.embedding_dropout has no effect here: only a model with token ids as input",
         ),
         (
             ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
-            "model.spatial_dropout has no effect here: mixer=tcn reads it",
+            "model.spatial_dropout has no effect here: only mixer=tcn uses this setting",
         ),
         (["adding", "--data", tunes], "has no effect in adding, which reads no file: leave it out"),
         (["wikitext", "--data", tunes], "leave it out, and name your texts in --set sources"),

@@ -192,7 +192,7 @@ def test_a_metric_that_cannot_move_is_no_judge(tmp_path, refused, number_text):
     (tmp_path / "train.tsv").write_text("one two three four\teins zwei drei vier\n" * 300)
     settings = [*number_settings(f"tsv:{tmp_path}/{{split}}.tsv"), "data.vocabulary_size=26"]
     run = ["train", "multi30k_macaron_tiny", tmp_path / "run", *flags(settings)]
-    refused(main, run, "training.best_metric=bleu is 0 even for the references", tmp_path)
+    refused(main, run, "training.best_metric=bleu is 0 even if the model's output", tmp_path)
 
 
 def test_bad_places_and_names_are_one_sentence(tmp_path, number_text, refused):
@@ -239,7 +239,7 @@ def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, re
     run, longer = str(tmp_path / "run"), [*settings, "training.max_steps=20"]
     assert train(run, settings) == train(run, longer) == 0
     said, held = capsys.readouterr(), read_pairs(f"tsv:{file}", HeldOut(0.1, 1), "en", "de")
-    assert "going on after step 10" in said.out
+    assert "resuming after step 10" in said.out
     assert f"training text: {300 - len(held)} pairs" in said.out
     assert f"tsv:{file}: {len(held)} of 300 pairs are held out for validation" in said.err
     [scores] = evaluated(run, tmp_path / "scores")
@@ -251,7 +251,7 @@ def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, re
     ):
         [scores] = evaluated(run, tmp_path / str(count), *words)
         assert (scores["split"], len(scores["references"])) == (split, count)
-    refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': put {split}")
+    refused(main, ["evaluate", run, "--split", "test"], "has no split 'test': give one file")
     assert TranslationRun.open(run).recipe.training.max_steps == 20
     for other in ("model.num_heads=4", "training.seed=9", "training.dtype_policy=mixed_bfloat16"):
         assert train(run, [*longer, other]) == 2
@@ -339,7 +339,7 @@ GOOD = {
         ("{}", "has no translations"),
         ("null", "has no translations"),
         ("{", "is damaged (Expecting property name"),
-        ("[" * 100_000, "is damaged (brackets are nested too deeply): give a .json file that"),
+        ("[" * 100_000, "is damaged (brackets are nested too deeply): give a JSON file that"),
         (b"\xff", "is damaged ('utf-8' codec can't decode"),
         (None, "No such file or directory; check the path"),
     ],

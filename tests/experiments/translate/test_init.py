@@ -183,11 +183,11 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
     killed, whole = (TranslationRun.open(tmp_path / n).load_network() for n in ("killed", "run"))
     assert_same_weights(killed, whole)
     assert begin("run", 8) == 0
-    assert "going on after step 4" in capsys.readouterr().out
+    assert "resuming after step 4" in capsys.readouterr().out
     run = str(tmp_path / "run")
     assert isinstance(TranslationRun.open(run).vocabulary, PairVocabulary)
     assert main(["train", XLM, run, *flags(settings(number_text, 12))]) == 2
-    assert "was started with --init" in capsys.readouterr().err
+    assert "was started from --init" in capsys.readouterr().err
     check_use(run, tmp_path, answered)
 
 
@@ -224,7 +224,7 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(
     }
     # The second stage goes on from there, and trains everything.
     assert main([*command, *flags(settings(german_text, 8, **GERMAN))]) == 0
-    assert "going on after step 4" in capsys.readouterr().out
+    assert "resuming after step 4" in capsys.readouterr().out
     last = opened.load_network("last")
     for weight, before in zip(last.weights, first.weights, strict=True):
         assert not np.array_equal(np.asarray(weight), np.asarray(before)), weight.path
@@ -259,7 +259,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
         ),
         ({"data.cleaning.max_tokens": 99}, "is 99, but the model has 40 positions"),
         ({"decoding.max_length": 99}, "decoding.max_length is 99"),
-        ({"first_stage_steps": 3}, "first_stage_steps is 3, but the model has no new encoder"),
+        ({"first_stage_steps": 3}, "first_stage_steps is 3, but the model has no new source"),
     ],
 )
 def test_a_mismatch_is_one_sentence(change, words, starts, number_text, tmp_path, refused):
@@ -274,12 +274,12 @@ def test_other_vocabularies_runs_and_flags_are_refused(starts, number_text, tmp_
     for recipe, arguments, words in (
         (XLM, ["--init", xlm, "--vocabulary", f"{bart}/vocabulary"], "vocabulary mismatch"),
         (XLM, ["--init", xlm, "--init-decoder", starts["other"]], "vocabulary mismatch"),
-        (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts does not go with"),
-        (XLM, ["--init", str(tmp_path)], "is no run: it has no readable model.json"),
+        (XLM, ["--init", bart, "--init-parts", "encoder"], "--init-parts cannot be combined with"),
+        (XLM, ["--init", str(tmp_path)], "has no readable model.json"),
         (XLM, ["--init", str(tmp_path / "none")], "is no run"),
         (XLM, ["--init-parts", "encoder"], "need --init RUN"),
         (XLM, ["--init", bart, *none], "needs model.num_source_layers=2, not 0"),
-        (BART, [], "give --init a run of BART or T5"),
+        (BART, [], "give --init with a run of BART or T5"),
     ):
         command = ["train", recipe, str(tmp_path / "run"), *flags(settings(number_text, 5))]
         refused(main, [*command, *arguments], words, tmp_path)

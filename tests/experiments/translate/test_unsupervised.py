@@ -162,19 +162,19 @@ def test_what_has_no_meaning_is_refused(start, number_text, tmp_path, refused):
     def command(recipe, run, **changes):
         return ["train", recipe, str(tmp_path / run), *flags(settings(number_text, 2, **changes))]
 
-    refused(main, command(NAME, "a"), "give --init a run of xlm_tiny", tmp_path)
+    refused(main, command(NAME, "a"), "give --init with a run of xlm_tiny", tmp_path)
     same = {**HALVES, "data.target_language": "en"}
     refused(main, [*command(NAME, "c", **same), "--init", start], "both languages are en", tmp_path)
     refused(
         main,
         [*command(XLM, "b", **HALVES), "--init", start],
-        "data.target_split gives texts",
+        "data.target_split makes text pairs",
         tmp_path,
     )
 
 
 def test_other_translators_have_one_direction(number_run, refused, tmp_path):
     for arguments in (["translate", str(number_run)], ["evaluate", str(number_run)]):
-        refused(main, [*arguments, "--backward"], "from en to de only", tmp_path)
+        refused(main, [*arguments, "--backward"], "only from en to de", tmp_path)
     swapped = ["evaluate", str(number_run), "--source-language", "de", "--target-language", "en"]
     refused(main, swapped, "translates en to de: train another run", tmp_path)
