@@ -22,7 +22,7 @@ _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tok
 
 
 class ClientError(Exception):
-    """Error of a client, because the server rejected a request or did not answer.
+    """Error that a client raises if the server rejects a request or does not answer.
 
     Attributes:
         status: HTTP status or name of the gRPC code, or `None` if there is neither.
@@ -35,7 +35,7 @@ class ClientError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """Translation of a line, and its score (higher is better)."""
+    """Translation of a line, and the translation's score (higher is better)."""
 
     text: str
     score: float
@@ -129,8 +129,8 @@ def _number(name: str, value: Any, dtype: str) -> Any:
 class Client(abc.ABC):
     """Base class of the clients, which send lines to a model in batches.
 
-    All methods raise a ClientError if the server rejects a request or cannot be reached. A subclass
-    implements single requests.
+    All methods raise a ClientError if the server rejects a request or cannot be reached. Subclasses
+    implement `_run` and `_metadata`.
 
     Attributes:
         address: address of the server.
@@ -164,7 +164,7 @@ class Client(abc.ABC):
 
     @contextlib.contextmanager
     def _as_documented(self) -> Iterator[None]:
-        """Converts the exceptions that missing fields of an answer cause to a ClientError."""
+        """Raises a ClientError if the code in a `with` statement cannot parse an answer."""
         try:
             yield
         except (KeyError, TypeError, AttributeError):
@@ -175,7 +175,7 @@ class Client(abc.ABC):
     def answers(
         self, lines: Sequence[str], first: int = 1, **numbers: float
     ) -> list[dict[str, Any]]:
-        """Returns the outputs of a model of any task for each line.
+        """Runs the model on each line. The model can have any task.
 
         Args:
             lines: lines of text. Tabs separate several texts in a line.
@@ -183,7 +183,7 @@ class Client(abc.ABC):
             numbers: numeric inputs of the model, such as `max_tokens`.
 
         Returns:
-            Dict from output name to value, for each line.
+            A dict from output name to value, for each line.
 
         Raises:
             UserError: a line or a number does not fit the model's inputs.
@@ -208,7 +208,10 @@ class Client(abc.ABC):
         return [candidates[0].text for candidates in self.n_best(lines)]
 
     def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        """Returns the n best translations of each line, best first. The export sets n."""
+        """Returns the best translations of each line, best first.
+
+        The number of translations was set when the model was exported.
+        """
         found = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
             if "translations" not in part:

@@ -101,7 +101,7 @@ class RestClient(Client):
             time.sleep(0.1)
 
     def close(self) -> None:
-        """Closes the connection; the next request opens it again."""
+        """Closes the connection. The next request opens a new connection."""
         self._connection.close()
 
     def _metadata(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class GrpcClient(Client):
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Formats a result of `Client.answers` as text, see the module's docstring."""
+    """Formats the answer to a line as the text that the command prints."""
     match answer:
         case {"translations": [text, *_]}:
             return text

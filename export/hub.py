@@ -17,7 +17,7 @@ from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.hub`, see the module's docstring."""
+    """Runs the command `export.hub`: uploads a model."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.io.hub import check_login
 

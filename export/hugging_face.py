@@ -20,7 +20,7 @@ LICENSE = argument(
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.hugging_face`, see the module's docstring."""
+    """Runs the command `export.hugging_face`: writes a folder that transformers can load."""
     loaded(options).save_pretrained(options.out, "hugging-face", options.license)
     print(f"exported {options.out}; in Python: macaron_tf.load('hugging-face:{options.out}')")
 

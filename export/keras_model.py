@@ -15,7 +15,7 @@ from macaron_tf.errors import UserError, parse_json
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.keras_model`, see the module's docstring."""
+    """Runs the command `export.keras_model`: exports a .keras file as a SavedModel."""
     # Imported here so that `--help` works without TensorFlow.
     import dataclasses
 
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     if not classifies and (labels or not isinstance(found.task, Translation)):
         mend = "leave --labels out" if labels else "give a classifier or a translator"
         raise UserError(
-            f"{options.model} is of the unsuitable type {type(found.network).__name__}: {mend}"
+            f"{options.model} has the unsuitable type {type(found.network).__name__}: {mend}"
         )
     print(found.export(options.out, bfloat16=options.bfloat16, **search))
 

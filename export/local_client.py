@@ -16,11 +16,10 @@ from macaron_tf.io.serving import as_json, failed_check
 
 @dataclasses.dataclass(eq=False)
 class LocalClient(Client):
-    """Client that runs an exported model in this process, without a server.
+    """Client that runs an exported model in this process, without a server. Thread-safe.
 
-    The client is thread-safe. `address` is the model's folder, and `name` and `timeout` are
-    ignored. If the model was exported with `--lite`, LiteRT answers small requests; see
-    `ExportedModel`.
+    The address is the model's folder. The client ignores `name` and `timeout`. If the model was
+    exported with `--lite`, LiteRT answers small requests (see `ExportedModel`).
     """
 
     name: str = ""

@@ -50,7 +50,7 @@ CHECK = place(
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `export.saved_model`, see the module's docstring."""
+    """Runs the command `export.saved_model`: exports a model as a SavedModel."""
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
 

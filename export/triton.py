@@ -174,7 +174,7 @@ def _packages() -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command `export.triton`, and returns the exit status of Triton."""
+    """Runs the command `export.triton`: serves models until a signal. Returns the exit status."""
     from export.server.config import check_name
     from export.server.versions import check_base_path
 

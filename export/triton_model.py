@@ -18,7 +18,7 @@ from export.server.servable import Servable
 
 
 class TritonPythonModel:
-    """Model with the interface of Triton's Python backend.
+    """Model class that Triton's Python backend loads.
 
     Triton calls `initialize` once, `execute` for each batch of requests, and `finalize` at the end.
     """

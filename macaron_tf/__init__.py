@@ -7,8 +7,8 @@
     encoder = macaron_tf.build("swish_rnn_base")
 
 Importing this package registers its layers and models with Keras, so that
-`keras.saving.load_model` finds them. The commands of this project postpone the import of
-TensorFlow. So `--help` and the clients of a server work without TensorFlow.
+`keras.saving.load_model` finds the classes. Commands import TensorFlow only when they need it.
+`--help` and the command `client`, for example, work without TensorFlow.
 """
 
 import importlib
@@ -47,7 +47,7 @@ def __dir__() -> list[str]:
 
 def _is_command() -> bool:
     """Returns whether this process runs, or is about to run, a command of this project."""
-    # sys.argv[0] is "-m" while the module of `python -m MODULE` is looked up.
+    # While Python looks up the module of `python -m MODULE`, sys.argv[0] is "-m".
     launched = sys.argv[0] == "-m" and "macaron_tf" in sys.orig_argv
     script = os.path.basename(sys.argv[0]) == SCRIPT
     return launched or script or not {"experiments", "export"}.isdisjoint(sys.modules)

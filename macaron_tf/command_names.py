@@ -1,4 +1,4 @@
-"""Names of the commands, and their spelling in messages."""
+"""Names of the commands, and the form in which messages show a command."""
 
 import os
 import pathlib
@@ -8,10 +8,10 @@ import re
 # `macaron_tf/commands` in an installed wheel.
 _INSTALLED = pathlib.Path(__file__).with_name("commands")
 FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
-# Name of the installed script, and name of an environment variable. In that variable, the launcher
-# (`macaron_tf.cli.launcher`) tells all processes of a command how the user started the command.
+# SCRIPT is the name of the installed script. FORM is an environment variable in which the launcher
+# (`macaron_tf.cli.launcher`) tells child processes how the user started a command.
 SCRIPT, FORM = "macaron", "MACARON_TF_COMMAND"
-# Each command's module, which `python -m` runs in a checkout, and its help.
+# Maps each command to its module, which `python -m` runs in a checkout, and its help text.
 COMMANDS = {
     "translate": ("experiments.translate", "train, score and use translators"),
     "pretrain": ("experiments.pretrain", "pre-train BERT, GPT and other models; fill masks"),
@@ -19,7 +19,7 @@ COMMANDS = {
     "embed": ("experiments.embed", "train sentence encoders; encode and search sentences"),
     "generate": ("experiments.generate", "continue text with a language model"),
     "text_to_text": ("experiments.text_to_text", "fine-tune T5 and BART on text-to-text tasks"),
-    "few_shot": ("experiments.few_shot", "evaluate language models by few-shot prompts"),
+    "few_shot": ("experiments.few_shot", "evaluate language models with few-shot prompts"),
     "elmo": ("experiments.elmo", "train ELMo and compute contextual word vectors"),
     "tcn": ("experiments.tcn", "compare temporal convolutional networks with RNNs"),
     "export": ("export.saved_model", "export a run as a SavedModel"),
@@ -31,25 +31,29 @@ COMMANDS = {
     "demo": ("experiments.demo", "train, score, export and serve a translator in six minutes"),
     "look": ("experiments.look", "plot attention weights and the memory of a SwishRNN"),
     "compare": ("experiments.compare", "compare blocks, schemes or recipes over several seeds"),
-    "data_service": ("experiments.data_service", "make the batches of a run on another machine"),
+    "data_service": ("experiments.data_service", "prepare training batches on another machine"),
 }
 # Two-word aliases of commands.
 ALIASES = {("export", "hugging-face"): "hugging_face", ("export", "hub"): "hub"}
 
 
 def as_typed(text: str) -> str:
-    """Rewrites the commands of this project in a text to the form that the user types.
+    """Rewrites the commands in a text to the form that the user types.
 
-    If the launcher started this process, this is the form in which the user started the launcher.
-    Otherwise commands become `macaron NAME` in an installed wheel, and stay `python -m MODULE` in a
-    checkout.
+    For example, `python -m experiments.translate` becomes `macaron translate` if the user started
+    this process by the script `macaron`. It becomes `python -m macaron_tf translate` if the user
+    started this process by `python -m macaron_tf`. Otherwise, an installed wheel uses `macaron
+    translate`, and a checkout leaves the text unchanged.
     """
     form = os.environ.get(FORM) or (SCRIPT if FOLDER == _INSTALLED else "")
     return spelled(text, form) if form else text
 
 
 def spelled(text: str, form: str = SCRIPT) -> str:
-    """Replaces each `python -m MODULE` in a text by `FORM NAME`, if the module is a command."""
+    """Replaces `python -m MODULE` in a text by `form` and the name of the module's command.
+
+    Modules that are not commands stay unchanged.
+    """
 
     def command(found: re.Match) -> str:
         name = name_of(found[1])
@@ -59,10 +63,10 @@ def spelled(text: str, form: str = SCRIPT) -> str:
 
 
 def name_of(module: str) -> str:
-    """Returns the name of the command that a module runs, or "" if the module is no command.
+    """Returns the name of a module's command, or "" if the module is not a command.
 
     Args:
-        module: full name of the module, or the last part of that name.
+        module: full module name, such as "experiments.translate", or its last component.
     """
     known = {place: name for name, (place, _) in COMMANDS.items()}
     return known.get(module) or {m.rpartition(".")[2]: n for m, n in known.items()}.get(module, "")

@@ -1,4 +1,4 @@
-"""`UserError`, the exception for a user's mistakes, and checks that raise it."""
+"""`UserError`, an exception for mistakes that the user can correct, with checks and messages."""
 
 import contextlib
 import difflib
@@ -29,8 +29,8 @@ class TextError(UserError):
     """Error for a text that a model does not accept.
 
     Args:
-        number: number of the text, counted from 1.
-        reason: why the model does not accept the text.
+        number: position of the text among the inputs, counted from 1.
+        reason: clause that says why the model does not accept the text.
     """
 
     def __init__(self, number: int, reason: str):
@@ -46,13 +46,14 @@ def check_whole(texts: Iterable[str], first: int = 1) -> None:
 
     Args:
         texts: texts to check.
-        first: number of the first text in the error message.
+        first: number of the first text, for the error message.
     """
     for number, text in enumerate(texts, first):
         if half := _HALVES.search(text):
             raise UserError(
                 f"text {number} has {half[0]!a}, an unpaired surrogate (half of a character, or "
-                "a byte that was not UTF-8): remove it, or decode the text with its real encoding"
+                "a byte that was not UTF-8): remove the surrogate, or decode the text with its "
+                "real encoding"
             )
 
 
@@ -62,7 +63,7 @@ def parse_json(text: str | bytes, kind: type = dict, /, **fields: type) -> Any:
     Args:
         text: JSON text.
         kind: expected type of the value.
-        fields: expected types of required fields, for an object.
+        fields: required fields of a JSON object, with the expected type of each field.
 
     Raises:
         ValueError: the text is not JSON, a required field is missing, or a type differs.
@@ -103,7 +104,7 @@ def check_count(argument: str, value: int, least: int = 1) -> int:
 
 
 STORES = {"gs"}  # URL schemes of supported remote storage
-# URL schemes that never begin a local path, not even with a single slash, as in s3:/bucket.
+# URL schemes that cannot begin a local path, even if only one slash follows, as in s3:/bucket.
 _NOT_LOCAL = {"gs", "s3", "hdfs", "file", "memory", "http", "https", "ftp", "az", "abfs", "hf"}
 _SCHEME = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*):(/*)(?=([^/,]*))")
 
@@ -120,7 +121,7 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
         The text with `~` expanded.
 
     Raises:
-        UserError: the text is empty, or has the URL scheme of unsupported storage.
+        UserError: the text is empty, or a path in it has an unsupported URL scheme.
     """
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
@@ -134,7 +135,7 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns an ending for an error message, which suggests a known name similar to `name`.
+    """Suggests a known name that is similar to `name`, as the end of an error message.
 
     Returns:
         Text such as `; perhaps you meant 'adam'`, or "" if no known name is similar.
@@ -148,14 +149,14 @@ USER_FILES: set[str] = set()
 
 
 def sentence_of(error: BaseException, place: str = "") -> str | None:
-    """Describes an exception in one sentence if user code may have caused it.
+    """Describes an exception in one sentence if user code may have caused the exception.
 
     Args:
         error: exception to describe.
         place: name of the user's module or function that raised the exception, or "" if unknown.
 
     Returns:
-        The sentence, or `None` if this process runs no user code.
+        The sentence. `None` means that `place` is "" and this process has imported no user code.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename in USER_FILES]
@@ -165,20 +166,20 @@ def sentence_of(error: BaseException, place: str = "") -> str | None:
     words = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     where = f"{frames[-1].filename}, line {frames[-1].lineno}"
     if not place:
-        # The user's code may be the cause even if it did not raise: a wrong signature or result.
+        # User code may be the cause even if it did not raise. It may return a wrong type.
         blamed = "" if own else f"; this process runs your code: {', '.join(sorted(USER_FILES))}"
         return f"{where} raised {words}{blamed}"
-    # The message of a SyntaxError ends with the file and line.
+    # The message of a SyntaxError already ends with the file and line.
     return f"{place} raised {words}{'' if isinstance(error, SyntaxError) else f' ({where})'}"
 
 
-# Modules that every command needs: the dependencies in pyproject.toml, and h5py, with which Keras
-# writes weights.
+# Modules that every command needs. They are the dependencies in pyproject.toml, and h5py, which
+# Keras uses to write weights.
 CORE = (
     *("annotated_types", "docstring_parser", "etils", "filelock", "h5py", "keras", "numpy"),
     *("regex", "rich", "sacremoses", "sentencepiece", "tensorflow", "tensorflow_text"),
 )
-# Optional modules, and the extra in pyproject.toml that installs each module.
+# Maps each optional module to the extra in pyproject.toml that installs the module.
 EXTRAS = {
     "ai_edge_litert": "lite",
     "apache_beam": "beam",
@@ -211,7 +212,7 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
 
     Args:
         error: any exception.
-        purpose: what needs the package, for the message.
+        purpose: feature that needs the package, for the message.
 
     Returns:
         The message, or `None` if `error` is not about a missing package.
@@ -223,8 +224,8 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
         return None
     return (
         f"{sys.executable} has no {error.name}: activate the environment of macaron_tf "
-        "(`. .venv/bin/activate`), or install it (`make setup` in a checkout, or `pip install "
-        "macaron_tf`)"
+        "(`. .venv/bin/activate`), or install macaron_tf (`make setup` in a checkout, or `pip "
+        "install macaron_tf`)"
     )
 
 
@@ -247,7 +248,7 @@ def diverged(model: str | os.PathLike) -> UserError:
     Without this error, argmax would return class 0 for such outputs.
     """
     return UserError(
-        f"{model} answers NaN because its training diverged: use an earlier checkpoint, or train "
+        f"{model} outputs NaN because its training diverged: use an earlier checkpoint, or train "
         "again with a lower training.learning_rate"
     )
 
@@ -266,7 +267,7 @@ def out_of_memory(error: Exception) -> str | None:
     tensorflow, jax, words = sys.modules.get("tensorflow"), sys.modules.get("jax"), str(error)
     exhausted = (tensorflow.errors.ResourceExhaustedError,) if tensorflow else ()
     on_jax = jax and isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXH" in words
-    # TensorFlow counts elements in 32 bits; its message only shows the negative number.
+    # A negative shape means that TensorFlow's 32-bit count of tensor elements overflowed.
     overflow = isinstance(error, ValueError) and "used for shape: -" in words
     overflow |= "Operation received an exception:Status: 1," in words  # oneDNN's out_of_memory
     if not (isinstance(error, (MemoryError, *exhausted)) or overflow or on_jax):
@@ -288,10 +289,10 @@ _REQUESTED = re.compile(r"gs://[^\s,;]+")
 def store_problem(error: Exception) -> tuple[str, str] | None:
     """Explains why a request to a Google Cloud Storage bucket (`gs://`) failed.
 
-    TensorFlow has already repeated the request ten times if the failure may be temporary.
+    If the failure may be temporary, TensorFlow has already tried the request ten times.
 
     Returns:
-        The reason and the correction, or `None` if `error` is not about such a request.
+        The reason and the correction. `None` means that `error` has another cause.
     """
     if not (found := _REQUEST.search(str(error))):
         return None
@@ -302,10 +303,10 @@ def store_problem(error: Exception) -> tuple[str, str] | None:
         return f"requests do not reach the bucket ({reason})", f"check the network and {again}"
     if code in ("401", "403"):
         return (
-            f"the bucket answers HTTP {code}",
+            f"the bucket returned HTTP {code}",
             "check that your credentials may read and write the bucket",
         )
-    return f"the bucket answers HTTP {code} to repeated requests", f"{again} later"
+    return f"the bucket returned HTTP {code} to repeated requests", f"{again} later"
 
 
 def store_sentence(error: Exception) -> str | None:
@@ -321,8 +322,8 @@ def needed(purpose: str, package: str = "") -> Iterator[None]:
     """Turns an `ImportError` in the `with` block into a `UserError` that says what to install.
 
     Args:
-        purpose: what needs the package, for the error message.
-        package: name of the package to install, if no extra of this project installs it.
+        purpose: feature that needs the package, for the error message.
+        package: package to suggest if none of this project's extras installs the missing module.
     """
     try:
         yield

@@ -61,17 +61,18 @@ def load(
             - `keras-hub:DIR`, a KerasHub preset of BERT, RoBERTa, DistilBERT, ELECTRA or GPT-2, or
               a preset that `macaron_tf.interop.keras_hub` wrote;
             - `model-garden:DIR`, a BERT checkpoint of TensorFlow's Model Garden;
-            - `hub:OWNER/NAME[@REVISION]`, a repository on the Hugging Face hub with a folder in one
-              of the forms above, which the package huggingface_hub downloads and caches;
-            - `FILE.keras`, a Keras network without a vocabulary, which needs `vocabulary`.
-        lower_case: whether to lower-case text. Give it only for a folder with WordPiece files that
-            do not say whether text is lower-cased.
+            - `hub:OWNER/NAME[@REVISION]`, a Hugging Face hub repository that holds one of the
+              folders above, and that the package huggingface_hub downloads and caches;
+            - `FILE.keras`, a network that Keras saved. The file has no vocabulary, so a network
+              that reads text also needs the argument `vocabulary`.
+        lower_case: whether to lower-case text. Pass `lower_case` only for WordPiece files that do
+            not say whether text is lower-cased.
         pooling: whether to read the pooling of a sentence-transformers model. With `False`, only
             the encoder is read. With `True`, unsupported pooling raises an error.
         vocabulary: vocabulary, or its folder, for a network that was saved without a vocabulary.
         trust_code: whether to import Python modules that the folder names or contains, such as a
-            custom block, and to open `.keras` files without Keras's safe mode. Their code then runs
-            in this process.
+            custom block, and to open `.keras` files without Keras's safe mode. The code in these
+            modules and files then runs in this process.
 
     Raises:
         UserError: there is no network at `place`, reading it fails, or `trust_code` is needed.
@@ -116,7 +117,7 @@ def load(
             read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
         else:
             read = _read_own(found)
-    # A folder downloaded from a hub is named after the revision.
+    # A folder downloaded from the hub has the revision as its name.
     on_hub = place.startswith(f"{HUB}:")
     name = place.rpartition("/")[2] if on_hub else paths.absolute(found.folder).name
     return dataclasses.replace(read, name=name)
@@ -128,10 +129,10 @@ class Location:
 
     Attributes:
         place: argument of `load`.
-        folder: folder of the network's files. It is local and absolute if another library wrote
-            the files.
-        library: library that wrote the files: one of `LIBRARIES`, or "" for this library.
-        checkpoint: CHECKPOINT in `RUN@CHECKPOINT`, or `None`.
+        folder: folder of the network's files. If another library wrote the files, the path is
+            local and absolute.
+        library: name in `LIBRARIES` of the library that wrote the files, or "" for macaron_tf.
+        checkpoint: checkpoint name from `RUN@CHECKPOINT`, or `None`.
     """
 
     place: str
@@ -141,18 +142,15 @@ class Location:
 
     @property
     def without_recipe(self) -> bool:
-        """Whether the model came from another library, also if `save_pretrained` saved it again."""
+        """Whether another library trained the model, even if `save_pretrained` wrote the folder."""
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
 
 def locate(place: str) -> Location:
-    """Returns the location of a network, and downloads a model from the hub.
+    """Parses the argument `place` of `load`, and downloads a network from the hub.
 
-    The folder need not exist.
-
-    Args:
-        place: see `load`.
+    This function does not check that the folder exists.
     """
     kind, _, directory = place.partition(":")
     if kind in LIBRARIES and directory:
@@ -172,7 +170,7 @@ def locate(place: str) -> Location:
 
 
 def _library_of(folder: epath.Path) -> str:
-    """Returns the element of `LIBRARIES` that wrote a folder's files, or "" for this library."""
+    """Returns the name in `LIBRARIES` of the library that wrote a folder, or "" for macaron_tf."""
     if is_saved(folder):
         return ""
     if (folder / "bert_config.json").exists() and list(folder.glob("*.index")):
@@ -184,7 +182,7 @@ def _library_of(folder: epath.Path) -> str:
 
 @contextlib.contextmanager
 def _refuse_network(place: str) -> Iterator[None]:
-    """Turns an error in reading a network's configuration into a UserError."""
+    """Turns errors in the `with` block, which reads a network, into a `UserError`."""
     try:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
@@ -215,7 +213,11 @@ def _described(path: epath.Path, place: str) -> dict[str, Any]:
 
 
 def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.Layer]:
-    """Builds the network, and the heads outside of the network, that a model.json describes."""
+    """Builds the network and the separate heads that a model.json describes.
+
+    Returns:
+        Dict with the keys `network` and, for each head, its name in `HEADS`.
+    """
     with paths.refuse_damage(path / MODEL, _MEND):
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
         layers = {"network": record["network"], **heads}
@@ -261,7 +263,7 @@ def _read_own(found: Location) -> Pretrained:
 
 
 def _optional(path: epath.Path) -> dict[str, Any]:
-    """Reads a JSON object, or returns {} if the file is missing or has no object."""
+    """Reads a JSON object from a file. Returns {} if the file is missing or holds no object."""
     try:
         return paths.read_json(path)
     except UserError:
@@ -269,7 +271,11 @@ def _optional(path: epath.Path) -> dict[str, Any]:
 
 
 def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Returns a dict from each file name in RUN/scores to the metrics of that evaluation."""
+    """Reads the metrics of earlier evaluations of a run.
+
+    Returns:
+        Dict from the name of a file in RUN/scores, without `.json`, to the metrics in the file.
+    """
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     found = {}
     for file in files:
@@ -285,7 +291,7 @@ def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
 def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
     folder = pathlib.Path(found.folder)
     if not folder.is_dir():
-        raise UserError(f"{found.place}: there is no folder {folder}; check the path")
+        raise UserError(f"there is no folder {folder} for {found.place}: check the path")
     config = folder / "config.json"
     described = read_json(config) if config.is_file() else {}
     if found.library == KERAS_HUB:
@@ -313,12 +319,12 @@ def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:
 
     Args:
         folder: folder of the checkpoint.
-        given: answer by the caller; with `None`, the folder's name decides.
+        given: value from the caller. `None` means that the folder's name decides.
     """
     found = re.search("uncased|cased", folder.name)
     if given is None and not found:
         raise UserError(
-            f"neither the files nor the name of {folder} say whether text is lower-cased (such as "
-            "uncased_L-12): give lower_case=True or False, or --[no-]lower-case"
+            f"neither the files nor the name of {folder} say whether text is lower-cased: give "
+            "lower_case=True or False in Python, or --[no-]lower-case in a command"
         )
     return given if given is not None else found[0] == "uncased"

@@ -5,7 +5,7 @@ If the name is a class to instantiate, arguments may follow: `package.module:Nam
 A run records the name and not the code. Every process that opens the run imports the module, which
 must be in the working directory or on PYTHONPATH.
 
-A model folder may come from a stranger. So this module imports a name only in three cases:
+A model folder may come from a stranger. Therefore, this module imports a name only in three cases:
 
 - The user wrote the name on the command line or in Python (see `allow` and `allow_within`).
 - A training run of the same user signed the name (see `macaron_tf.io.signatures`).
@@ -29,14 +29,14 @@ from macaron_tf.errors import USER_FILES, UserError, sentence_of
 
 
 class _Trust:
-    """User code that this process may import, from all threads."""
+    """Names of the user code that this process may import. All threads share the names."""
 
     places: ClassVar[set[str]] = set()
-    texts: ClassVar[set[str]] = set()  # texts by the user, such as command line arguments
+    texts: ClassVar[set[str]] = set()  # texts that the user wrote, such as arguments of a command
     everything = False
 
 
-_files: dict[pathlib.Path, types.ModuleType] = {}  # modules imported from FILE.py
+_files: dict[pathlib.Path, types.ModuleType] = {}  # maps each imported FILE.py to its module
 
 
 def is_place(name: str) -> bool:
@@ -96,23 +96,23 @@ def find(place: str, base: type | None = None) -> Any:
     if not _is_kind(found, base):
         wanted = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
         raise UserError(
-            f"{place} is not of type {base.__name__ if base else 'function'}: name {wanted}"
+            f"{place} is not of type {base.__name__ if base else 'function'}: give {wanted}"
         )
     return found
 
 
 def allow(*places: str) -> None:
-    """Allows imports of the user code with the given names, `package.module:Name`."""
+    """Allows imports of user code by name, such as `package.module:Name`."""
     _Trust.places.update(place.removeprefix("python:") for place in places)
 
 
 def allow_within(*texts: str) -> None:
-    """Allows imports of the user code that is named inside texts of the user.
+    """Allows imports of user code whose names occur in texts that the user wrote.
 
     Args:
         texts: texts such as `model.block=mine:Block`, `python:mine:rows`, or the `repr` of a
-            recipe. A text that consists only of a name allows nothing, because a text such as
-            `lambada:dev` does not name code.
+            recipe. A text that consists only of a name allows nothing, because `lambada:dev`, for
+            example, has the form of a name but names a data source.
     """
     _Trust.texts.update(texts)
 
@@ -139,8 +139,8 @@ def trusts_code() -> bool:
 def is_allowed(place: str) -> bool:
     """Returns whether user code may be imported.
 
-    For `FILE.py` and names with `~`, `trusting` is not sufficient. The user must have written or
-    signed such a name.
+    For a `FILE.py`, or a name that contains `~`, `trusting` is not sufficient. The user must have
+    written or signed such a name.
     """
     if place in _Trust.places or (_Trust.everything and not _is_file(place)):
         return True
@@ -169,12 +169,13 @@ def check_allowed(place: str) -> None:
 
 
 def origin_of(place: str) -> str | None:
-    """Returns the file from which user code would be imported, or `None` if it does not exist.
+    """Returns the path of the source file that `import_module` would run.
 
-    This function imports nothing, not even the packages that contain the module.
+    `None` means that the module does not exist. This function imports nothing, not even the
+    packages that contain the module.
     """
     name = place.partition(":")[0]
-    # As with `python -m`, modules in the working directory are found; a script does not look there.
+    # `python -m` searches the working directory for modules, but an installed script does not.
     if (here := str(pathlib.Path.cwd())) not in sys.path:
         sys.path.append(here)
     strange = (ImportError, ValueError, AttributeError, OSError, RuntimeError)  # for any text
@@ -197,7 +198,10 @@ def file_of(place: str) -> pathlib.Path:
 
 
 def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
-    """Returns the public functions, or subclasses of `base`, that a module defines itself."""
+    """Returns a dict of the public functions that a module itself defines.
+
+    If `base` is not `None`, the dict has the module's public subclasses of `base` instead.
+    """
     return {
         name: value
         for name, value in sorted(vars(module).items() if module else ())
@@ -216,8 +220,8 @@ def _is_kind(value: Any, base: type | None) -> bool:
 def import_module(name: str) -> types.ModuleType:
     """Imports a module by its name or from a file `FOLDER/NAME.py`.
 
-    The search path includes the working directory. A process executes each module only once, and
-    then prints the module's name and file to stderr.
+    The search path includes the working directory. On the first import of a module, this function
+    prints the module's name and file to stderr. Later imports do not execute the module again.
     """
     if name.endswith(".py"):
         file = pathlib.Path(name).expanduser().resolve()
@@ -242,7 +246,7 @@ def _import_name(name: str) -> types.ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not error.name or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module exists, but imports a module that does not exist
+            raise  # the user's module exists, but a module that it imports does not
         raise UserError(
             f"{name} cannot be imported, because there is no module {error.name!r}: run the "
             "command in the folder that contains the module, or add that folder to PYTHONPATH"
@@ -276,6 +280,6 @@ def clear_errors(place: str) -> Iterator[None]:
 
 
 def called(place: str, function: Callable, *arguments) -> Any:
-    """Calls a user's function, and turns its exceptions into a `UserError`."""
+    """Calls a user's function. Exceptions of the function become a `UserError`."""
     with clear_errors(place):
         return function(*arguments)

@@ -48,7 +48,8 @@ RECIPE, VOCABULARY = "recipe.json", "vocabulary"
 HUGGING_FACE = "hugging-face"
 FORMATS = ("weights.h5", "safetensors", HUGGING_FACE)  # formats of `save_pretrained`
 HEADS = ("pooler", "replaced_token")  # fields with layers that are not part of the network
-# Fields that other files store, or that are only valid in one folder or process.
+# Fields of `Pretrained` that `model.json` does not have under `usage`. Other parts of the folder
+# store these fields, or the values are valid only in one folder or process.
 _APART = ("network", "vocabulary", "ids", "name", "checkpoint", "lite", "recipe", "results", *HEADS)
 
 
@@ -61,29 +62,34 @@ class Pretrained:
         model.predict([("Two men sleep.", "Men sleep.")])  # a list with one answer
 
     Attributes:
-        network: trained network of a run, or an equivalent of another library's network. A network
-            with a task head has the class that training on this task would produce. Any other
-            encoder is a `PretrainingEncoder`.
-        model: name of the catalog model of which the network is a variant. "" means that the
-            constructor chooses the name from the configuration.
+        network: trained network of a run, or a network converted from another library. A network
+            with a task head belongs to the class that fine-tuning on the task creates, such as
+            `EncoderClassifier`. An encoder without a task head is a `PretrainingEncoder`.
+        model: name of a model in the catalog, from which the network may differ in some settings
+            (see `model_options`). "" means that the constructor chooses the name from the
+            configuration.
         objective: name of the pre-training objective, or `None`. For a `LanguageModel`, `None`
             becomes "causal_language".
         vocabulary: vocabulary that tokenizes text for the network. `None` means that the tokenizer
             is missing or not supported.
-        ids: `(V',)` int, the other library's id for each id of this library, or -1 if there is
-            none. `None` means that the ids are equal.
+        ids: for a network from another library, int array that maps each token id of `vocabulary`
+            to the token's id in the other library, or to -1 if the token is missing there. `None`
+            means that the ids are equal.
         unread: names of weights in the checkpoint that were not read, such as weights of other
             heads.
         pooler: pooler over [CLS] that is not part of the network, or `None`.
-        replaced_token: head of an ELECTRA discriminator, `(B, L, D) -> (B, L)` logits, or `None`.
+        replaced_token: head of an ELECTRA discriminator, which maps hidden states `(B, L, D)` to
+            logits `(B, L)`. `None` means no such head.
         has_masked_language: whether the checkpoint had weights for the masked language model head.
-            If not, the head has its initial weights.
-        starts: whether a language model can generate a text from its first token, after [CLS].
-        sentinels: number of T5 sentinel ids of an encoder-decoder, above the vocabulary's ids.
-        ends: arguments of an encoder-decoder's `SequenceGenerator`, if they differ from its
-            defaults: the ids before a source, and the ids before an answer.
-        answers: arguments of a fine-tuned encoder-decoder's `TaskGenerator`: the task, the maximum
-            lengths, and the ids before a source and an answer.
+            Otherwise the head has its initial weights.
+        starts: whether a language model can generate text without a prompt, from [CLS] alone.
+        sentinels: number of T5's sentinel tokens, whose ids follow the ids of the vocabulary.
+        ends: keyword arguments with which an encoder-decoder constructs its `SequenceGenerator`.
+            The arguments set the token ids that precede a source and an answer. An empty dict means
+            the defaults.
+        answers: keyword arguments with which a fine-tuned encoder-decoder constructs its
+            `TaskGenerator`. The arguments set the task, the maximum lengths, and the token ids that
+            precede a source and an answer.
         pooling: pooling of a sentence encoder: `"cls"`, `"mean"` or `"max"`. Mean and max pooling
             include [CLS] and [SEP].
         normalize: whether a sentence encoder scales its vectors to unit length.
@@ -92,7 +98,7 @@ class Pretrained:
         name: short name for tables.
         checkpoint: name of the checkpoint with the weights. For another library's model, it is the
             argument of `load`.
-        optimizer: name of the optimizer that trained the run, or `None`.
+        optimizer: name of the optimizer that trained the network, or `None` if unknown.
         trained_length: maximum row length in training, in tokens; `None` if unknown.
         languages: names of the languages, in the order of the language embeddings.
         language: language of a classifier's texts. `None` means the first language.
@@ -107,7 +113,7 @@ class Pretrained:
         results: results of a run. `step` and `metrics` are from the validation of the weights.
             `scores` maps the file name of each evaluation to its metrics. `warning` says why the
             expected weights were not read.
-        lite: weight type for LiteRT; see `with_lite`. `None` means that `predict` uses TensorFlow.
+        lite: LiteRT weight type; see `with_lite`. `None` means that `predict` uses TensorFlow.
     """
 
     network: keras.Model
@@ -144,8 +150,8 @@ class Pretrained:
     def __post_init__(self):
         if self.license and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", self.license):
             raise UserError(
-                f"license={self.license!r}: give an identifier of the Hugging Face hub, such as "
-                "apache-2.0, mit or cc-by-4.0"
+                f"license={self.license!r} is not a license identifier of the Hugging Face hub: "
+                "give one such as apache-2.0, mit or cc-by-4.0"
             )
         if isinstance(self.network, Model) and not self.model:
             object.__setattr__(self, "model", _kind_of(self.network.config))
@@ -171,7 +177,7 @@ class Pretrained:
 
     @property
     def weights_record(self) -> dict[str, str]:
-        """Checkpoint name for records, with a warning if it is not the expected checkpoint."""
+        """Checkpoint name for result files, with a warning if the expected name differs."""
         warned = {name: self.results[name] for name in ("warning",) if name in self.results}
         return {"checkpoint": self.checkpoint, **warned}
 
@@ -185,7 +191,7 @@ class Pretrained:
         return task_of(self)
 
     def _graph(self, **options: Any) -> TaskGraph:
-        """Returns the graphs of the task with options of `TaskKind.with_options`, from a cache."""
+        """Returns the task's cached `TaskGraph` for options of `TaskKind.with_options`."""
         key = tuple(sorted(options.items()))
         if key not in self._graphs:
             task = self.task.with_options(**options) if key else self.task
@@ -207,11 +213,11 @@ class Pretrained:
     def with_lite(self, kind: str = "fp32") -> Self:
         """Returns a copy whose `predict` runs small requests in LiteRT, in a third of the time.
 
-        Models that generate text always decode in LiteRT, including in `stream`.
+        If the model generates text, the copy runs all requests in LiteRT, also in `stream`.
 
-        LiteRT is not the default, because the first request converts the network. That takes
-        seconds, or a minute for GPT-2 base. Later changes of the network's weights do not affect
-        the copy.
+        LiteRT is not the default, because the first request converts the network. The conversion
+        takes seconds, or a minute for GPT-2 base. Later changes of the network's weights do not
+        affect the copy.
 
         Args:
             kind: weight type, `"fp32"` or `"int8"`. Matrices in int8 make predictions twice as
@@ -221,7 +227,9 @@ class Pretrained:
         return dataclasses.replace(self, lite=kind)
 
     def predict(self, *texts: Any, **options: Any) -> Any:
-        """Answers texts, in the same form as the exported model and its server.
+        """Runs the model's task on texts, and returns the answers.
+
+        The exported model and its server return answers in the same form.
 
         Args:
             texts: one argument for each text input in `model.task.texts`. An argument is a string
@@ -231,8 +239,8 @@ class Pretrained:
             options: options of the task, such as `temperature` or `n_best`.
 
         Returns:
-            A list with a plain Python value for each example. For a single example that is not in
-            an iterable, the value itself.
+            A list with a plain Python value for each example. If the input is a single example that
+            is not in an iterable, the result is the value itself.
 
         Raises:
             UserError: the model has no task, or rejects a text or an option.
@@ -262,8 +270,8 @@ class Pretrained:
                 forms that `predict` accepts.
 
         Returns:
-            A dictionary for each text: `log_probs`, the natural logarithm of its probability, and
-            `tokens`, its number of tokens.
+            A dictionary for each text. `log_probs` is the natural logarithm of the text's
+            probability, and `tokens` is the number of tokens.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
@@ -291,16 +299,15 @@ class Pretrained:
         `macaron_tf.engines.certificate`.
 
         Args:
-            path: folder of the model, with a subfolder for each version, which TensorFlow Serving
-                can watch.
-            version: version number. By default, it is one more than the greatest version in the
-                folder.
+            path: folder of the model, which gets a subfolder for each version. TensorFlow Serving
+                can watch this folder.
+            version: version number. `None` means the greatest version in the folder plus 1.
             bfloat16: whether dense layers compute in bfloat16; see `TaskGraph.in_bfloat16`.
             lite: weight type of an additional LiteRT file, `"fp32"` or `"int8"`; see `with_lite`.
                 This project's server uses the file for small requests. `None` means no such file.
-            formats: additional formats, `"onnx"` or `"openvino"` or both. A folder with the
-                format's name inside the version gets the network alone, which maps token ids to
-                float32 outputs.
+            formats: additional formats, `"onnx"` or `"openvino"` or both. Each format has its own
+                folder inside the version. The folder contains the network without the vocabulary,
+                so the network maps token ids to float32 outputs.
             check: source of labelled examples, such as `"tsv:dev.tsv"`, on which the network and
                 each file are scored; see `Accuracy`.
             options: options of the task, such as `n_best`.
@@ -328,7 +335,7 @@ class Pretrained:
         return tuple(sorted(differing_fields(self.config, known).items()))
 
     def require_floats(self) -> None:
-        """Raises a UserError if the weights are quantized, which rules out training."""
+        """Raises a UserError if the weights are quantized, because training needs float weights."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
                 f"{self.name or self.checkpoint} is quantized: start from the model before "
@@ -353,13 +360,13 @@ class Pretrained:
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
                 f"{self.name or self.checkpoint} has the type {type(self.network).__name__}: load "
-                "an encoder to make a classifier"
+                "an encoder to build a classifier"
             )
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
             raise UserError(
-                f"scheme={config.scheme!r} is not the scheme of the weights: leave it out to keep "
-                f"{self.config.scheme!r}"
+                f"scheme={config.scheme!r} is not the scheme of the weights: leave scheme out to "
+                f"keep {self.config.scheme!r}"
             )
         self.require_floats()
         classifier = EncoderClassifier(config, num_classes, head_dropout)
@@ -379,11 +386,12 @@ class Pretrained:
         max_length: int = 128,
         seed: int = 1,
     ) -> "Pretrained":
-        """Trains a text classifier that is initialized with this encoder, and returns it.
+        """Fine-tunes this encoder as a text classifier, and returns the classifier.
 
-        The optimizer is BERT's Adam. The learning rate rises in the first 10% of the updates and
-        then decays linearly to 0. The command `experiments.finetune` also validates, resumes runs,
-        and trains on text pairs, for regression and for tagging.
+        The optimizer is BERT's Adam. The learning rate rises linearly in the first 10% of the
+        updates and then decays linearly to 0. In contrast to this method, the command
+        `experiments.finetune` can also validate, resume runs, read text pairs, and fine-tune for
+        regression and tagging.
 
         Args:
             texts: training texts.
@@ -391,9 +399,9 @@ class Pretrained:
             epochs: number of passes over the texts.
             learning_rate: peak learning rate.
             batch_size: number of texts per update.
-            max_length: maximum row length in tokens, with special tokens. Longer texts are
+            max_length: maximum row length in tokens, including special tokens. Longer texts are
                 truncated.
-            seed: seed of initial weights, shuffling and dropout.
+            seed: random seed for initial weights, shuffling and dropout.
 
         Example:
             model = macaron_tf.load("hugging-face:bert-base-uncased")
@@ -404,8 +412,8 @@ class Pretrained:
         classes = tuple(sorted({*labels}))
         if len(texts) != len(labels) or len(classes) < 2:
             raise UserError(
-                f"{len(texts)} texts and {len(labels)} labels of {len(classes)} classes: give one "
-                "label per text, and at least two classes"
+                f"the training set has {len(texts)} texts, {len(labels)} labels and {len(classes)} "
+                "distinct labels: give one label per text, and at least two distinct labels"
             )
         keras.utils.set_random_seed(seed)
         network = self.classifier(len(classes))
@@ -425,7 +433,9 @@ class Pretrained:
     def save_pretrained(
         self, directory: str | os.PathLike, format: str = "weights.h5", license: str | None = None
     ) -> None:
-        """Writes a folder atomically, which `macaron_tf.load`, `--init` and `export` can read.
+        """Writes the model into a folder that `macaron_tf.load`, `--init` and `export` can read.
+
+        If writing to a local disk fails, an earlier model in the folder remains unchanged.
 
             DIR/model.json           configuration of the network, its task and its results
             DIR/model.weights.h5     weights (model.safetensors with format="safetensors")
@@ -438,11 +448,11 @@ class Pretrained:
             DIR/README.md            model card, which you may edit
 
         Args:
-            directory: folder to write, local or `gs://`. It must be new, empty, or from an earlier
-                `save_pretrained`, whose files are replaced.
+            directory: folder to write, local or `gs://`. The folder must be new or empty, or
+                contain only the files of an earlier `save_pretrained`, which are replaced.
             format: format of the weights, `"weights.h5"` or `"safetensors"`. With
                 `"hugging-face"`, the folder has config.json, model.safetensors and tokenizer files
-                instead, which transformers and `load("hugging-face:DIR")` read.
+                instead. Transformers and `load("hugging-face:DIR")` can read these files.
             license: license to record. `None` means the model's `license`.
 
         Raises:
@@ -490,7 +500,7 @@ class Pretrained:
         license: str | None = None,
         private: bool | None = None,
     ) -> str:
-        """Uploads the model to the Hugging Face hub in one commit, and returns its URL.
+        """Uploads the model to the Hugging Face hub in one commit, and returns the model's URL.
 
         Log in with `hf auth login`, or set HF_TOKEN, before the call. Then
         `macaron_tf.load("hub:OWNER/NAME")` loads the uploaded model. With `format="hugging-face"`,
@@ -501,7 +511,7 @@ class Pretrained:
                 existing repository, the model card and the files of earlier pushes are replaced.
             format: see `save_pretrained`.
             license: see `save_pretrained`.
-            private: whether a new repository is private. `None` means the default of its owner.
+            private: whether a new repository is private. `None` means the owner's default.
 
         Raises:
             UserError: you are not logged in, you may not write to the repository, or the hub cannot
@@ -541,7 +551,7 @@ class Pretrained:
 
     @property
     def _task(self) -> TaskKind | None:
-        """Task of the model, or `None` if it has no task with texts as inputs."""
+        """Task of the model, or `None` if the model has no task with texts as inputs."""
         with contextlib.suppress(UserError):
             return self.task
         return None
@@ -564,7 +574,7 @@ USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _A
 
 
 def _kind_of(config: Settings) -> str:
-    """Returns the name of the catalog model that a configuration is based on, or "" if unknown."""
+    """Returns the name of a catalog model with a configuration's architecture, or "" if unknown."""
     if isinstance(config, EncoderDecoderConfig):
         return "transformer_base"
     if isinstance(config, EncoderConfig):

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that check the types and ranges of their fields from annotations.
+"""Frozen dataclasses that check their fields against type and range annotations.
 
     @dataclasses.dataclass(frozen=True)
     class ClipConfig(Settings):
@@ -43,13 +43,15 @@ class SettingError(UserError, ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """Annotation for a value that is one of `choices`, which may be computed.
+    """Annotation for a value that must be one of `choices`.
+
+    In contrast to `Literal`, the choices may be computed at run time.
 
     Attributes:
         choices: accepted values.
-        base: base class of user classes that are also accepted, as `package.module:Name` (see
-            `macaron_tf.plug_ins`). `None` accepts only `choices`.
-        called: whether arguments may follow the name, as in `NAME(key=value)`.
+        base: base class of the user classes that are also accepted, as `package.module:Name` (see
+            `macaron_tf.plug_ins`). `None` means that only `choices` are accepted.
+        called: whether arguments may follow the value, as in `NAME(key=value)`.
     """
 
     choices: tuple[str, ...]
@@ -89,9 +91,9 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Checks rules that involve several fields.
+        """Checks rules that involve several fields. The base class has no such rules.
 
-        Subclasses override this method, and raise `self.error(...)` for values that do not fit.
+        Subclasses override this method, and raise `self.error(...)` for invalid combinations.
         """
 
     def error(self, sentence: str) -> SettingError:

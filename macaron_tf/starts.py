@@ -56,13 +56,13 @@ class Start:
 
     @property
     def config(self) -> catalog.Config:
-        """Configuration of the model, with the vocabulary's size."""
+        """Configuration of the model, in which `vocab_size` is the size of `vocabulary`."""
         options = {**dict(self.model_options), "vocab_size": self.vocabulary.size}
         return catalog.config(self.model, **options)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Recipe settings of a training run that begins from this starting point."""
+        """Recipe settings of a training run that uses this starting point."""
         return {"init": self.given, "model": self.model, "model_options": self.model_options}
 
     @property
@@ -89,7 +89,7 @@ class Start:
         return paths.as_path(place).resolve().name
 
     def check(self, wanted: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
-        """Raises a UserError if the weights or the vocabulary do not fit `wanted`."""
+        """Raises a UserError if the weights or the vocabulary do not fit a configuration."""
         if (wanted.summary == "last") != self.vocabulary.cls_last:
             ends, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
             raise UserError(
@@ -103,15 +103,16 @@ class Start:
     def copy_to(self, network: Model) -> list[str]:
         """Copies the pre-trained weights into a built network.
 
-        In a `TaskModel`, this method sets the encoder or encoder-decoder, the pooler, and the head
-        of a language model. The remaining layers keep their initial weights. In any other network,
-        it matches top-level layers by name.
+        In a `TaskModel`, this method sets the weights of the encoder or encoder-decoder, the
+        pooler, and the head of a language model. All other layers keep their initial weights. In
+        other networks, this method matches the top-level layers by name.
 
         Returns:
-            Names of the layers that keep their initial weights.
+            Names of the layers that keep some or all initial weights.
 
         Raises:
-            UserError: the shapes, the splitting schemes or the types of the networks differ.
+            UserError: the two networks differ in type, in splitting scheme, or in the shape of a
+                weight.
         """
         if self.source is None:
             return []
@@ -132,7 +133,8 @@ class Start:
                 "the same type"
             )
         if task and network.language_head and not self.source.starts:
-            # GPT was pre-trained without [SEP], which fine-tuning inserts between two texts.
+            # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
+            # fine-tuning inserts [SEP] between two texts.
             bias = ops.convert_to_numpy(network.language_head.weights[0]).copy()
             bias[self.vocabulary.sep_id] = 0.0
             assign(network.language_head.weights[0], bias)
@@ -145,7 +147,7 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
     Args:
         given: value of the flag `--init`.
         source: loaded network.
-        kinds: accepted types of networks, as keys of `KINDS`.
+        kinds: keys of `KINDS` that name the accepted types of networks.
 
     Raises:
         UserError: the network has another type, is quantized, or has no vocabulary.
@@ -200,7 +202,7 @@ Weights = Sequence[keras.Variable]
 
 
 def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping[str, Weights]:
-    """Returns a dict from each part in `_SHARED` to its weights.
+    """Returns a dict from the names in `_SHARED` to the weights of these parts of a network.
 
     Args:
         network: encoder, encoder-decoder or task model.
@@ -217,7 +219,10 @@ def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping
 
 
 def _named(network: Model) -> Mapping[str, Weights]:
-    """Returns a dict from each top-level layer, or weight outside of layers, to its weights."""
+    """Groups the weights of a network by the names of its top-level layers.
+
+    A weight that belongs to the network itself forms a group under its own name.
+    """
     parts: dict[str, list[keras.Variable]] = {}
     for weight in network.weights:
         parts.setdefault(weight.path.split("/")[1], []).append(weight)
@@ -245,28 +250,28 @@ def _fill(weights: Weights, theirs: Weights) -> bool:
 def config_from_encoder(
     config: EncoderConfig, base: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Returns the configuration of an encoder-decoder that an encoder's weights fit.
+    """Returns an encoder-decoder configuration whose weights an encoder can initialize.
 
     Args:
         config: configuration of the encoder.
-        base: configuration with the dropout rates, and the depth of stacks that are not in `parts`.
-        parts: names from `PARTS` that are initialized with the encoder's weights. The embeddings
-            are always initialized.
+        base: encoder-decoder configuration from which to take the dropout rates, and the number of
+            layers in each stack that is not in `parts`.
+        parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
 
     Raises:
-        ValueError: no encoder-decoder can have the encoder's weights.
+        ValueError: encoder-decoders do not support the encoder's architecture.
     """
     for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
         value = getattr(config, field)
         if value not in (None, plain):
-            raise ValueError(f"{field}={value!r}: an encoder-decoder supports only {plain!r}")
+            raise ValueError(f"{field}={value!r} does not fit an encoder-decoder: use {plain!r}")
     others = config.without_attention
     if others or config.positions == "transformer_xl" or not config.affine:
         found = f"block={others[0]!r}" if others else f"positions={config.positions!r}"
         found = found if config.affine else "affine=False"
         raise ValueError(
-            f"{found}: an encoder-decoder supports only the blocks {', '.join(SEQUENCE_BLOCKS)}, "
-            "LayerNorms with a scale, and no Transformer-XL positions"
+            f"{found} does not fit an encoder-decoder: use an encoder with affine=True, "
+            f"without Transformer-XL positions, and with the blocks {', '.join(SEQUENCE_BLOCKS)}"
         )
     depths = {
         f"num_{part}_layers": config.num_layers for part in ("encoder", "decoder") if part in parts
@@ -293,7 +298,7 @@ def copy_encoder(
         network: encoder-decoder with a configuration from `config_from_encoder`.
         encoder: encoder whose weights are copied.
         parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
-        languages: indices into the encoder's language embeddings, for the source and the target.
+        languages: indices of the source and target language in the encoder's language embeddings.
     """
     own = encoder.embeddings
     network.embedding.table.assign(own.tokens.matrix("float32"))

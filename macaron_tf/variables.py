@@ -1,4 +1,4 @@
-"""Metadata that layers attach to their weights, for optimizers, device meshes and LoRA."""
+"""Metadata of weights, which layers declare and which optimizers, device meshes and LoRA read."""
 
 import dataclasses
 
@@ -10,9 +10,9 @@ class WeightSpec:
     """Metadata of a weight.
 
     Attributes:
-        axes: name of each dimension, or `None` for a dimension without a name. The names are those
-            that T5X uses: `embed` (model width), `heads` (concatenated attention heads), `mlp`
-            (inner width of a feed-forward layer or recurrence) and `vocab` (tokens).
+        axes: name of each dimension, or `None` for a dimension without a name. The names follow
+            T5X: `embed` (model width), `heads` (concatenated attention heads), `mlp` (inner width
+            of a feed-forward layer or recurrence) and `vocab` (tokens).
         parts: number of matrices of equal width that are concatenated along the last dimension,
             such as 3 for queries, keys and values. Adafactor updates each matrix separately.
         decays: whether weight decay applies to the weight. Only optimizers that exempt vectors and
@@ -25,11 +25,11 @@ class WeightSpec:
 
 
 def spec_of(variable: keras.Variable) -> WeightSpec:
-    """Returns the metadata of a weight, or default metadata if no layer has declared any.
+    """Returns the metadata of a weight, or default metadata if no layer has declared metadata.
 
     By default, the axes have no names, the weight has one part, and weight decay applies unless the
-    weight is a vector or is named "bias". The name matters for the bias of Keras's GRU, which has
-    rank 2.
+    weight is a vector or is named "bias". The second condition covers the bias of Keras's GRU,
+    which has rank 2.
     """
     rank = len(variable.shape)
     usual = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")
@@ -42,13 +42,18 @@ def declare(
     parts: int = 1,
     decays: bool | None = None,
 ) -> keras.Variable:
-    """Attaches a `WeightSpec` to a weight, and returns the weight. Layers call it in `build`.
+    """Attaches a `WeightSpec` to a weight, and returns the weight.
+
+    Layers call this function in `build`.
 
     Args:
         variable: weight to annotate.
         axes: see `WeightSpec`. An empty tuple means that no dimension has a name.
         parts: see `WeightSpec`.
-        decays: see `WeightSpec`. `None` means the default of `spec_of`.
+        decays: see `WeightSpec`. `None` means the default from `spec_of`.
+
+    Raises:
+        ValueError: the number of axes differs from the rank of the weight.
     """
     usual = spec_of(variable)
     axes, decays = tuple(axes) or usual.axes, usual.decays if decays is None else decays

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests."""
+"""Fixtures and helpers shared by all tests."""
 
 import gc
 import os
@@ -8,19 +8,19 @@ import signal
 import sys
 import tempfile
 
-gc.disable()  # until the tests are collected: a quarter of the time of imports, whose objects stay
-# Set before TensorFlow is imported by any test module: its start-up notes are not test output.
+gc.disable()  # until the tests are collected: garbage collection takes 25% of the import time
+# Set before any test module imports TensorFlow: its start-up messages are not test output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# Tests compile for XLA's own passes; LLVM's optimization behind these takes longer than it saves.
+# Tests compile with XLA's own passes only: LLVM's optimizations take longer than they save.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
-# A shell that starts the tests in the background has them, and their processes, ignore Ctrl-C.
+# A shell that starts the tests in the background makes them, and their subprocesses, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# A cache for the session alone (token caches, pip's and Matplotlib's files). Only the default
-# corpus and the native kernels are the user's cache's: they are 51 MB, and half a minute of
-# compiling, which one worker of xdist does for all.
+# Caches of this session alone (token caches, files of pip and Matplotlib). Two things come from the
+# user's cache: the default corpus, which takes 51 MB, and the native kernels, which take half a
+# minute to compile. One worker of xdist compiles the kernels for all.
 _CACHE = tempfile.TemporaryDirectory(prefix="macaron_tf_tests-")
 _KEPT = pathlib.Path(
     os.environ.get("MACARON_TF_CACHE") or pathlib.Path.home() / ".cache" / "macaron_tf"
@@ -29,13 +29,13 @@ _KEPT = pathlib.Path(
 for _file in (_KEPT / "native", *_KEPT.glob("homeassistant-*.whl")):
     (pathlib.Path(_CACHE.name) / _file.name).symlink_to(_file.resolve())
 os.environ["MACARON_TF_CACHE"] = os.environ["XDG_CACHE_HOME"] = _CACHE.name
-os.environ["XDG_CONFIG_HOME"] = _CACHE.name  # signatures' key
+os.environ["XDG_CONFIG_HOME"] = _CACHE.name  # for the key that signs files
 
 import filelock
 import numpy as np
 import pytest
 
-if np.__version__.startswith("1."):  # Triton's: JAX, which TensorFlow tries, needs NumPy 2
+if np.__version__.startswith("1."):  # as in Triton's image; TensorFlow's JAX import needs NumPy 2
     sys.modules["jax"] = None
 
 from macaron_tf import plug_ins
@@ -46,10 +46,10 @@ SHARED_DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data"
 
 @pytest.fixture(scope="session", autouse=True)
 def no_autotuning():
-    """Switches tf.data's tuning off in tests' own datasets too, see `prefetched`.
+    """Switches tf.data's autotuning off in every dataset that a test iterates over.
 
-    The garbage collector ends iterators in whatever test runs, and held some of them up for 20 to
-    60 seconds.
+    The garbage collector deletes iterators while later tests run. Deleting an autotuned iterator
+    held a test up for 20 to 60 seconds.
     """
     import tensorflow as tf
 
@@ -63,22 +63,22 @@ def no_autotuning():
 
 @pytest.fixture(scope="module", autouse=True)
 def seeded():
-    """Gives every file the same random weights, whatever ran before it."""
+    """Seeds each test file, so that its random weights do not depend on the files before it."""
     import keras
 
     keras.utils.set_random_seed(1)
 
 
-# Rooms of commands, exports, processes, other libraries and hostile input: their tests are thorough
-# unless they are marked quick.
+# Test folders of commands, exports, processes, other libraries and hostile input. Their tests get
+# the mark `thorough` unless they are marked `quick`.
 THOROUGH = ("distribution", "engines", "experiments", "export", "fuzz", "interop")
-# Rooms that come first, so that the workers of xdist end together.
+# Test folders with long tests. They come first, so that the workers of xdist finish together.
 LONG = (*THOROUGH, "training")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of `THOROUGH` rooms, and sorts files of long tests before the others."""
+    """Marks the tests of `THOROUGH` folders, and sorts files of long tests before the others."""
     root = pathlib.Path(__file__).parent
 
     def room(item: pytest.Item) -> str:
@@ -91,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Has the garbage collector look seldom: graphs are traced by millions of small objects."""
+    """Makes the garbage collector run rarely, because tracing a graph makes millions of objects."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -99,13 +99,16 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Removes the session's cache."""
+    """Removes the session's cache folder."""
     _CACHE.cleanup()
 
 
 @pytest.fixture(autouse=True)
 def no_plug_ins():
-    """Forgets plug-ins: their files, whose presence makes sentences of other errors, and trust."""
+    """Clears the plug-in files and trust decisions that a test left behind.
+
+    While a plug-in file is loaded, unexpected exceptions are reported as one-line errors.
+    """
     yield
     USER_FILES.clear()
     plug_ins._files.clear()
@@ -115,7 +118,7 @@ def no_plug_ins():
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
-    """The folder of real data beside the checkout; skips where it is absent."""
+    """Returns the folder of real data beside the checkout; skips the test without that folder."""
     if not SHARED_DATA.is_dir():
         pytest.skip(f"real data not found: no folder {SHARED_DATA}")
     return SHARED_DATA
@@ -123,13 +126,13 @@ def shared_data() -> pathlib.Path:
 
 @pytest.fixture(scope="session")
 def tfds_dir(shared_data: pathlib.Path) -> str:
-    """The TFDS `data_dir` among the real data."""
+    """Returns the TFDS `data_dir` in the folder of real data."""
     return str(shared_data / "tfds")
 
 
 @pytest.fixture(scope="session")
 def tfds(tfds_dir: str):
-    """The real data, for readers."""
+    """Returns a reader of the real TFDS data."""
     from macaron_tf.data.sources.tfds import Tfds
 
     return Tfds(tfds_dir)
@@ -137,9 +140,10 @@ def tfds(tfds_dir: str):
 
 @pytest.fixture
 def refused(capsys):
-    """`refused(main, arguments, words, *folders)`: bad input is one sentence, exit status 2.
+    """Returns `refused(main, arguments, words, *folders)`, which checks a command's error.
 
-    The sentence holds the words, and nothing changes in the folders.
+    The command must exit with status 2 and print a one-line error that contains `words`. No file
+    may appear in, or vanish from, the folders.
     """
 
     def check(main, arguments: list, words: str, *folders) -> None:
@@ -159,7 +163,7 @@ def refused(capsys):
 
 @pytest.fixture(params=["disk", "bucket"])
 def disk_or_bucket(request, tmp_path: pathlib.Path) -> str:
-    """An empty folder of a test's own, on the disk and in a bucket in turn."""
+    """Returns an empty folder for this test: first on disk, then in an emulated bucket."""
     from tests import ram_paths
 
     return str(tmp_path) if request.param == "disk" else ram_paths.folder(tmp_path)
@@ -172,7 +176,10 @@ NUMBERS = {
 
 
 def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Distinct English and German spellings of numbers, digit by digit: a language learnt fast."""
+    """Returns distinct English and German spellings of numbers, digit by digit.
+
+    A model learns to translate them within seconds.
+    """
     rng = np.random.default_rng(seed)
     pairs = {}
     while len(pairs) < count:
@@ -182,7 +189,14 @@ def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def write_numbers(folder: pathlib.Path, train: int, validation: int, step: int = 1) -> str:
-    """Writes so many number pairs in two splits, German first where `step` is -1; the source."""
+    """Writes number pairs as splits "train" and "validation"; returns their `tsv:` source.
+
+    Args:
+        folder: folder for the two files.
+        train: number of training pairs.
+        validation: number of validation pairs.
+        step: 1 writes English first; -1 writes German first.
+    """
     for split, count, seed in (("train", train, 1), ("validation", validation, 2)):
         lines = "".join("\t".join(pair[::step]) + "\n" for pair in number_pairs(count, seed))
         (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
@@ -191,10 +205,11 @@ def write_numbers(folder: pathlib.Path, train: int, validation: int, step: int =
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """`once(name, make, own=False)`: the folder that `make(folder)` fills, a single time a session.
+    """Returns `once(name, make, own=False)`, which returns a folder that `make(folder)` filled.
 
-    The first worker of xdist that asks for it makes it and the others wait. Nobody may write into
-    it; `own` gives a copy of this worker's own, for tests that do.
+    `make` is called once per session: the first worker of xdist calls it, and the other workers
+    wait. Tests share the folder and must not write into it. With `own=True`, the caller gets a copy
+    to write into.
     """
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -216,13 +231,13 @@ def once(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def number_text(once) -> str:
-    """A `tsv:` source of number pairs with splits train and validation."""
+    """Returns a `tsv:` source of number pairs with the splits "train" and "validation"."""
     folder = once("number_text", lambda folder: write_numbers(folder, 600, 40))
     return f"tsv:{folder}/{{split}}.tsv"
 
 
 def number_settings(source: str, steps: int = 300) -> list[str]:
-    """The settings that shrink any translation recipe to the number language: seconds a run."""
+    """Returns settings that shrink a translation recipe to number pairs: a run takes seconds."""
     settings = {
         "data.source": source,
         "data.vocabulary_size": 40,
@@ -251,12 +266,12 @@ def number_settings(source: str, steps: int = 300) -> list[str]:
 
 @pytest.fixture(scope="session")
 def number_run(once, number_text) -> pathlib.Path:
-    """A run trained by the command line on the number language."""
+    """Returns a run that `translate train` trained on number pairs."""
     from experiments.translate.__main__ import main
 
     def make(folder: pathlib.Path) -> None:
         arguments = ["train", "multi30k_macaron_tiny", str(folder / "numbers")]
-        # Seeds end at 80 to 96 BLEU; 2 is ahead of the others at step 150 already.
+        # Seeds end at 80 to 96 BLEU; at step 150, seed 2 is already ahead of the others.
         for setting in [*number_settings(number_text), "training.seed=2"]:
             arguments += ["--set", setting]
         assert main(arguments) == 0

@@ -1,8 +1,9 @@
-"""A Google Cloud Storage bucket on this machine, whose answers can be slow, refused or cut off.
+"""A Google Cloud Storage bucket emulated on this machine, with delays, errors and disconnections.
 
-TensorFlow's `gs://` knows no setting for another server, but its libcurl heeds `https_proxy` and
-`CURL_CA_BUNDLE`. So a proxy on 127.0.0.1 answers for Google's hosts, with a certificate of its own,
-and hands each request to fake-gcs-server, whose binary comes in a Python package.
+TensorFlow's `gs://` has no setting for another server, but its libcurl reads `https_proxy` and
+`CURL_CA_BUNDLE`. So a proxy on 127.0.0.1 answers in the place of Google's hosts, with a certificate
+of its own. The proxy forwards each request to fake-gcs-server, whose binary comes in a Python
+package.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 BUCKET = "bucket"
 UPLOAD = "PUT /upload/"  # the content of an object; the POST before it opens the upload
 DELETE = "DELETE "
-# Retries of a millisecond in place of TensorFlow's 1 to 32 seconds, and as many as its own.
+# As many retries as TensorFlow's default, but after a millisecond instead of 1 to 32 seconds.
 QUICK_RETRIES = {
     "GCS_RETRY_CONFIG_INIT_DELAY_TIME_US": "1000",
     "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "1000",
@@ -39,11 +40,12 @@ class Fault:
     """What happens to requests whose method, path and query match a regular expression.
 
     Attributes:
-        status: answered in place of the bucket's own answer; None lets the request pass.
-        times: how many requests; None = all.
-        after: how many matching requests pass before.
+        pattern: regular expression that is searched in "METHOD PATH?QUERY".
+        status: HTTP status returned in place of the bucket's answer; `None` forwards the request.
+        times: maximum number of requests that get the fault; `None` means no limit.
+        after: number of matching requests that pass before the fault begins.
         delay: seconds before the answer.
-        act: called before the answer, as to kill the process that asked.
+        act: function called before the answer, for example to kill the client process.
     """
 
     pattern: str
@@ -55,7 +57,7 @@ class Fault:
     seen: int = 0
 
     def applies(self, request: str) -> bool:
-        """Whether a request has this fault; it is counted if it matches."""
+        """Counts a request that matches the pattern; returns whether it gets the fault."""
         if not re.search(self.pattern, request):
             return False
         self.seen += 1
@@ -64,7 +66,7 @@ class Fault:
 
 
 class EmulatedBucket:
-    """`gs://bucket` for processes that are started with `environment`; ends with the `with`."""
+    """The bucket `gs://bucket` for processes started with `environment`; a context manager."""
 
     def __init__(self):
         package = pytest.importorskip(
@@ -127,7 +129,7 @@ class EmulatedBucket:
         raise RuntimeError("fake-gcs-server does not answer")
 
     def send(self, method: str, path: str, body: bytes = b"", headers: dict | None = None):
-        """Asks the emulator itself; returns (status, headers, content)."""
+        """Sends a request to the emulator, past the proxy; returns (status, headers, content)."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -136,13 +138,13 @@ class EmulatedBucket:
         return answer.status, answer.getheaders(), content
 
     def objects(self, prefix: str = "") -> dict[str, int]:
-        """Sizes of the objects by name, without the empty ones that stand for folders."""
+        """Returns a dict from object name to size in bytes, without the placeholders of folders."""
         content = self.send("GET", f"/storage/v1/b/{BUCKET}/o?prefix={prefix}")[2]
         items = json.loads(content).get("items", [])
         return {x["name"]: int(x["size"]) for x in items if not x["name"].endswith("/")}
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen:
-        """Starts `python words...` with this bucket."""
+        """Starts `python words...` with access to this bucket."""
         return subprocess.Popen(
             [sys.executable, *words],
             env={**os.environ, **self.environment, **environment},
@@ -150,14 +152,14 @@ class EmulatedBucket:
         )  # fmt: skip
 
     def run(self, *words: str, **environment: str) -> tuple[int, str, str]:
-        """Exit status, stdout and stderr of `python words...` with this bucket."""
+        """Runs `python words...` with access to this bucket; returns (status, stdout, stderr)."""
         process = self.start(*words, **environment)
         out, errors = process.communicate(timeout=300)
         return process.returncode, out, errors
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """One connection to the proxy: CONNECT, TLS, then requests to Google's hosts."""
+    """A connection to the proxy: CONNECT, TLS, then requests to Google's hosts."""
 
     protocol_version = "HTTP/1.1"
     bucket: EmulatedBucket
@@ -170,7 +172,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = False
 
     def _body(self) -> bytes:
-        """A request's body; libcurl sends a length and, all the same, chunks."""
+        """Reads a request's body, which libcurl may send in chunks despite a Content-Length."""
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
         chunks = []
@@ -192,7 +194,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 status = fault.status
         asks = re.fullmatch(r"bytes \*/[1-9]\d*", self.headers.get("Content-Range", ""))
         if status is None and asks and self.path not in self.bucket.uploaded:
-            status = 308  # nothing has come yet; the emulator would make an empty object
+            status = 308  # no content has arrived; the emulator would create an empty object
         if status is None:
             passed = ("transfer-encoding", "content-length", "expect")
             sent = {k: v for k, v in self.headers.items() if k.lower() not in passed}

@@ -1,11 +1,11 @@
-"""Texts that tokenizers, graphs and protocols are likely to disagree on."""
-# ruff: noqa: RUF001 -- look-alike characters are part of them
+"""Texts on which tokenizers, graphs and protocols are likely to disagree."""
+# ruff: noqa: RUF001 -- the texts contain look-alike characters
 
 import unicodedata
 
 import numpy as np
 
-# A dozen that have found most of the differences, for tests that run each time.
+# The dozen texts that revealed most of the differences, for tests that run every time.
 HARDEST = (
     "",
     " \t ",
@@ -20,7 +20,7 @@ HARDEST = (
     "a" * 101 + "\u0301 " + "\U0001f600" * 60,
     "\n\nline\n \r\n<b>&amp;</b>\\n\\u0041%s{}\"'\x1b[0m\n",
 )
-# Half of a character, which UTF-8 cannot hold.
+# Unpaired surrogates, which UTF-8 cannot encode.
 SURROGATES = ("a \ud83d b", "\udce9", "\ude00\ud83d")
 
 _HARD = (
@@ -68,7 +68,7 @@ _SCRIPTS = (
 
 
 def _drawn(rng: np.random.Generator) -> str:
-    """Words of one to three scripts."""
+    """Returns random words in one to three scripts."""
     words = []
     for _ in range(rng.integers(1, 12)):
         low, high = _SCRIPTS[rng.integers(len(_SCRIPTS))]
@@ -78,7 +78,7 @@ def _drawn(rng: np.random.Generator) -> str:
 
 
 def hard_texts(count: int = 200, seed: int = 1) -> list[str]:
-    """So many distinct texts: `HARDEST`, others by hand, two of 10,000 characters, drawn ones."""
+    """Returns `count` distinct texts: `HARDEST`, two of 10,000 characters, `_HARD`, random ones."""
     rng = np.random.default_rng(seed)
     long = ["the old cat saw 😀 漢字 é\u0301, " * 500, "aé漢😀" * 250 + "theoldcat" * 1_000]
     texts = dict.fromkeys([*HARDEST, *(text[:10_000] for text in long), *_HARD])

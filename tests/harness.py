@@ -1,4 +1,4 @@
-"""Checks of the contracts that layers and models share, and their mathematics in NumPy."""
+"""Checks that all layers and models must pass, and their mathematics in NumPy."""
 
 import pathlib
 import re
@@ -13,7 +13,7 @@ from macaron_tf.errors import UserError
 
 
 def refuses(message: str, function, /, *args, **options) -> str:
-    """The sentence of the `UserError` that a call raises; it is one line and matches a pattern."""
+    """Checks that a call raises a one-line `UserError` that matches `message`; returns its text."""
     with pytest.raises(UserError, match=message) as caught:
         function(*args, **options)
     assert "\n" not in str(caught.value)
@@ -21,23 +21,23 @@ def refuses(message: str, function, /, *args, **options) -> str:
 
 
 def rejects(message: str, function, /, *args, **options) -> None:
-    """Checks that a call raises a `ValueError` that matches a pattern."""
+    """Checks that a call raises a `ValueError` that matches `message`."""
     with pytest.raises(ValueError, match=message):
         function(*args, **options)
 
 
 def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_arguments):
-    """Calls a layer and checks its contract; returns its output in float32 as a NumPy array.
+    """Calls a layer and checks its contract; returns its output as a float32 NumPy array.
 
-    Checked: the output has the symbolic output's shape and the policy's dtype; the layer
-    made again from its config has an attribute for every constructor argument and, with the same
-    weights, gives the same output; a mixed_bfloat16 copy computes in bfloat16 on float32 weights.
+    The output must have the symbolic output's shape and the policy's dtype. A layer made from the
+    config must have an attribute for every constructor argument and, with the same weights, return
+    the same output. A mixed_bfloat16 copy must compute in bfloat16 with float32 weights.
 
     Args:
-        layer: unbuilt.
-        inputs: its tensors; the first decides the output's shape.
-        atol: tolerance between the layer and its copy.
-        call_arguments: further arguments of the call.
+        layer: an unbuilt layer.
+        inputs: input tensors of the layer.
+        atol: absolute tolerance between the outputs of the layer and its copy.
+        call_arguments: further keyword arguments of the call.
     """
     output = layer(*inputs, **call_arguments)
     spec = symbolic(layer, *inputs, **call_arguments)
@@ -47,7 +47,7 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
 
     config = layer.get_config()
     for name in set(config) - {"name", "trainable", "dtype"}:
-        owner = layer if hasattr(layer, name) else layer.config  # options stand in a config
+        owner = layer if hasattr(layer, name) else layer.config  # options may be in `layer.config`
         assert hasattr(owner, name), f"argument {name} has no attribute"
     copy = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
     assert type(copy) is type(layer) and copy.get_config() == config
@@ -65,7 +65,7 @@ def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_ar
 
 
 def symbolic(layer: keras.layers.Layer, *inputs, **call_arguments):
-    """The symbolic output that Keras gives for symbolic inputs of these shapes and dtypes."""
+    """Returns the symbolic output of `layer` for the shapes and dtypes of `inputs`."""
     inputs = keras.tree.map_structure(
         lambda x: keras.KerasTensor(x.shape, keras.backend.standardize_dtype(x.dtype)), inputs
     )
@@ -73,13 +73,13 @@ def symbolic(layer: keras.layers.Layer, *inputs, **call_arguments):
 
 
 def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> None:
-    """Checks that XLA compiles `function` and its gradients to the numbers of plain TensorFlow.
+    """Checks that XLA computes the same output and gradients of `function` as plain TensorFlow.
 
     Args:
-        function: of tensors, to a tensor whose sum, weighted, is differentiated.
-        inputs: float tensors, differentiated too.
-        variables: Keras variables.
-        tolerance: in units of the largest number of each result.
+        function: function from tensors to one tensor, of which a weighted sum is differentiated.
+        inputs: float tensors, for which gradients are compared too.
+        variables: Keras variables, for which gradients are compared too.
+        tolerance: absolute tolerance, as a fraction of each result's largest magnitude.
     """
     import tensorflow as tf
 
@@ -101,7 +101,7 @@ def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> 
 
 
 def randomized(layer: keras.layers.Layer, *shapes, scale: float = 0.5) -> keras.layers.Layer:
-    """The layer built for input shapes, all weights drawn anew: biases and those near 0 too."""
+    """Builds a layer for input shapes, and draws all its weights from N(0, `scale`²)."""
     layer.build(*shapes)
     drawn = [scale * normal(*w.shape, seed=i) for i, w in enumerate(layer.get_weights())]
     layer.set_weights(drawn)
@@ -109,7 +109,10 @@ def randomized(layer: keras.layers.Layer, *shapes, scale: float = 0.5) -> keras.
 
 
 def built(make, *arguments, noise: float = 0.0, **options) -> keras.Model:
-    """A model, the same each time; noise in all weights moves biases off 0 and scales off 1."""
+    """Builds a model with fixed random weights.
+
+    With `noise`, Gaussian noise is added to all weights, so that no bias is 0 and no scale is 1.
+    """
     keras.utils.set_random_seed(1)
     model = make(*arguments, **options)
     model.build()
@@ -120,7 +123,7 @@ def built(make, *arguments, noise: float = 0.0, **options) -> keras.Model:
 
 
 def weights_of(layer: keras.layers.Layer) -> dict[str, np.ndarray]:
-    """A layer's weights in float64 by their path below it."""
+    """Returns a dict from weight path, without the layer's own name, to a float64 array."""
     return {w.path.split("/", 1)[1]: numpy_of(w).astype("float64") for w in layer.weights}
 
 
@@ -129,27 +132,27 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """The exact form, by the normal distribution's cumulative function."""
+    """Returns the exact GELU, x Φ(x)."""
     return x * scipy.special.ndtr(x)
 
 
 def numpy_of(tensor) -> np.ndarray:
-    """A tensor of any float type as a float32 array."""
+    """Returns a tensor of any float type as a float32 array."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32"))
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
-    """Standard normal float32 numbers."""
+    """Returns float32 numbers drawn from the standard normal distribution."""
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
 def ids(*shape: int, vocab_size: int = 20, seed: int = 0) -> np.ndarray:
-    """Token ids without the special ones 0 to 3."""
+    """Returns random int32 token ids from 4 on, so that no id is a special token."""
     return np.random.default_rng(seed).integers(4, vocab_size, shape).astype("int32")
 
 
 def check_saved(model: keras.Model, inputs, folder) -> keras.Model:
-    """Saves a model, and loads it with the same configuration, weights and outputs: the copy."""
+    """Saves and loads a model, checks that config, weights and outputs agree; returns the copy."""
     model.save(folder / "model.keras")
     loaded = keras.saving.load_model(folder / "model.keras")
     assert loaded.get_config() == model.get_config()
@@ -164,12 +167,12 @@ def check_saved(model: keras.Model, inputs, folder) -> keras.Model:
 
 
 def check_model(model: keras.Model, inputs, folder) -> None:
-    """Checks a model's contract: shapes without numbers, saving, mixed precision.
+    """Checks that a model can be saved, has symbolic shapes and runs in mixed precision.
 
     Args:
-        model: without dropout; its `get_config` makes it again.
-        inputs: of its call.
-        folder: for a file.
+        model: model without dropout, which `get_config` can make again.
+        inputs: inputs of the model's call.
+        folder: folder for the saved file.
     """
     if not model.built:
         model.build()
@@ -189,7 +192,7 @@ def check_model(model: keras.Model, inputs, folder) -> None:
 
 
 def run_card(folder: pathlib.Path, monkeypatch) -> dict:
-    """Runs the Python lines of a model card in the folder above; returns the names they define."""
+    """Runs the Python example of a model card in the folder above; returns its variables."""
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)[1]
     monkeypatch.chdir(folder.parent)
     names: dict = {}

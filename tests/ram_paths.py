@@ -1,5 +1,8 @@
-"""TensorFlow's file system in memory, `ram://`, in place of a bucket: it has no locks, and renames
-no folder with its content; `etils.epath` takes it for one once this module is imported."""
+"""TensorFlow's in-memory file system `ram://`, which the tests use in place of a bucket.
+
+It has no locks and cannot rename a folder that has content. Importing this module registers
+`ram://` with `etils.epath`.
+"""
 
 import os
 import pathlib
@@ -16,7 +19,7 @@ errors.STORES.add("ram")
 
 @epath.register_path_cls("ram://")
 class RamPath(gpath.PosixGPath):
-    """What `epath.Path("ram://...")` makes."""
+    """The path class that `epath.Path("ram://...")` returns."""
 
     @property
     def _uri_scheme(self):
@@ -34,11 +37,11 @@ class RamPath(gpath.PosixGPath):
 
 
 def folder(tmp_path: pathlib.Path) -> str:
-    """A folder of a test's own in memory, named after the one it has on the disk."""
+    """Returns an in-memory folder for this test, named after `tmp_path`."""
     return f"ram://{tmp_path.parent.name}/{tmp_path.name}"
 
 
 def put(source: str | os.PathLike, target: str) -> str:
-    """Copies a local folder into memory; returns where it is."""
+    """Copies a local folder into memory; returns `target`."""
     storage.upload(source, target, last="")
     return target

@@ -1,4 +1,4 @@
-"""Every system, tiny: its network with any block, its objective and its batches."""
+"""Tiny versions of every training system: a network of any block, an objective and batches."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,8 @@ from macaron_tf.objectives.corruption import SENTINEL_ROWS
 from tests.harness import normal
 from tests.objectives.toy import VOCABULARY, V, ragged_rows, rows, tiny
 
-# Layers of different blocks in turn: of any, of those that decode, of those that see one position.
+# Block types of successive layers: `ANY` lists all blocks, `DECODING` those that can decode step by
+# step, and `APART` those whose tokens interact only in attention.
 MIXTURE = ("transformer", "gmlp", "swish_rnn")
 ANY = (*BLOCKS, MIXTURE)
 DECODING = ("transformer", "macaron", "swish_rnn", ("swish_rnn", "macaron"))
@@ -22,15 +23,15 @@ INPUTS = ("token_ids", "segment_ids", "language_ids", "position_ids")
 
 
 class System(NamedTuple):
-    """A system.
+    """A tiny training system.
 
     Attributes:
-        network: of a block, or of several for the layers in turn.
-        objective: what it learns.
-        batches: makes its endless batches.
-        outputs: of a built network and of inputs, what is compared.
-        inputs: names of these in a batch.
-        blocks: that can be in it; kinds of other layers, or None.
+        network: builds the network from one block name, or from a tuple with a name for each layer.
+        objective: training objective.
+        batches: returns an endless dataset of batches.
+        outputs: function from a built network and its inputs to the outputs that tests compare.
+        inputs: names of the batch features that `outputs` reads.
+        blocks: arguments of `network` to test.
     """
 
     network: Callable[[str | tuple[str, ...]], keras.Model]
@@ -49,18 +50,18 @@ WEIGHT = np.ones(ROWS, "float32")
 
 
 def layers(block) -> int:
-    """Two of a block, three of several in turn."""
+    """Returns 2 for one block name, or 3 for a tuple of names."""
     return 2 if isinstance(block, str) else 3
 
 
 def encode(network, inputs):
-    """The encoder's output; sentences of an example are rows to it: (B, S, L) -> (B S, L)."""
+    """Returns the encoder's output; `(B, S, L)` sentences become `(B S, L)` rows."""
     flat = {name: tf.reshape(ids, (-1, LENGTH)) for name, ids in inputs.items()}
     return network.encoder(flat, training=False)
 
 
 def encoder(make, changes, objective, batches) -> System:
-    """A network on an encoder."""
+    """Returns a system whose network is an encoder with a head."""
     return System(
         lambda block: make(tiny(block=block, num_layers=layers(block), **changes)),
         objective,
@@ -70,7 +71,7 @@ def encoder(make, changes, objective, batches) -> System:
 
 
 def pretrained(make, objective, masking=None, changes=None, **more) -> System:
-    """A system whose batches an objective makes out of rows."""
+    """Returns a system whose objective makes its batches from token rows."""
     masking = masking or objectives.MaskingConfig()
 
     def batches():
@@ -80,14 +81,17 @@ def pretrained(make, objective, masking=None, changes=None, **more) -> System:
 
 
 def fine_tuned(make, objective, changes=None, **batch) -> System:
-    """A system whose batches are rows and their labels."""
+    """Returns a system whose batches are token rows and their labels."""
     rows_of = {"token_ids": IDS, "weight": WEIGHT, **batch}
     batches = tf.data.Dataset.from_tensors(rows_of).repeat
     return encoder(make, changes or {}, objective, batches)
 
 
 def remembering(make, objective, changes, outputs, blocks, names=("token_ids",)) -> System:
-    """A system with a memory, whose rows go on from batch to batch; one text begins in each."""
+    """Returns a system with Transformer-XL memory.
+
+    Each row continues the same row of the batch before, except row 1, where a new text begins.
+    """
     rows_of = {
         "token_ids": IDS,
         "segment_ids": SEGMENTS,
@@ -110,7 +114,7 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
 
 
 def encoder_decoder(objective, batches, vocab_size=V, **options) -> System:
-    """An encoder-decoder, of sources and targets."""
+    """Returns a sequence-to-sequence system."""
 
     def network(block):
         drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
@@ -123,7 +127,7 @@ def encoder_decoder(objective, batches, vocab_size=V, **options) -> System:
 
 
 def corrupting(objective, sentinel_rows=0, **options) -> System:
-    """An encoder-decoder that learns from corrupted text."""
+    """Returns an encoder-decoder system that learns to restore corrupted text."""
 
     def batches():
         return objective.dataset(rows(LENGTHS), objectives.MaskingConfig(), VOCABULARY, seed=0)
@@ -132,7 +136,7 @@ def corrupting(objective, sentinel_rows=0, **options) -> System:
 
 
 def without_blocks(make, objective, read, mixers=(None,), **batch) -> System:
-    """A system of other layers than blocks, whose network reads the feature `read` alone."""
+    """Returns a system without Transformer blocks, whose network reads the feature `read` alone."""
     batches = tf.data.Dataset.from_tensors(batch).repeat
     return System(
         make, objective, batches, lambda network, inputs: network(inputs[read]), (read,), mixers
@@ -140,7 +144,7 @@ def without_blocks(make, objective, read, mixers=(None,), **batch) -> System:
 
 
 def scores(network, inputs):
-    """A model's scores of every token."""
+    """Returns a model's logits for all tokens."""
     return network(inputs, training=False)
 
 
@@ -168,7 +172,7 @@ TAGGER = models.WordTaggerConfig(
 
 
 def words(*shape: int, seed: int = 0) -> np.ndarray:
-    """Random words of 1 to 6 characters, `(*shape, 8)`."""
+    """Returns random ids of words with 1 to 6 characters: `(*shape, 8)`, padded with 0."""
     rng = np.random.default_rng(seed)
     characters = rng.integers(1, 261, (*shape, 8)).astype("int32")
     characters[np.arange(8) >= rng.integers(1, 7, shape)[..., None]] = 0

@@ -1,4 +1,4 @@
-"""The pages name files and commands that exist, and show no command that nothing runs."""
+"""The documentation names only files and commands that exist, and tests run its commands."""
 
 import contextlib
 import functools
@@ -32,7 +32,7 @@ FILES += [ROOT / "experiments" / "cloud" / "README.md", ROOT / "export" / "deplo
 FILES += [ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "SECURITY")]
 PAGES = {file.relative_to(ROOT).as_posix(): file.read_text(encoding="utf-8") for file in FILES}
 
-# Commands that the walk leaves out, and the tests that run them.
+# Commands that `tests.walk` does not run, and the tests that run them.
 TESTED = {
     "export.hub": "test_publishing.py",
     "export.hugging_face": "interop/test_hugging_face_out.py",
@@ -41,7 +41,7 @@ TESTED = {
     "experiments.data_service": "experiments/test_data_service.py",
     "experiments.elmo tag": "experiments/elmo/test_commands.py",
     "experiments.examples.gpt": "experiments/test_examples.py",
-    "experiments.finetune submit": "experiments/test_finetune.py",  # walk's RTE has no test
+    "experiments.finetune submit": "experiments/test_finetune.py",  # no test split in the walk
     "experiments.lab.ode": "lab/test_ode.py",
     "experiments.lab.slides encoders": "lab/test_studies.py",
     "experiments.lab.slides decoders": "lab/test_studies.py",
@@ -56,15 +56,15 @@ TESTED = {
 
 
 def commands_in(text: str) -> list[str]:
-    """The words after `python -m` of a text's commands."""
+    """Returns the words after `python -m` of each command in a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
-    quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # over several lines too
+    quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # quotes may span several lines
     found = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
     return [line.split("  ")[0].strip() if "'" not in line else line.strip() for line in found]
 
 
 def key(line: str) -> str:
-    """The module of a command, and its sub-command."""
+    """Returns a command's module, with the sub-command if there is one."""
     module, *words = shlex.split(line)
     if importlib.util.find_spec(module) is None:
         raise AssertionError(f"{module} does not exist")
@@ -74,7 +74,7 @@ def key(line: str) -> str:
 
 
 def program(module: str):
-    """The `main` of a command's module or package; None for a script."""
+    """Returns the `main` function of a command's module or package, or `None` for a script."""
     if module not in {*lab.COMMANDS, *(known for known, _ in COMMANDS.values())}:
         return None
     with contextlib.suppress(ModuleNotFoundError):
@@ -84,7 +84,7 @@ def program(module: str):
 
 @functools.cache
 def help_of(main, *words) -> str:
-    """The help of a command, or of a sub-command; "" of words that are none."""
+    """Returns the help of a command or sub-command, or "" if no such sub-command exists."""
     out, errors = io.StringIO(), io.StringIO()
     redirected = contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors)
     with redirected[0], redirected[1], contextlib.suppress(SystemExit):
@@ -94,7 +94,7 @@ def help_of(main, *words) -> str:
 
 @functools.cache
 def helps() -> dict[tuple[str, ...], str]:
-    """The help of every command and sub-command, by its words."""
+    """Returns a dict from words of a command or sub-command to its help."""
     found = {}
     for name, (module, _) in COMMANDS.items():
         if main := program(module):
@@ -106,19 +106,22 @@ def helps() -> dict[tuple[str, ...], str]:
 
 
 def inline_code(text: str) -> list[str]:
-    """The words between backticks in a page, outside of blocks of code."""
+    """Returns the inline code of a page, without code blocks."""
     text = re.sub(r"^```.*?^```|^    .*?$", "", text, flags=re.S | re.M)
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
 
 
 def command_lines(span: str) -> list[tuple[tuple[str, ...], str]]:
-    """The commands that inline code may stand for, and the words behind: of `train RUN` any."""
+    """Returns the commands that inline code may mean, each with the arguments that follow.
+
+    `train RUN` may mean the sub-command `train` of any command.
+    """
     words = shlex.split(span.removeprefix("python -m ").removeprefix("macaron "))
     names = {module: (name,) for name, (module, _) in COMMANDS.items()}
     words[:1] = names.get(words[0], words[:1])
     found = []
     for head in helps():
-        for named in (head, head[1:]):  # with its command, or the sub-command alone
+        for named in (head, head[1:]):  # the full command, or the sub-command alone
             longer = (*named, *words[len(named) : len(named) + 1]) in helps()
             if named and [*named] == words[: len(named)] and not longer:
                 found.append((head, words[len(named) :]))
@@ -128,7 +131,7 @@ def command_lines(span: str) -> list[tuple[tuple[str, ...], str]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_to_files(page):
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[page]):
-        made = target.startswith("reference/") or "/reference/" in target  # by `make docs`
+        made = target.startswith("reference/") or "/reference/" in target  # from `make docs`
         assert made or (ROOT / page).parent.joinpath(target).exists(), target
 
 
@@ -154,9 +157,9 @@ def test_the_readme_is_a_page():
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, str]:
-    """Every command of the pages and of the recipes' texts, and where it stands.
+    """Returns a dict from command to the page or recipe that shows the command.
 
-    Those of the guide to the cloud are parts of words in quotes: test_guides.py has them run.
+    The cloud guide is left out, because test_guides.py runs its commands.
     """
     pages = {page: text for page, text in PAGES.items() if page != "experiments/cloud/README.md"}
     texts = {**pages, **{name: registry.documentation(name)[0] for name in registry.names()}}
@@ -178,13 +181,16 @@ def test_every_command_is_run_by_the_walk_or_by_a_test(shown, tmp_path):
 
 
 class _Parsed(BaseException):
-    """The words were accepted."""
+    """Raised when a parser accepted its words."""
 
 
 @pytest.fixture
 def accepted(monkeypatch, capsys):
-    """Whether a command's parser takes a line; of a script, or a line with ..., True."""
-    # `parse_intermixed_args`, which calls the second, is bound when one is made.
+    """Returns `accepts(line)`, which tells whether a command's parser accepts a command line.
+
+    Scripts, and lines with "...", are always accepted.
+    """
+    # `parse_intermixed_args` calls `parse_known_intermixed_args`.
     for method in ("parse_args", "parse_known_intermixed_args"):
         parse = getattr(arguments.Parser, method)
 
@@ -216,7 +222,7 @@ def test_the_parsers_accept_every_command(shown, accepted):
 
 
 def test_every_command_of_the_results_exists_and_is_accepted(accepted):
-    """No result's command is gone, by module, flag or setting."""
+    """Every module, flag and setting that the results name still exists."""
     for file in (ROOT / "experiments" / "results").rglob("*.md"):
         text = file.read_text(encoding="utf-8")
         for line in commands_in(text):
@@ -226,13 +232,13 @@ def test_every_command_of_the_results_exists_and_is_accepted(accepted):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_inline_command_lines_are_accepted(page, accepted):
-    """`train classify runs/mine --source tsv:mine.tsv` too, whose command the text names."""
+    """`train classify runs/mine --source tsv:mine.tsv` is accepted without a command's name too."""
     for span in inline_code(PAGES[page]):
         lines = command_lines(span) if "..." not in span else []
         for head, words in lines:
             module, flags = COMMANDS[head[0]][0], re.findall("--[a-z-]+", " ".join(words))
             if not words or (words[0][0] == "-" and all(f in helps()[head] for f in flags)):
-                break  # the command's name alone, or one with a flag
+                break  # the command's name alone, or with flags only
             if accepted(shlex.join([module, *head[1:], *words])):
                 break
         else:
@@ -241,7 +247,7 @@ def test_inline_command_lines_are_accepted(page, accepted):
 
 @functools.cache
 def recipes() -> list[tuple[Recipe, set[str]]]:
-    """The named recipes and some of tasks, and the paths of the settings of each."""
+    """Returns named recipes and some task recipes, each with the paths of its settings."""
     tasks = [get_task(name, own=True) for name in ("squad", "classify", "tag", "choose", "sst2")]
     made = [registry.load(name) for name in registry.names()]
     made += [paper_recipe(name) for name in ("snli", "stsb", "triplets")]
@@ -252,7 +258,7 @@ def recipes() -> list[tuple[Recipe, set[str]]]:
 
 
 def settings_in(text: str) -> list[str]:
-    """The words behind `--set`, and inline code such as `training.max_steps=1000`."""
+    """Returns the words after `--set`, and inline code such as `training.max_steps=1000`."""
     text = "\n".join(line for line in text.splitlines() if "error: " not in line)
     found = re.findall(r"--set[ \n]+('[^']+'|\"[^\"]+\"|[^\s`\"]+=[^\s`\"]*)", text)
     found += [span for span in inline_code(text) if re.fullmatch(r"'?[a-z_]+\.[a-z_.]+=.*", span)]
@@ -260,7 +266,10 @@ def settings_in(text: str) -> list[str]:
 
 
 def is_setting(word: str) -> bool:
-    """Whether a recipe takes a setting; of a placeholder's value, whether one has its path."""
+    """Returns whether some recipe accepts a setting.
+
+    If the value is a placeholder, only the path must exist.
+    """
     path, _, value = word.partition("=")
     known = [recipe for recipe, paths in recipes() if path in paths]
     if re.fullmatch(r"|\.\.\.|[A-Z]+|\w+:[A-Z]\w+", value):
@@ -303,7 +312,7 @@ def test_targets_and_scripts_exist():
 
 
 def test_every_test_is_run_once():
-    """`make test-all` runs each that is neither slow nor of a service by one of two expressions."""
+    """`make test-all` runs each test except slow and service tests in exactly one of its passes."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     chosen = re.findall(r'-m "(.*thorough.*)"', makefile)
     for values in itertools.product((False, True), repeat=3):

@@ -1,4 +1,4 @@
-"""What users of plain Keras do with `import macaron_tf` alone."""
+"""What plain Keras users can do with `import macaron_tf` alone."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ def classifier(**changes) -> models.EncoderClassifier:
 
 
 def functional() -> keras.Model:
-    """A user's own model, of our blocks between Keras's layers."""
+    """Returns a functional Keras model that mixes our blocks with Keras's layers."""
     keras.utils.set_random_seed(0)
     inputs = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(20, 16, mask_zero=True)(inputs)
@@ -48,7 +48,7 @@ def compiled(model: keras.Model, **options) -> keras.Model:
 
 
 def in_new_process(imports: str, code: str, *arguments) -> None:
-    """Runs code that knows `np`, `sys` and what it imports."""
+    """Runs code in a new process, after importing `numpy` as `np`, `sys` and `imports`."""
     code = f"import sys\nimport numpy as np\n{imports}\n{code}"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -85,7 +85,7 @@ assert "keras_hub" not in sys.modules  # which is optional
 
 def test_every_export_is_served_by_tensorflow_alone(tmp_path):
     model, plain = classifier(), compiled(functional())
-    plain.fit(ROWS, LABELS, verbose=0)  # with the native kernels, where there are any
+    plain.fit(ROWS, LABELS, verbose=0)  # with native kernels where they can be built
     np.save(tmp_path / "rows.npy", ROWS)
     for name, one in [("model", model), ("plain", plain)]:
         np.save(tmp_path / f"{name}.npy", numpy_of(one(ROWS)))
@@ -146,8 +146,8 @@ def test_no_rows_and_no_positions_give_an_empty_result(make, implementation):
             return y, tape.gradient(y, model.trainable_variables)
 
         with implementation_scope(implementation):
-            # Not in other graphs: TensorFlow's optimizer ends the process where a gradient of an
-            # empty LayerNormalization, Keras's own too, is made constant.
+            # Other graphs are left out: TensorFlow's optimizer crashes if it folds the gradient of
+            # an empty LayerNormalization, even Keras's own, into a constant.
             call = tf.function(run, jit_compile=True) if implementation == "xla" else run
             y, gradients = call(np.ones(*given))
         assert y.shape == (*shape, 20 if isinstance(model, models.LanguageModel) else 16)
@@ -222,7 +222,7 @@ def test_a_translator_needs_source_and_target():
     np.testing.assert_array_equal(model(names), model({"source": ROWS, "target": ROWS}))
 
 
-# Blocks differ in what XLA compiles, and not in how often Keras calls them.
+# Blocks differ in what XLA compiles, but not in the number of calls by Keras.
 @pytest.mark.parametrize(
     ("block", "options"),
     [

@@ -1,4 +1,4 @@
-"""The guides' blocks, run in order by bash against stand-ins for the programs that they call."""
+"""The guides' shell blocks, run in order by bash against stand-ins for the programs they call."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 CLOUD = ROOT / "experiments" / "cloud"
 GUIDES = {"cloud": CLOUD / "README.md", "serving": ROOT / "export" / "deploy" / "README.md"}
 BUCKET = "gs://my-project-macaron"
-# What the reader of a guide has. The one to serving begins with a project and its bucket.
+# The state that each guide assumes: the serving guide begins with a project and a bucket.
 BEFORE = {
     "cloud": {},
     "serving": {
@@ -29,14 +29,14 @@ BEFORE = {
 
 
 def blocks(text: str) -> str:
-    """The shell of a page: what is indented by four spaces, outside of fences."""
+    """Returns the shell code of a page: lines indented by four spaces, outside of fences."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     found = re.findall(r"(?:\A|\n\n)((?:(?: {4}.*)?\n)+)", text)
     return "\n".join(re.sub("^ {4}", "", block, flags=re.M) for block in found)
 
 
 class Played:
-    """A page that was run: its exit status, problems, calls and the account's last state."""
+    """A guide that was run: its exit status, problems, calls and the account's final state."""
 
     def __init__(self, folder: pathlib.Path, script: str, before: dict):
         environment = stand_ins.install(folder, ROOT, before)
@@ -50,7 +50,7 @@ class Played:
         self.state = json.loads((folder / "state.json").read_text())
 
     def ours(self) -> list[tuple[str, list[str]]]:
-        """The machine and the words of every `python -m` of this project."""
+        """Returns (machine, words) of every `python -m` call to this project."""
         calls = [(call["machine"], call["words"]) for call in self.calls]
         return [
             (machine, words[2:])
@@ -61,7 +61,7 @@ class Played:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """Runs a guide, once."""
+    """Returns `play(name)`, which runs a guide once and returns the result."""
     made = {}
 
     def play(name: str) -> Played:
@@ -89,7 +89,7 @@ def test_the_parsers_accept_the_commands(name, played, accepted):  # noqa: F811
 
 
 def test_machines_are_told_of_one_another(played):
-    """Both launches of two hosts: each knows both, and its own number."""
+    """In both launches on two hosts, each host gets both addresses and its own index."""
     clusters = [call["cluster"] for call in played("cloud").calls if "cluster" in call]
     workers = {"worker": ["gpus-0:12345", "gpus-1:12345"]}
     assert all(one["cluster"] == workers for one in clusters)

@@ -1,4 +1,4 @@
-"""The Dockerfiles, read as Docker reads them: none is built in the tests."""
+"""Checks of the Dockerfiles' text; no image is built."""
 
 import fnmatch
 import importlib.util
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 CLOUD = ROOT / "experiments" / "cloud"
-# A Dockerfile and the folder that it is built in.
+# Dict from Dockerfile to its build context.
 IMAGES = {
     CLOUD / "Dockerfile": ROOT,
     CLOUD / "beam.Dockerfile": ROOT,
@@ -20,14 +20,14 @@ KNOWN = {"FROM", "RUN", "WORKDIR", "ARG", "COPY", "USER", "ENTRYPOINT", "CMD"}
 
 
 def instructions(file: pathlib.Path) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile, each on one line, without comments."""
+    """Returns a Dockerfile's instructions, each as (keyword, arguments) without comments."""
     lines = [line for line in file.read_text().splitlines() if line.strip()[:1] != "#"]
     whole = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [tuple(line.split(None, 1)) for line in whole.splitlines() if line]
 
 
 def ignored(path: pathlib.Path, context: pathlib.Path) -> bool:
-    """Whether `.dockerignore` keeps a path out of the context."""
+    """Returns whether `.dockerignore` excludes a path from the build context."""
     file = context / ".dockerignore"
     forms = [line for line in file.read_text().split("\n") if line and line[0] != "#"]
     parts = path.relative_to(context).parts
@@ -74,7 +74,7 @@ def test_the_training_image_is_a_command_of_no_root():
 
 
 def test_versions_agree():
-    """The exporting TensorFlow's, Beam's, Python's."""
+    """The images and requirements pin the same versions of TensorFlow, Beam and Python."""
     pins = (ROOT / "requirements.txt").read_text()
     beam = (ROOT / "experiments" / "pretrain" / "requirements-beam.txt").read_text()
     bases = [instructions(file)[0][1] for file in IMAGES]

@@ -1,4 +1,4 @@
-"""`python -m macaron_tf COMMAND`, and the packages that commands do without."""
+"""`python -m macaron_tf COMMAND`, and commands without the optional packages."""
 
 import importlib.metadata
 import importlib.util
@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((pathlib.Path(__file__).parents[1] / "pyproject.toml").r
 EXTRA_PACKAGES = PROJECT["project"]["optional-dependencies"]
 
 
-# What text, training and export need beside the plain dependencies: nothing.
+# Text, training and export modules import without any optional package.
 PLAIN = """
 import importlib, sys
 sys.argv, blocked = ["-m"], sys.argv[1:]
@@ -111,7 +111,7 @@ def test_every_optional_package_is_in_an_extra_and_named_by_it(capsys):
     assert {*EXTRAS.values()} < {*EXTRA_PACKAGES}
     for extra in {*EXTRA_PACKAGES} - {"all", "dev"}:
         assert extra in EXTRAS.values()
-        # Beam's needs and the others collide.
+        # Beam's requirements conflict with the others.
         assert (extra in EXTRA_PACKAGES["all"][0]) == (extra != "beam")
     assert "tensorflow-serving-api" in pinned
 
@@ -137,7 +137,7 @@ def test_core_modules_are_the_plain_dependencies():
     distributions = {name for module in CORE for name in found[module]}
     assert {name.replace("_", "-").lower() for name in distributions} == {
         *(name.replace("_", "-") for name in names),
-        "h5py",  # Keras's files
+        "h5py",  # for Keras's files
     }
 
 
@@ -195,7 +195,7 @@ def test_a_package_that_another_one_needs_is_named(module, capsys):
 
 
 def test_commands_start_without_the_optional_packages():
-    # Keras itself draws with Matplotlib, where it finds it.
+    # Keras itself imports Matplotlib if it is installed.
     blocked = EXTRAS.keys() - {"grpc", "importlib_resources", "matplotlib"}
     words = [sys.executable, "-c", PLAIN, *blocked]
     found = subprocess.run(words, capture_output=True, text=True)

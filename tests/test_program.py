@@ -1,4 +1,4 @@
-"""Commands as processes: streams that are closed, full, or not UTF-8; Ctrl-C."""
+"""Commands as processes, with closed, full or non-UTF-8 streams, and with Ctrl-C."""
 
 import io
 import os
@@ -17,7 +17,7 @@ HELP = "-m experiments.translate --help"
 
 
 def run(words, **options):
-    """A command's status, output and errors; shell redirections may stand among its words."""
+    """Runs Python with words that may hold shell redirections; returns (status, stdout, stderr)."""
     done = subprocess.run(
         ["bash", "-c", f"exec {sys.executable} {words}"], capture_output=True, **options
     )
@@ -99,7 +99,7 @@ sys.meta_path.insert(0, Waiting())
 
 @pytest.mark.parametrize("module", ["macaron_tf.cli.arguments", "tensorflow.python", "keras.src"])
 def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
-    """The process tells where it is, and waits there: no moment depends on the machine."""
+    """The process reports its position and waits, so timing does not depend on the machine."""
     (tmp_path / "sitecustomize.py").write_text(WAITING)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
@@ -143,7 +143,7 @@ sys.exit(program.exit_on_user_error(main)())
 
 
 def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
-    """A dataclass that is being made, within an import, executes text."""
+    """Ctrl-C inside `exec`, as during a dataclass definition, exits with status 130."""
     (tmp_path / "command.py").write_text(
         "import sys, experiments; from macaron_tf.cli.program import exit_on_user_error\n"
         "sys.exit(exit_on_user_error(lambda: exec('raise KeyboardInterrupt'))())\n"

@@ -1,4 +1,4 @@
-"""A model for others: its card, the user's code that it needs, and Hugging Face's hub."""
+"""Publishing a model: its card, the user code it needs, and the Hugging Face Hub."""
 
 import base64
 import contextlib
@@ -55,7 +55,7 @@ class Gate(Mixer):
 
 @contextlib.contextmanager
 def forgotten(folder: pathlib.Path):
-    """Another process's view: a working folder, no module of the user's, no trust."""
+    """Simulates a new process: a new working folder, no user modules and no trust decisions."""
     plug_ins._Trust.places.clear()
     plug_ins._Trust.texts.clear()
     for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "mine_parts")]:
@@ -69,7 +69,7 @@ def forgotten(folder: pathlib.Path):
 
 @pytest.fixture
 def written(tmp_path):
-    """A model with a block of the user's, in tmp_path/author, saved in tmp_path/saved."""
+    """Yields the folder of a saved model with a user-defined block from tmp_path/author."""
     with forgotten(tmp_path / "author"):
         pathlib.Path("mine_parts").mkdir()
         files = {"mine.py": MINE, "mine_parts/__init__.py": "", "mine_parts/gate.py": GATE}
@@ -108,7 +108,7 @@ def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
         found = macaron_tf.load(written, trust_code=True)
         assert pathlib.Path("ran").exists()
         np.testing.assert_array_equal(numpy_of(found.network(ROWS)), numpy_of(made.network(ROWS)))
-        found.save_pretrained("again")  # and from there once more
+        found.save_pretrained("again")  # saving the loaded model keeps the code
         assert pathlib.Path("again/code/mine_parts/gate.py").read_text() == GATE
     with forgotten(tmp_path / "other"):
         pathlib.Path("mine.py").write_text("")
@@ -133,11 +133,11 @@ def test_the_file_of_an_installed_package_stays_where_it_is(tmp_path):
     assert not _files_of("macaron_tf.layers.blocks:MacaronBlock")
 
 
-# The hub, by a stand-in on this machine.
+# A local stand-in for the Hugging Face Hub.
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):
-    """The hub's endpoints that a push and a download of small files ask."""
+    """A server with the Hub's endpoints for pushing and downloading small files."""
 
     repositories: ClassVar[dict[str, dict[str, bytes]]] = {}
     commits: ClassVar[list[list[str]]] = []
@@ -210,7 +210,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The stand-in, in the place of the hub, for a user who is logged in."""
+    """Yields the address of a stand-in for the Hub, for a user who is logged in."""
     constants = pytest.importorskip("huggingface_hub.constants")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -229,7 +229,7 @@ def hub(tmp_path, monkeypatch):
 
 @pytest.fixture
 def bert(tmp_path) -> str:
-    """The place of a small BERT."""
+    """Returns the `hugging-face:` location of a small BERT."""
     return f"hugging-face:{write_bert(tmp_path / 'bert')}"
 
 
@@ -263,7 +263,7 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
     assert "model.json" not in names
     assert hub_command([bert, "me/small"]) == 0
     assert not {"config.json", "tokenizer.json"} & StandIn.repositories["me/small"].keys()
-    assert len(StandIn.commits) == 3  # each is whole
+    assert len(StandIn.commits) == 3  # each commit is complete
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_the_command_replaces_what_an_earlier_push_left(hub, bert, capsys):
         (["them/small"], "hf_right", "your token has no write access to them/small (HTTP 403)"),
         (["small"], "hf_right", "small is not a repository: write hub:OWNER/NAME[@REVISION]"),
         (["me/small@v1"], "hf_right", "names a revision, but a push creates one: omit @v1"),
-        (["me/small", "--license", "MIT!"], "hf_right", "license='MIT!': give an identifier"),
+        (["me/small", "--license", "MIT!"], "hf_right", "license='MIT!' is not a license id"),
     ],
 )
 def test_a_push_that_cannot_be_is_one_sentence(

@@ -19,11 +19,7 @@ from tests.harness import refuses
 
 @dataclasses.dataclass(frozen=True)
 class Inner(Settings):
-    """Inside another one.
-
-    Attributes:
-        seed: of draws.
-    """
+    """Settings nested in other settings."""
 
     section = "inner"
     seed: int = 1
@@ -31,20 +27,7 @@ class Inner(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Example(Settings):
-    """All that a setting may be.
-
-    Attributes:
-        width: of the layer.
-        steps: layer by layer in turn.
-        names: of blocks.
-        rate: of dropout.
-        norm: where it stands.
-        clip: greatest norm; None = any.
-        kind: of the thing.
-        flag: on or off.
-        inner: see its class.
-        inners: several of them.
-    """
+    """Settings with every supported field type."""
 
     width: Count
     steps: tuple[Count, ...] = (1,)
@@ -114,7 +97,7 @@ def test_settings_describe_themselves():
     assert described["width"].default == ""
 
 
-# Values out of the range of each field.
+# Out-of-range values of each field.
 BEYOND = {
     TrainingConfig: {
         "max_steps": (0, 1.5),

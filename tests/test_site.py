@@ -1,4 +1,4 @@
-"""The site that `make docs` has built: complete, closed in itself, and found by its search."""
+"""The site built by `make docs`: its pages, links and search."""
 
 import ast
 import dataclasses
@@ -26,7 +26,7 @@ PACKAGES += ("distribution", "interop")
 
 
 class Page(html.parser.HTMLParser):
-    """The ids of a page, its links, and the files that a browser fetches for it."""
+    """The ids, links and fetched files of an HTML page."""
 
     def __init__(self, path: pathlib.Path):
         super().__init__()
@@ -101,7 +101,7 @@ def test_every_public_name_has_an_entry(pages):
             if isinstance(node, ast.ImportFrom) and node.module != "macaron_tf.errors":
                 names |= {f"macaron_tf.{room}.{alias.asname or alias.name}" for alias in node.names}
     assert len(names) > 100
-    assert not names - ids - {"macaron_tf.models.catalog"}  # a page
+    assert not names - ids - {"macaron_tf.models.catalog"}  # a page of its own
 
 
 def test_every_model_and_recipe_is_on_one_systems_page():
@@ -115,7 +115,7 @@ def test_every_model_and_recipe_is_on_one_systems_page():
         assert sum(f'<h3 id="{name}">' in page for page in text) == 1, name
 
 
-# A question as it is typed, and the page that answers it, among the first three.
+# Search queries, and a page that must be among the first three results.
 QUESTIONS = {
     "own labels": "docs/own_table.html",
     "own table": "docs/own_table.html",
@@ -136,7 +136,7 @@ QUESTIONS = {
 }
 
 
-# A setting as it is typed, and its page.
+# Setting names as search queries, and the page of each.
 NAMES = {
     "label_smoothing": "translation fine_tuning decoding objectives",
     "training.max_steps": "training",
@@ -163,7 +163,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[str]]:
-    """The pages for each query, best first, by the theme's own program for searching."""
+    """Returns a dict from query to the pages that the theme's search finds, best first."""
     [worker] = SITE.glob("assets/javascripts/workers/search.*.min.js")
     index = SITE / "search/search_index.json"
     command = ["node", str(pathlib.Path(__file__).with_name("search_site.js")), worker, index]
@@ -191,7 +191,7 @@ def test_a_setting_is_found_in_the_reference_first(found, name):
 
 
 def test_pages_of_the_reference_are_short():
-    """At most 65 settings, or 110 lines of help, on a page."""
+    """A reference page has at most 65 settings or 110 lines of help."""
     for path in SETTINGS.glob("*.html"):
         assert path.read_text(encoding="utf-8").count("<h3 id=") <= 65, path
     for path in (SITE / "docs/reference/commands").glob("*.html"):

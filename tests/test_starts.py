@@ -1,4 +1,4 @@
-"""Starts: networks that begin with the weights of others."""
+"""Models that start from the weights of other models."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ SMALL = models.EncoderConfig(24, 16, 48, 2, 2, max_length=12, dropout=0.0, initi
 
 
 def started(config, parts=starts.PARTS, languages=(0, 0)):
-    """An encoder whose weights are nowhere 0 or 1, and an encoder-decoder that begins as it."""
+    """Returns an encoder with random weights and an encoder-decoder initialized from it."""
     encoder = built(models.Encoder, config)
     encoder.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(encoder.weights)])
     network = built(models.EncoderDecoder, starts.config_from_encoder(config, BASE, parts))
@@ -57,7 +57,7 @@ def test_a_segment_of_bert_is_added_and_its_bias_is_the_encoders():
     source = ids(2, 7)
     expected = np.asarray(encoder({"token_ids": source}))
     np.testing.assert_allclose(np.asarray(network.encode(source)), expected, atol=1e-5)
-    # A decoder's distances have other buckets: its bias stays drawn.
+    # The decoder's relative-position buckets differ, so its bias keeps random weights.
     theirs, drawn = encoder.stack.biases[0].weights[0], network.decoder.biases[0].weights[0]
     assert np.abs(np.asarray(theirs) - np.asarray(drawn)).max() > 0.1
 
@@ -96,8 +96,8 @@ def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scal
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"block": "gmlp"}, "block='gmlp': an encoder-decoder supports only the blocks"),
-        ({"embedding_dim": 8}, "embedding_dim=8: an encoder-decoder supports only 16"),
+        ({"block": "gmlp"}, "block='gmlp' does not fit an encoder-decoder: use an encoder"),
+        ({"embedding_dim": 8}, "embedding_dim=8 does not fit an encoder-decoder: use 16"),
         ({"sharing": "all"}, "sharing='all'"),
         ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
         ({"affine": False}, "affine=False"),
@@ -112,13 +112,13 @@ VOCABULARY = WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefghij"))
 
 
 def start(network, **usage) -> starts.Start:
-    """The start of a network of `VOCABULARY`."""
+    """Returns the start that a network with `VOCABULARY` gives."""
     kinds = [*starts.KINDS]
     return starts.start_of("runs/x", Pretrained(network, vocabulary=VOCABULARY, **usage), kinds)
 
 
 def bert(**changes):
-    """A BERT of the pairs of sentences, with `noise` in all weights."""
+    """Returns a BERT with a sentence-pair head and noise in all weights."""
     config = dataclasses.replace(SMALL, **changes)
     return built(models.PretrainingEncoder, config, sentence_pair=True, noise=0.2)
 
@@ -129,7 +129,7 @@ def same(one, other):
 
 
 def test_each_kind_of_network_takes_what_it_shares():
-    """A task's network, one of another objective, and a network of the same kind."""
+    """A task model, another objective's model and an equal model copy all shared parts."""
     source = bert()
     task = built(models.EncoderClassifier, SMALL, 3)
     assert start(source).copy_to(task) == []
@@ -143,7 +143,7 @@ def test_each_kind_of_network_takes_what_it_shares():
     same(pairs.encoder, single.encoder)
     assert start(source.encoder).copy_to(pairs) == ["masked_language", "pooler", "sentence_pair"]
     plain = built(models.PretrainingEncoder, SMALL, head_options={"transform": False})
-    assert start(source).copy_to(plain) == []  # a head of fewer weights
+    assert start(source).copy_to(plain) == []  # a head with fewer weights
     np.testing.assert_array_equal(plain.masked_language.bias, source.masked_language.bias)
 
 

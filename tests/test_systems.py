@@ -1,4 +1,4 @@
-"""Every block in every system: built, trained, saved, loaded again and exported."""
+"""Every block in every training system: built, trained, saved, loaded and exported."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from macaron_tf.training.fit_model import FitModel
 from tests.harness import numpy_of
 from tests.systems_toy import MIXTURE, SYSTEMS
 
-# Each block and each base class of a system; the other pairs in `make test-slow`.
+# One block per base class of a system, each block at least once; `make test-slow` runs the others.
 QUICK = {
     "albert": "transformer",
     "xlm_causal": "amlp",

@@ -1,4 +1,4 @@
-"""The package as it is installed: one wheel in an environment without the checkout."""
+"""The installed package: one wheel in an environment without the checkout."""
 
 import email
 import os
@@ -17,7 +17,7 @@ from tests.conftest import number_settings
 
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[1]
-# No checkout on the path.
+# The environment without the checkout on PYTHONPATH.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 ANSWER = """
 import sys
@@ -37,7 +37,7 @@ assert "`macaron keras_model " in str(needs_vocabulary("x.keras"))
 print(macaron_tf.load(sys.argv[1]).network.count_params() > 0)
 """
 
-# Loads each place, and prints its answers; what it exports is served by this checkout.
+# Loads each model and prints its predictions; this checkout serves what the script exports.
 PREDICT = """
 import json
 import pathlib
@@ -67,7 +67,7 @@ def run(*command, given: str = "", **options) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> pathlib.Path:
-    """The wheel, built from a copy of the sources."""
+    """Returns the wheel, built from a copy of the sources."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("macaron_tf", "experiments", "export"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -81,7 +81,7 @@ def wheel(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def scripts(wheel, tmp_path_factory) -> pathlib.Path:
-    """The folder of programs of an environment with the wheel, and the packages of this one."""
+    """Returns the `bin` folder of an environment with the wheel and the current packages."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -116,7 +116,7 @@ def test_the_metadata_name_what_the_package_is(wheel):
     text = found.get_payload()
     assert text.startswith("# macaron_tf") and "take any block (with a few exceptions)" in text
     assert "    macaron translate train " in text and "python -m experiments.translate" not in text
-    # A link to a file of the repository leads nowhere from a package's page.
+    # A relative link does not work on a package index's page.
     assert not re.search(r"\]\((?!http)", text)
 
 

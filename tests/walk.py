@@ -1,10 +1,11 @@
-"""Runs the commands of the pages on real data, a few updates each; tests/test_docs.py compares.
+"""Runs the commands of the documentation on real data, with a few updates each.
 
     python -m tests.walk DATA_DIR OUT [--only WORD ...]
 
-DATA_DIR is a TensorFlow Datasets folder. Each command runs in a process of its own, as a person
-types it, and its output goes to OUT/log.txt; given again, the walk leaves out the commands that
-ended as expected. Last, a run that was killed and continued must have the bits of one that was not.
+DATA_DIR is a TensorFlow Datasets folder. Each command runs in its own process, and its output goes
+to OUT/log.txt. A second walk skips the commands that ended as expected. At the end, a run that was
+killed and resumed must have the same bits as an uninterrupted run. tests/test_docs.py checks that
+the walk covers the documented commands.
 """
 
 import argparse
@@ -31,13 +32,13 @@ SHORT = {
 
 
 def flags(**more) -> str:
-    """`--set` for a short training, and for `more`, two underscores being a dot."""
+    """Returns `--set` flags for a short training run and for `more`; "__" in a name means a dot."""
     settings = SHORT | {name.replace("__", "."): value for name, value in more.items()}
     return " ".join(f"--set {name}={value}" for name, value in settings.items())
 
 
 def write_modules(out: pathlib.Path, text: str) -> list[str]:
-    """Writes a page's Python files, whose code begins with `# NAME.py`; their names."""
+    """Writes a page's Python blocks that begin with `# NAME.py`; returns their names."""
     found = re.findall(r"```python\n(# (\w+)\.py\n.*?)```", text, re.S)
     for code, name in found:
         (out / f"{name}.py").write_text(code, encoding="utf-8")
@@ -45,7 +46,7 @@ def write_modules(out: pathlib.Path, text: str) -> list[str]:
 
 
 def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
-    """(standard input, command after `python -m`, expected exit status) in order."""
+    """Returns (standard input, words after `python -m`, expected exit status) for each command."""
     r, d, short = out / "runs", f"--data-dir {data}", flags()
     tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
     answer = tune.replace("max_length=32", "validation_examples=64")
@@ -150,16 +151,16 @@ def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
 
 
 def run(line: str, given: str, log) -> int:
-    """The exit status of a command, its output in the log."""
+    """Runs a command with its output in the log; returns the exit status."""
     log.write(f"\n$ python -m {line}\n")
     log.flush()
     words = [sys.executable, "-m", *shlex.split(line)]
-    env = os.environ | {"PYTHONPATH": str(pathlib.Path(log.name).parent)}  # `write_modules`
+    env = os.environ | {"PYTHONPATH": str(pathlib.Path(log.name).parent)}  # for `write_modules`
     return subprocess.run(words, input=given, text=True, stdout=log, stderr=log, env=env).returncode
 
 
 def digest(folder: pathlib.Path) -> str:
-    """SHA-256 over the weights and the state, but for the clock, of a run's last checkpoint."""
+    """Returns the SHA-256 of the last checkpoint's weights and training state without the clock."""
     last = max((folder / "checkpoints").glob("step-*"))
     found = hashlib.sha256((last / "model.weights.h5").read_bytes())
     with np.load(last / "training_state.npz") as state:
@@ -169,7 +170,7 @@ def digest(folder: pathlib.Path) -> str:
 
 
 def serve(folder: pathlib.Path, log) -> bool:
-    """Serves an exported translator and asks it one line."""
+    """Serves an exported translator and requests one translation; returns whether it succeeded."""
     words = [sys.executable, "-m", "export.serve", str(folder), "--rest-port", "0"]
     words += ["--grpc-port", "0"]
     server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -184,7 +185,7 @@ def serve(folder: pathlib.Path, log) -> bool:
 
 
 def killed_run_is_equal(out: pathlib.Path, log) -> bool:
-    """Kills a training after its first checkpoint, continues it, and compares the bits."""
+    """Kills a run after its first checkpoint and resumes it; returns whether the bits are equal."""
     for name, kill in (("whole", False), ("killed", True)):
         run_ = out / "runs" / name
         line = f"experiments.pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"
@@ -201,7 +202,7 @@ def killed_run_is_equal(out: pathlib.Path, log) -> bool:
 
 
 def main() -> int:
-    """Walks; returns 1 where a command did not end as expected."""
+    """Runs the walk; returns 1 if a command did not end as expected."""
     parser = argparse.ArgumentParser(prog="python -m tests.walk", description=__doc__)
     parser.add_argument("data_dir", help="a TensorFlow Datasets folder")
     parser.add_argument("out", help="folder for runs, corpora, exports and the log")

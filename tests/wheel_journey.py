@@ -1,8 +1,8 @@
-"""A classifier from training to server, in an environment with the wheel and `serving` alone.
+"""Trains, saves and serves a classifier with only the wheel and its `serving` extra installed.
 
     python tests/wheel_journey.py FOLDER
 
-Run by an empty environment's Python from outside the checkout; see `make test-newest`.
+`make test-newest` runs this script outside the checkout, with a fresh environment's Python.
 """
 
 import importlib.util

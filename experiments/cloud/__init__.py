@@ -1,1 +1,1 @@
-"""A guide to rented machines, with a table of costs."""
+"""Guide to training on rented machines, with a table of costs."""

@@ -1,4 +1,4 @@
-# Workers of `pretrain prepare --beam` on Dataflow. In the root of a checkout:
+# Image for the Dataflow workers of `pretrain prepare --beam`. Run in the root of a checkout:
 #   docker build --file experiments/cloud/beam.Dockerfile --tag macaron-beam .
 FROM apache/beam_python3.11_sdk:2.77.0
 

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Runs a command on a spot TPU VM until it is done, on a new one each time that Google takes one.
+# Runs a command on a spot TPU VM until it ends, and creates a new VM after each preemption.
 #
 #   bash experiments/cloud/run_on_spot_tpu.sh NAME ZONE ACCELERATOR VERSION 'COMMAND'
 #
-# COMMAND must go on where it was interrupted when it is given again, as `train` does: keep its run
-# and corpus in a bucket. SETUP, a command, is run first on each new machine; ACCOUNT, the email of
-# a service account, is what the machine may do.
+# COMMAND must resume where it was interrupted, as `train` does, so keep its run and corpus in a
+# bucket. The environment variable SETUP is a command that runs first on each new VM. The
+# environment variable ACCOUNT is the email address of a service account for the VM.
 set -u
 if [ $# -ne 5 ]; then
   sed -n 's/^# \{0,1\}//; 2,8p' "$0" >&2
@@ -33,11 +33,11 @@ while true; do
   fi
   remote "$command" && break
   status=$?
-  # A machine that is taken says so within two minutes; one that is still there then failed by
-  # itself, and trying again would not mend that.
+  # After a preemption, the state changes within two minutes. If the VM is still active, the command
+  # itself failed, and repeating the command would not help.
   sleep $((4 * poll))
   if [ "$(state)" = ACTIVE ]; then
-    echo "error: the command failed on $name with status $status; the machine is kept" >&2
+    echo "error: the command failed on $name with status $status: the VM is kept for inspection" >&2
     exit "$status"
   fi
 done

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Installs the pinned environment, with the packages of a machine's devices, into .venv.
+# Installs pinned Python packages for one type of device into a new virtual environment, .venv.
 #
 #   bash experiments/cloud/set_up.sh cpu | gpu | tpu | jax-gpu | jax-tpu
 #
-# uv brings Python 3.11, whatever Python the machine has. Given again, it begins anew. Commands are
-# then `.venv/bin/python -m experiments...` in this folder.
+# The script installs Python 3.11 by uv, and replaces an existing .venv. After the installation, run
+# commands as `.venv/bin/python -m experiments...` in the root of the checkout.
 set -eu
 cd "$(dirname "$0")/../.."
 alone=()
@@ -12,8 +12,8 @@ case ${1:-} in
   cpu) packages=() ;;
   gpu) packages=('tensorflow[and-cuda]==2.20.0') ;;
   jax-gpu) packages=('jax[cuda12]==0.10.2') ;;
-  # tensorflow-tpu takes the place of tensorflow, whose name other packages ask for. It asks for
-  # libtpu~=0.0.14, and JAX 0.10.2 for 0.0.42.
+  # tensorflow-tpu replaces tensorflow, which other packages require by name. tensorflow-tpu needs
+  # libtpu~=0.0.14, while JAX 0.10.2 needs libtpu 0.0.42.
   tpu) packages=('libtpu==0.0.14') alone=('tensorflow-tpu==2.20.0') ;;
   jax-tpu) packages=('jax[tpu]==0.10.2' 'libtpu==0.0.42.1') ;;
   *)

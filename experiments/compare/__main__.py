@@ -23,8 +23,8 @@ must be of the same kind. The kind determines the score:
                  for `finetune`, and preset=NAME or source=FORM if needed
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
-with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose residual
-steps are full instead of half. This comparison takes five minutes on two cores.
+with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward
+residual steps are full instead of half. The comparison takes five minutes on two cores.
 
 All arms must read the same text. The command writes OUT/compare.md, .json and .png. Complete runs
 are not trained again. To resume an interrupted comparison, give the same command again.

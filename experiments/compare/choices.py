@@ -36,7 +36,7 @@ def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
     if unsuitable and not kind.draws:
         raise UserError(
             f"{unsuitable[0]} does not apply to fine-tuning, because init determines the model and "
-            "the length of training is in epochs: leave it out"
+            f"epochs determine the length of training: leave {unsuitable[0]} out"
         )
     for arm, (path, flag) in itertools.product(arms, chosen.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
@@ -54,7 +54,7 @@ def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
 
 
 def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
-    """Returns the arm with a `feed_forward_dim` that gives it as many parameters as `first`.
+    """Returns the arm with a `feed_forward_dim` at which both arms have equal parameter counts.
 
     The two parameter counts may differ by up to 1%, because `feed_forward_dim` is a whole number.
 
@@ -91,7 +91,7 @@ def parameters(kind: Kind, arm: Arm) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """The time of an arm's updates, and the number of updates chosen for the arm.
+    """Measured time per update of an arm, and the number of updates chosen for the arm.
 
     Attributes:
         arm, width: name and width of the arm.
@@ -113,10 +113,10 @@ def with_time(
     """Chooses the number of updates of each arm, so that training takes the same time in all arms.
 
     Two short training runs measure each arm on the batches of one seed, while nothing else runs.
-    Each run has as many CPUs as a training run of the comparison. Of the two times of an interval
-    of a few updates, the smaller counts. The time ratio of two arms is the median over the
-    intervals, which have the same batches in all arms. Warm-ups are scaled in proportion to the
-    number of updates.
+    Each run has as many CPUs as a training run of the comparison. A run is split into intervals of
+    five updates, and the smaller of the two measured times counts for each interval. The time
+    ratio of two arms is the median over the intervals, which have the same batches in all arms.
+    The warm-up of each arm is scaled in proportion to the number of updates.
 
     Args:
         kind: type of training.
@@ -195,7 +195,7 @@ def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """The scores of an arm at each learning rate, and the best rate.
+    """Scores of an arm at each learning rate, and the best rate.
 
     Attributes:
         arm, width: name and width of the arm.
@@ -211,7 +211,10 @@ class Tuned:
 
     @property
     def edge(self) -> str:
-        """`"least"` or `"greatest"` if the best rate is at that end of the tried rates, else ""."""
+        """Position of the best rate: `"least"` or `"greatest"` of the tried rates, else "".
+
+        The position is "" if only one rate was tried.
+        """
         ends = {min(self.scores): "least", max(self.scores): "greatest"}
         return ends.get(self.picked, "") if len(self.scores) > 1 else ""
 
@@ -229,6 +232,9 @@ def with_rates(
 
     Returns:
         The arms with their learning rates, and the scores at all rates.
+
+    Raises:
+        UserError: an arm diverged at all rates.
     """
     tried = {
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]

@@ -1,4 +1,4 @@
-"""The command `compare`: checks the arms, trains missing runs, and writes the report."""
+"""The command `compare`, which checks the arms, trains missing runs, and writes the report."""
 
 import argparse
 import dataclasses
@@ -81,7 +81,11 @@ def _tuning_seeds(options: argparse.Namespace) -> list[int]:
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
-    """Returns a dict from each setting that the command chooses to the flag that requests this."""
+    """Returns the settings that the command chooses for each arm.
+
+    Returns:
+        A dict from the path of a setting to the flag that requests the choice.
+    """
     found = {
         "model.hidden_dim": options.widths and "--widths",
         "model.feed_forward_dim": "parameters" in options.equal and "--equal parameters",
@@ -152,8 +156,8 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
         if settings and "=" in text and not known:
             raise UserError(
                 f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"
-                f"{nearest(arm.recipe, registry.FAMILY_OF)}: if it is a setting, repeat the flag, "
-                f"as in --set {settings[-1]} --set {text}"
+                f"{nearest(arm.recipe, registry.FAMILY_OF)}: if this is a setting, repeat the "
+                f"flag, as in --set {settings[-1]} --set {text}"
             )
     if len(arms) < 2:
         raise UserError(f"{words[0]!r} is the only arm: give two arms or more")
@@ -164,7 +168,7 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
             )
         if arm.sets("training.seed"):
             raise UserError(
-                f"{arm.name} sets training.seed, which --seeds sets for every arm: leave it out"
+                f"{arm.name} sets training.seed, which --seeds chooses: leave training.seed out"
             )
         if (one := kind_of(arms[0])) is not (other := kind_of(arm)):
             names = (kind.run_class.recipe_class.kind for kind in (one, other))
@@ -180,7 +184,7 @@ def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -
 
     Args:
         kind: type of training.
-        recipes: recipe of each arm, by the name of the arm.
+        recipes: dict from the name of an arm to its recipe.
         differ: settings of the text in which arms may differ.
     """
     first, *others = recipes

@@ -48,16 +48,17 @@ from macaron_tf.training import Diverged
 from macaron_tf.training.checkpoints import CheckpointDirectory
 from macaron_tf.training.progress import read_lines
 
-_ROWS = 16_384  # rows of a corpus in which to count tokens
-_ANSWERS = 20  # references to try as a constant translation of all lines
+_ROWS = 16_384  # number of corpus rows in which tokens are counted
+_ANSWERS = 20  # approximate number of references to try as a constant translation
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """One side of a comparison, `[NAME=]RECIPE[:PATH=VALUE,...]` on the command line.
+    """Arm of a comparison, which is a recipe with settings.
 
-    A value may contain commas: a setting ends only at a comma that is followed by `PATH=`. A recipe
-    may be a user's function, `FILE.py[:NAME]` or `package.module:NAME`.
+    The form on the command line is `[NAME=]RECIPE[:PATH=VALUE,...]`. A value may contain commas,
+    because a setting ends only at a comma before `PATH=`. The recipe may be a user's function, as
+    `FILE.py[:NAME]` or `package.module:NAME`.
 
     Attributes:
         name: name in tables and folders, by default the name of the recipe.
@@ -81,7 +82,7 @@ class Arm:
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
             raise UserError(
-                f"the name of the arm {text!r} has other characters than letters, digits and "
+                f"the name of the arm {text!r} has characters other than letters, digits and "
                 "_ . + -: give another name, as in NAME=RECIPE"
             )
         return cls(name, recipe, tuple(parts))
@@ -96,7 +97,8 @@ class Arm:
         """Returns the arm with some settings and fields replaced.
 
         Args:
-            settings: settings that are added, or replace the arm's settings of the same path.
+            settings: settings to add, as `path=value`. A setting replaces an earlier setting with
+                the same path.
             values: new values of the arm's fields.
         """
         paths = {setting.partition("=")[0] for setting in settings}
@@ -109,7 +111,9 @@ class Arm:
 
 
 class Kind(abc.ABC):
-    """A type of training that can be compared; subclasses train and score runs of one type.
+    """Base class of the training types that can be compared.
+
+    A subclass trains and scores the runs of one type.
 
     Attributes:
         run_class: class of the runs.
@@ -118,11 +122,13 @@ class Kind(abc.ABC):
         may_change: settings or sections that may differ in an existing run.
         score: key of the score that decides the comparison.
         sign: 1 if a greater score is better, or else -1.
-        margin: maximum distance from the score of `guessing` at which an arm counts as guessing.
+        margin: an arm counts as guessing if its score is at most this much better than the score of
+            `guessing`.
         draws: whether the seed determines the initial weights.
         timing: settings that shorten the validations of a timing run.
-        columns: dict from a score's key to its column in the table: heading, digits and factor. The
-            table leaves out columns that no arm has or that repeat the deciding score.
+        columns: dict from the key of a score to the heading, number of decimals and factor of its
+            table column. The table leaves out a column if no arm has the score, or if the column
+            repeats the deciding score.
         curves: dict from a validation metric to the title of its panel in the figure.
         judged_curve: key in `curves` of the metric that equals `score`.
     """
@@ -143,7 +149,7 @@ class Kind(abc.ABC):
         self.options = options
         self.sets = studies.flags("--data-dir", options.data_dir)
         self.sets += ["--download"] if options.download else []
-        # For each arm, the settings of --set that have no effect in it.
+        # Dict from the name of an arm to the settings of --set that have no effect in that arm.
         self.left_out: dict[str, dict[str, str]] = {}
 
     @property
@@ -203,10 +209,10 @@ class Kind(abc.ABC):
         return recipe
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Prepares the data of all arms; the base class does nothing but check the flags.
+        """Prepares the data of all arms. The base class only checks the flags.
 
         Args:
-            recipes: recipe of each arm, by the name of the arm.
+            recipes: dict from the name of an arm to its recipe.
             out: folder of the comparison.
 
         Raises:
@@ -301,7 +307,9 @@ class Kind(abc.ABC):
         return None
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
-        """Tests an arm's outputs against the outputs of the first arm; the base class has no tests.
+        """Compares the outputs of an arm with the outputs of the first arm by statistical tests.
+
+        The base class has no tests.
 
         Args:
             first: rows of the first arm, one for each seed.
@@ -314,9 +322,10 @@ class Kind(abc.ABC):
 
 
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns a dict from the heading of each column of fine-tuning results to (task, metric).
+    """Returns the columns of fine-tuning results, as a dict from a heading to (task, metric).
 
-    A column for each task has its score. Further columns have the metrics in `TABLE_METRICS`.
+    Each task has a column with its score. A task in `TABLE_METRICS` has a second column with the
+    metric given there.
     """
     other = TABLE_METRICS["swish_rnn"]
     columns = {task: (task, "score") for task in tasks}
@@ -400,7 +409,7 @@ class Pretraining(Kind):
         return self._finetuned(run, log) if self.tuned else {}
 
     def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        """Returns the scores of a run fine-tuned on `--tasks`, each at its best learning rate."""
+        """Fine-tunes a run on `--tasks`; returns the mean scores at the best learning rates."""
         rates = self.options.learning_rates or ()
         words = ["--init", f"model={run}", *studies.tuning(self.options)]
         words += ["--learning-rates", *map(repr, rates)] if rates else []
@@ -506,7 +515,9 @@ class Translation(Kind):
 
 
 def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
-    """Returns the records in `output` with scores of the average of the run's last checkpoints.
+    """Reads the scores of a run's averaged checkpoints from the JSON files in `output`.
+
+    Records of another split, or of checkpoints before the end of the run, are left out.
 
     Args:
         run: folder of the run.
@@ -556,7 +567,10 @@ class Finetuning(Kind):
         return found, ["".join(pair) for pair in pairs if pair[0] not in named]
 
     def recipe(self, arm: Arm) -> FinetuningRecipe:
-        """Makes the recipe of an arm; the weights of `init` determine the model later."""
+        """Makes the recipe of an arm.
+
+        The recipe has a default model, which `finetune grid` replaces by the model of `init`.
+        """
         places, settings = self._parts(self.settings(arm), ("init", "preset", "source"))
         if "init" not in places:
             start = f"{arm.name}={arm.recipe}:init=RUN"
@@ -567,7 +581,7 @@ class Finetuning(Kind):
         return override(recipe.changed(**places), settings)
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Raises a `UserError` early if the weights to start from cannot be read."""
+        """Raises a `UserError` if the weights to start from cannot be read."""
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
             read_init(init)
 

@@ -167,7 +167,7 @@ def _table(
     verdicts: dict[tuple, Verdict],
     guessing: tuple[float, str] | None,
 ) -> list[str]:
-    """Returns the table of a width, with a row for each arm and a row for guessing."""
+    """Returns the table of a width, with a row for each arm and a row for the chance level."""
     kind, lines = study.kind, []
     arms = [arm for arm in study.arms if arm.width == width]
     wanted = study.of(study.first, width)[0]["parameters"]
@@ -199,7 +199,7 @@ def _table(
     head += [*(["updates"] if study.timed else []), "seconds", "MiB"]
     if guessing:
         empty = [""] * (len(head) - 1), [""] * (len(columns) + 3)
-        lines.append(("guessing", *empty[0], *_shown(kind, [guessing[0]]), *empty[1]))
+        lines.append(("chance level", *empty[0], *_shown(kind, [guessing[0]]), *empty[1]))
     head += [name for name, *_ in columns.values()]
     return studies.table([*head, f"- {study.first}", "95% interval", "p", "verdict"], lines)
 
@@ -214,10 +214,10 @@ def _every_seed(study: Study, seeds: Sequence[int]) -> list[str]:
 
 
 def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict]:
-    """Tests, for each arm, whether its difference changes with the width.
+    """Tests, for each arm, whether its difference from the first arm changes with the width.
 
-    The trend is the slope of the difference over log2 of the width, which is the change with each
-    doubling.
+    The trend is the slope of the difference over log2 of the width. The slope is the change of the
+    difference when the width doubles.
     """
     doublings, slopes, none = np.log2(study.widths), {}, {}
     for name in study.others:
@@ -241,14 +241,15 @@ def _trend_table(study: Study, trends: dict[str, Verdict]) -> list[str]:
     change = f"- {study.first}, change with each doubling of the width"
     head = ("trend", change, "95% interval", "p", "verdict")
     text = (
-        "The trend is the slope of the differences over the logarithm of the width, one for each "
-        "seed, judged by the rule below: an arm *gains* or *falls behind* as models grow."
+        "The trend is the slope of the differences over the logarithm of the width, with one slope "
+        "for each seed. The rule below decides whether an arm *gains* or *falls behind* as models "
+        "grow."
     )
     return ["## Trend", "", *studies.table(head, rows), "", text]
 
 
 def _half_interval(values: Sequence[float]) -> float:
-    """Returns half the 95% confidence interval of the mean, or 0 for a single value."""
+    """Returns the half-width of the mean's 95% confidence interval, or 0 for a single value."""
     if len(values) < 2:
         return 0.0
     student = scipy.stats.t.ppf(0.975, len(values) - 1)
@@ -269,9 +270,9 @@ def _bootstraps(first: str, tests: list[dict]) -> list[str]:
 
 
 def _rates(study: Study) -> list[str]:
-    """Returns the lines about scores at every learning rate.
+    """Returns a table of the scores at every learning rate, as lines of Markdown.
 
-    The lines name the arms whose best rate is the least or greatest tried rate.
+    A sentence below the table names the arms whose best rate is the least or greatest tried rate.
     """
     if not study.tuned:
         return []
@@ -288,11 +289,11 @@ def _rates(study: Study) -> list[str]:
     rates = [f"rate {rate:g}" for rate in study.tuned[0].scores]
     seeds = ", ".join(map(str, study.tuning_seeds))
     text = (
-        f"Each arm has the rate with its best {kind.label} with seed {seeds}, which does not judge "
-        "the arms."
+        f"The best rate of each arm was chosen by its {kind.label} with seed {seeds}. These runs "
+        "do not count in the comparison."
     )
     if edges:
-        text += f" **Best at the edge of the rates**: {'; '.join(edges)}; try further ones."
+        text += f" **Best at the edge of the rates**: {'; '.join(edges)}; try further rates."
     return [*studies.table((f"{kind.label} at", *rates, "picked"), rows), "", text, ""]
 
 
@@ -309,8 +310,8 @@ def _times(study: Study) -> list[str]:
         for one in study.timed
     ]
     text = (
-        "Equal time: every arm has as many updates as take the time of the first arm's, and its "
-        "warm-up is scaled in proportion."
+        "Equal time: every arm trains for as long as the first arm, and its warm-up is scaled in "
+        "proportion to the number of updates."
     )
     head = ("timing", "milliseconds per update", f"/ {study.first}", "updates")
     return [*studies.table(head, rows), "", text, ""]
@@ -321,8 +322,8 @@ def _about_table(kind: Kind, first: str, options: argparse.Namespace) -> str:
     beside = f"{jobs} at once" if jobs > 1 else "one at a time"
     return (
         f"Mean ± standard deviation over the seeds; {more} is better; `- {first}` is the mean "
-        f"difference. Seconds are the time of a whole training with its validations, {beside}; "
-        "MiB is the greatest memory of its process. Both are medians."
+        f"difference from {first}. Seconds are the time of a training run with its validations, "
+        f"{beside}. MiB is the peak memory of its process. Both are medians."
     )
 
 
@@ -344,7 +345,7 @@ def _about_batches(study: Study) -> str:
 
 
 def _near(study: Study, guessing: tuple[float, str] | None) -> list[str]:
-    """Returns the names of the arms whose scores are near guessing."""
+    """Returns the names of the arms at chance level; see `is_guessing`."""
     value, kind = guessing and guessing[0], study.kind
     return [
         _named(arm.name, arm.width)
@@ -354,16 +355,16 @@ def _near(study: Study, guessing: tuple[float, str] | None) -> list[str]:
 
 
 def _about_guessing(study: Study, guessing: tuple[float, str]) -> str:
-    """Returns a sentence that defines guessing and names the arms near it."""
+    """Returns a paragraph that defines the chance level and names the arms at this level."""
     kind, (value, words) = study.kind, guessing
     _, digits, factor = kind.columns[kind.score]
     text = (
-        f"Guessing, {factor * value:.{digits}f}: {words}. An arm within {factor * kind.margin:g} "
-        "of it has not left guessing behind."
+        f"Chance level, {factor * value:.{digits}f}: {words}. An arm that is not better by more than "
+        f"{factor * kind.margin:g} is at chance level."
     )
     if near := _near(study, guessing):
         longer = "raise training.max_steps" if kind.draws else "train for longer"
-        text += f" **{', '.join(near)}: near guessing, {longer}.**"
+        text += f" **{', '.join(near)}: at chance level, {longer}.**"
     return text
 
 
@@ -383,13 +384,13 @@ def _draw(study: Study, guessing: tuple[float, str] | None, path: pathlib.Path) 
             title = text if width is None else f"width {width}: {text}"
             panels[title] = studies.curves(rows, "arm", "step", metric, "curve")
             if guessing and metric == kind.judged_curve:
-                levels[title] = guessing[0], "guessing"
+                levels[title] = guessing[0], "chance level"
     studies.mean_curves(panels, path, "updates", "validation", levels=levels)
 
 
 def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Path) -> None:
-    """Draws the differences from the first arm over the width, with confidence intervals."""
-    title, axes = f"{study.kind.label} - {study.first}'s", ("model.hidden_dim", "difference, 95%")
+    """Draws each arm's difference from the first arm over the width, with confidence intervals."""
+    title, axes = f"{study.kind.label} - {study.first}", ("model.hidden_dim", "difference, 95%")
     lines = {
         name: {width: verdicts[name, width].differences for width in study.widths}
         for name in study.others
@@ -406,7 +407,7 @@ def _next(
     Args:
         study: the comparison.
         verdicts: dict from (arm, width) to the verdict.
-        near: whether an arm is near guessing.
+        near: whether an arm is at chance level.
         options: parsed options of the command.
     """
     kind, seeds = study.kind, options.seeds
@@ -418,7 +419,9 @@ def _next(
     words, edges = {one.word for one in verdicts.values()}, {one.edge for one in study.tuned}
     if near and kind.draws:
         steps = f"training.max_steps={2 * max(row['updates'] for row in study.rows)}"
-        return _again(options, "past guessing", "--set", steps, out=f"{options.out}-longer")
+        return _again(
+            options, "to leave the chance level", "--set", steps, out=f"{options.out}-longer"
+        )
     if len(seeds) < SEEDS:
         more = more_seeds(SEEDS - len(seeds))
         return _again(options, f"a verdict needs {SEEDS} seeds", "--seeds", *more)
@@ -444,7 +447,15 @@ def _next(
 
 
 def _again(options: argparse.Namespace, why: str, flag: str, *values: str, out: str = "") -> str:
-    """Returns the typed command with new values of `flag` and with the output folder `out`."""
+    """Returns the user's command with new values of a flag, and a reason as a comment.
+
+    Args:
+        options: parsed options of the command.
+        why: the reason to run the new command.
+        flag: flag to set. Only `--set` keeps its earlier values.
+        values: values of the flag.
+        out: new output folder; "" means the same folder.
+    """
     words, dropped = [], False
     for word in options.arguments:
         dropped = word == flag != "--set" or (dropped and not word.startswith("-"))

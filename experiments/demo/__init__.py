@@ -1,1 +1,1 @@
-"""The demo: `python -m experiments.demo`."""
+"""`python -m experiments.demo`: trains, evaluates and serves a small translation model."""

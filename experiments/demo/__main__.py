@@ -1,8 +1,8 @@
-"""Trains, scores and serves a small translator in about six minutes (`make demo`).
+"""Trains, evaluates and serves a small translation model in about six minutes (`make demo`).
 
-The demo downloads a corpus, trains a small Macaron on it, scores it, shows ten translations with
-their references, exports the model, starts a server and sends it a request over REST. To resume an
-interrupted demo, give the same command again.
+The demo downloads a corpus, trains a small Macaron transformer and prints its BLEU and ten
+translations with references. It then exports the model, starts a server, and sends the server a
+request over REST. To resume an interrupted demo, give the same command again.
 """
 
 from experiments import command_line as cli
@@ -11,7 +11,7 @@ main = cli.single_program(
     "experiments.demo",
     __doc__,
     "experiments.demo.stages:run",
-    cli.local_place("--run DIR", "folder of the run (default %(default)s)", default="runs/demo"),
+    cli.local_place("--run DIR", "folder of the run (default: %(default)s)", default="runs/demo"),
     cli.settings("training.max_minutes=5 or data.target_language=fr"),
 )
 

@@ -1,4 +1,4 @@
-"""The stages of the demo; see `experiments.demo.__main__`."""
+"""The four stages of the demo: training, evaluation, export and serving."""
 
 import argparse
 import pathlib
@@ -22,40 +22,40 @@ SENTENCE = "The device could not be found."
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `demo`: runs all stages."""
-    with needed("the demo, which serves what it trains,"):
+    """Runs all stages of the demo."""
+    with needed("the model server of the demo"):
         import h11  # noqa: F401
         import tensorflow_serving  # noqa: F401
     began = time.monotonic()
     path, recipe = pathlib.Path(options.run), registry.load("demo", settings=options.set)
 
-    _stage(1, "train: a Macaron on the texts of a home-automation program's screens")
+    _stage(1, "train: a Macaron on the user interface text of a home automation program")
     train_recipe(recipe, path)
     trained = TranslationRun.open(path)
-    # A slow machine may have written fewer checkpoints.
+    # Training stops after training.max_minutes, so a slow machine writes fewer checkpoints.
     regular = CheckpointDirectory(path).steps(recipe.training.save_every_steps)
     if regular:
         average_run(trained, min(recipe.average_last, len(regular)))
 
-    _stage(2, "score: BLEU on held-out text, and some translations")
+    _stage(2, "evaluate: BLEU on held-out text, and some translations")
     _score(trained)
 
-    _stage(3, "export: a SavedModel that takes and gives text")
+    _stage(3, "export: a SavedModel whose inputs and outputs are text")
     served = path / "served"
     _command("export.saved_model", str(path), str(served))
 
-    _stage(4, "serve: TensorFlow Serving's REST contract")
+    _stage(4, "serve: the REST API of TensorFlow Serving")
     _serve(served)
 
     print(
         as_typed(
             f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
-            f"  . .venv/bin/activate                   so that `python` is the one set up here\n"
+            f"  . .venv/bin/activate                   selects the `python` of this project\n"
             f'  echo "Turn on the light." | python -m experiments.translate translate {path}\n'
-            f"  python -m export.serve {served}        and ask it with curl\n"
-            f"  tensorboard --logdir {path}            curves and sample translations\n"
+            f"  python -m export.serve {served}        starts the server\n"
+            f"  tensorboard --logdir {path}            shows curves and sample translations\n"
             f"  python -m experiments.demo --run runs/french --set data.target_language=fr\n"
-            f"  python -m experiments.translate --help   your own text, other recipes"
+            f"  python -m experiments.translate --help   explains your own data and other recipes"
         )
     )
 
@@ -65,9 +65,9 @@ def _stage(number: int, text: str) -> None:
 
 
 def _command(module: str, *arguments: str) -> None:
-    """Runs a command of `export` in a process, because `experiments` must not import `export`."""
+    """Runs a command of `export` in a subprocess, as `experiments` must not import `export`."""
     if subprocess.run([sys.executable, "-m", module, *arguments]).returncode:
-        raise UserError(f"`python -m {module}` failed: read its message above")
+        raise UserError(f"`python -m {module}` failed: read the error message above")
 
 
 def _score(run: TranslationRun) -> None:
@@ -76,7 +76,7 @@ def _score(run: TranslationRun) -> None:
     sources, references = [list(side) for side in zip(*pairs, strict=True)]
     hypotheses = run.translator().translate(sources).best
     print(evaluate_translations(hypotheses, references, run.recipe.metric))
-    # Lines of medium length, evenly spread over the text.
+    # Selects lines of medium length that are evenly spread over the text.
     telling = [i for i, line in enumerate(sources) if 4 <= len(line.split()) <= 14]
     for i in telling[:: max(len(telling) // SHOWN, 1)][:SHOWN]:
         print(f"\n  source       {sources[i]}\n  reference    {references[i]}")
@@ -84,22 +84,22 @@ def _score(run: TranslationRun) -> None:
 
 
 def _serve(served: pathlib.Path) -> None:
-    """Starts the server in a process, sends it a sentence, and stops it."""
+    """Starts the server in a subprocess, sends a sentence to the server, and stops the server."""
     command = [sys.executable, "-m", "export.serve", str(served), "--name", "demo"]
     command += ["--rest-port", "0", "--grpc-port", "0"]
     log = served.parent / "server.log"
     with log.open("w") as stderr:
         server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
-        # A server that hangs must not hang the demo.
+        # The timer kills the server after two minutes, so the demo cannot hang.
         alarm = threading.Timer(120, server.kill)
         alarm.start()
         try:
             ready = server.stdout.readline().strip()
             if not ready:
-                raise UserError(f"the server did not start: read {log}")
+                raise UserError(f"the server did not start: read the error message in {log}")
             print(ready)
             url = next(word for word in ready.split() if word.startswith("http://"))
-            print(f"\n  asked over REST: {SENTENCE}\n  the server's answer:", flush=True)
+            print(f"\n  request over REST: {SENTENCE}\n  answer of the server:", flush=True)
             _command("export.client", "--url", url, "--name", "demo", SENTENCE)
         finally:
             alarm.cancel()

@@ -1,1 +1,1 @@
-"""The commands of `python -m experiments.elmo`."""
+"""`python -m experiments.elmo`: trains ELMo and applies its word vectors."""

@@ -1,4 +1,4 @@
-"""Trains ELMo, a bidirectional language model, and uses its word vectors.
+"""Trains ELMo, a bidirectional language model, and applies its contextual word vectors.
 
     python -m experiments.elmo train elmo_tiny runs/elmo --data-dir DIR
     python -m experiments.elmo evaluate runs/elmo --data-dir DIR
@@ -7,9 +7,9 @@
     python -m experiments.elmo tag runs/elmo runs/elmo-conll --data-dir DIR
     python -m experiments.finetune train sst2 OUT --init runs/elmo --preset elmo --data-dir DIR
 
-To resume an interrupted `train` or `tag`, give the same command again. `tag` trains a tagger of
-CoNLL-2003's entities with the vectors and one without, and prints the F1 of both. For other tasks
-use `experiments.finetune`.
+To resume an interrupted `train` or `tag`, give the same command again. `tag` trains named entity
+taggers on CoNLL-2003, with and without ELMo's vectors, and prints the F1 of each tagger. For other
+tasks, use `experiments.finetune`.
 """
 
 from experiments import command_line as cli
@@ -27,33 +27,38 @@ main = cli.program(
     ),
     cli.command(
         "evaluate",
-        "print the perplexity on the documents that the run held out",
+        "print the perplexity on the held-out documents of the run",
         "experiments.elmo.run:evaluate",
         cli.TRAINED,
         cli.TFDS,
     ),
     cli.command(
         "embed",
-        "write the vectors of the words of sentences, as an .npz file or JSON",
+        "write the word vectors of sentences to an .npz file or as JSON",
         "experiments.elmo.run:run_embed",
         cli.TRAINED,
         cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
-        cli.place("--output FILE", "the .npz file to write; with --json stdout by default"),
+        cli.place(
+            "--output FILE", ".npz file for the vectors, or JSON file (default with --json: stdout)"
+        ),
         cli.argument(
             "--layers",
-            "vectors of each word: all layers, their mean, or the last one (default all)",
+            "layers to write: all layers, their mean, or the top layer (default: all)",
             choices=("all", "mean", "top"),
             default="all",
         ),
-        cli.switch("--tokenized", "split words at spaces only"),
+        cli.switch(
+            "--tokenized",
+            "split lines into words only at white space (default: also split off punctuation)",
+        ),
         cli.JSON,
     ),
     cli.command(
         "neighbours",
-        "print the nearest neighbours of a word, by its characters and in its context",
+        "print the words and occurrences that are nearest to a word in the vector space",
         "experiments.elmo.neighbours:run",
         cli.TRAINED,
-        cli.argument("word", "the word, spelled as in the sentences"),
+        cli.argument("word", "word to find neighbours of, spelled as in the sentences of --in"),
         cli.argument(
             "--in SENTENCE",
             "sentences that contain the word",
@@ -61,36 +66,43 @@ main = cli.program(
             required=True,
             nargs="+",
         ),
-        cli.place("--source", "documents to search (default: the run's)", nargs="+"),
-        cli.count("--limit N", "number of sentences to search (default 2000)", 2000),
-        cli.count("--count N", "number of neighbours to show (default 5)", 5),
+        cli.place(
+            "--source",
+            "source of the documents to search (default: the training documents of the run)",
+            nargs="+",
+        ),
+        cli.count("--limit N", "number of sentences to search (default: 2000)", 2000),
+        cli.count("--count N", "number of neighbours to print (default: 5)", 5),
         cli.TFDS,
     ),
     cli.command(
         "tag",
-        "train a tagger of entities with the vectors, and one without",
+        "train named entity taggers with and without the word vectors",
         "experiments.elmo.tag:run",
         cli.TRAINED,
-        cli.place("out", "folder of the runs and results"),
-        cli.place("--source", "tfds:NAME or conll:FILE (default: conll2003_ner)"),
+        cli.place("out", "folder for the runs and results"),
+        cli.place(
+            "--source",
+            "tagged sentences, as tfds:NAME or conll:FILE (default: tfds:conll2003_ner)",
+        ),
         cli.argument(
             "--split",
-            "split to score on (default dev, which also chooses the best epoch)",
+            "split to evaluate on (default: dev); the split dev always chooses the best epoch",
             default="dev",
         ),
         cli.argument(
             "--places",
-            "where the tagger's LSTM gets the vectors, at its input, its output or both; a tagger "
-            "is trained for each place (default input)",
+            "where ELMo's vectors are concatenated: at the input of the tagger's LSTM, at its "
+            "output, or at both; the command trains one tagger for each value (default: input)",
             choices=("input", "output", "both"),
             default=["input"],
             nargs="+",
             action=cli.Distinct,
         ),
-        cli.count("--epochs N", "passes over the sentences (default 8)", 8),
+        cli.count("--epochs N", "number of passes over the training sentences (default: 8)", 8),
         cli.count(
             "--seeds N",
-            "seeds of the taggers (default 1)",
+            "random seeds; each tagger is trained once with each seed (default: 1)",
             [1],
             least=0,
             nargs="+",

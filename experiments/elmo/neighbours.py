@@ -1,4 +1,4 @@
-"""`elmo neighbours`: the nearest neighbours of a word, alone and in its context."""
+"""The command `elmo neighbours`, which finds the nearest neighbours of a word."""
 
 import argparse
 import itertools
@@ -14,7 +14,11 @@ from macaron_tf.text.words import cut_lines, split_sentences
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `neighbours`: prints words nearest to a word, and occurrences in context."""
+    """Runs the command `neighbours`: prints the nearest neighbours of a word.
+
+    The first line lists the words that are spelled most similarly. For each sentence of `--in`,
+    the lines below list the nearest occurrences in context.
+    """
     opened = ElmoRun.open(options.run)
     network = opened.load_network(opened.checkpoint(options.checkpoint))
     sources = options.source or opened.recipe.sources
@@ -31,12 +35,18 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
-    """Yields each sentence's words, the position of `word`, and its layers `(J, 2 P)`."""
+    """Yields, for each sentence, its words, the position of `word` and the layers of `word`.
+
+    The J layers have the shape `(J, 2 P)`, where P is ELMo's projection width.
+
+    Raises:
+        UserError: a sentence does not contain `word`.
+    """
     for sentence, (words, layers) in zip(sentences, embed(network, sentences), strict=True):
         if word not in words:
             raise UserError(
-                f"--in {sentence!r} does not have the word {word!r}: give one of "
-                f"{', '.join(words)}, or another sentence"
+                f"--in {sentence!r} does not contain the word {word!r}: give another sentence, or "
+                f"one of the words {', '.join(words)}"
             )
         yield words, words.index(word), layers[words.index(word)]
 
@@ -44,19 +54,22 @@ def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
 def neighbours(
     network: Elmo, asked: Sequence[tuple], sentences: list[str], count: int
 ) -> Iterator[str]:
-    """Yields lines with the nearest words and occurrences, by the cosine of their vectors.
+    """Yields lines with the neighbours of a word that have the greatest cosine similarity.
 
-    The vector of a word alone is its first layer, which depends on its characters only; the vector
-    in context is the last layer.
+    The first line lists similar words by the first layer, which depends only on the characters of a
+    word. The other lines show similar occurrences by the last layer, which depends on the context.
 
     Args:
         network: the ELMo.
-        asked: for each sentence that has the word: its words, the word's position and layers.
+        asked: tuples from `_asked`, one for each sentence with the word.
         sentences: sentences to search.
-        count: number of neighbours to show.
+        count: number of neighbours in each list.
+
+    Raises:
+        UserError: `sentences` contain no other word.
     """
     alone: dict[str, np.ndarray] = {}
-    places: list[tuple[list[str], int]] = []  # each occurrence's sentence and position
+    places: list[tuple[list[str], int]] = []  # sentence and position of each occurrence
     found = []
     for words, layers in embed(network, sentences):
         alone |= dict(zip(words, layers[:, 0], strict=True))
@@ -67,7 +80,7 @@ def neighbours(
     alone.pop(word, None)
     if not alone:
         raise UserError(
-            f"the text has no other word than {word!r}: give another --source, or a greater --limit"
+            f"the text has only the word {word!r}: give another --source or a greater --limit"
         )
     scores, types = _cosines(np.array([*alone.values()]), layers[0]), [*alone]  # (types,)
     nearest = (f"{types[n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])
@@ -77,14 +90,17 @@ def neighbours(
         yield ""
         yield _shown(words, position)
         scores = _cosines(vectors, layers[-1])
-        # Leaves out the sentence itself, which the text may contain.
+        # Excludes the sentence of `--in`, because the searched text may contain this sentence.
         others = (n for n in np.argsort(-scores) if places[n][0] != words)
         for n in itertools.islice(others, count):
             yield f"  {scores[n]:.2f}  {_shown(*places[n])}"
 
 
 def _cosines(vectors: np.ndarray, one: np.ndarray) -> np.ndarray:
-    """Cosines `(N,)` of vectors `(N, D)` with one `(D,)`, after subtracting the mean of the N."""
+    """Computes the cosine similarities `(N,)` of N vectors `(N, D)` and the vector `one (D,)`.
+
+    The mean of the N vectors is subtracted from all vectors first.
+    """
     mean = vectors.mean(axis=0)
     vectors, one = vectors - mean, one - mean
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(one)
@@ -92,5 +108,5 @@ def _cosines(vectors: np.ndarray, one: np.ndarray) -> np.ndarray:
 
 
 def _shown(words: list[str], position: int) -> str:
-    """The sentence, with the word at `position` in brackets."""
+    """Formats a sentence with the word at `position` in brackets."""
     return " ".join(f"[{w}]" if n == position else w for n, w in enumerate(words))

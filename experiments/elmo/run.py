@@ -1,4 +1,4 @@
-"""Recipe and run of ELMo: training on rows of words, evaluation, and word vectors."""
+"""Recipe and run of ELMo, and the commands `elmo train`, `elmo evaluate` and `elmo embed`."""
 
 import argparse
 import dataclasses
@@ -43,8 +43,9 @@ from macaron_tf.text.words import (
 from macaron_tf.training import build_fit_model
 from macaron_tf.training.checkpoints import weights_record
 
-_TOGETHER = 2048  # most words, with padding, of lines that are embedded in one batch
-# Layers of words `(words, J, D)` to all layers, or to one vector for each word, `(words, D)`.
+_TOGETHER = 2048  # maximum number of words in a batch of `embed`, including padding
+# Functions for --layers. Their input is `(N, J, D)`, the vectors of N words in J layers. The output
+# is the input, or one vector per word, `(N, D)`.
 _LAYERS = {
     "all": lambda layers: layers,
     "mean": lambda layers: layers.mean(axis=1),
@@ -54,17 +55,19 @@ _LAYERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ElmoRecipe(Recipe):
-    """A bidirectional language model over whole words, and its training text.
+    """Settings of an ELMo training run.
 
     Attributes:
-        sources: the documents, which are held in memory; see
+        sources: sources of the documents, which must fit in memory; see
             `macaron_tf.data.sources.readers.documents`.
-        vocabulary_size: number of words to predict, the most frequent ones.
-        row_length: L, words in a row, with the marks at both ends of each sentence.
-        batch_size: rows in a micro-batch.
-        held_out: one of `held_out` documents is for validation.
-        samples: negative words of the sampled softmax in training; 0: the full softmax. See
-            `BidirectionalLanguageObjective`.
+        vocabulary_size: number of words that ELMo predicts. The vocabulary has the most frequent
+            words of the training documents.
+        row_length: number of words in a row, including the start and end tokens of sentences.
+        batch_size: number of rows in a micro-batch.
+        held_out: interval between held-out documents. With 50, every 50th document is used for
+            validation.
+        samples: number of negative samples of the sampled softmax in training; 0 means the full
+            softmax.
     """
 
     kind = "elmo"
@@ -79,11 +82,11 @@ class ElmoRecipe(Recipe):
 
     def check(self) -> None:
         if not self.sources:
-            raise self.error("sources=() must be one text or several")
+            raise self.error("sources=() is empty: give one or more sources")
 
     def model_config(self, vocab_size: int | None = None) -> ElmoConfig:
         config = super().model_config(vocab_size)
-        self.expect_model(config, ElmoConfig, "is no ELMo")
+        self.expect_model(config, ElmoConfig, "is not an ELMo")
         return config
 
     def make_objective(self, static_shapes: bool = False) -> BidirectionalLanguageObjective:
@@ -92,19 +95,20 @@ class ElmoRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class ElmoRun(Run):
-    """A finished or running training of ELMo."""
+    """A training run of ELMo, finished or not."""
 
     recipe_class = ElmoRecipe
     vocabulary_class = WordVocabulary
 
 
 class Rows(ArrayBatches):
-    """Batches of a text that is split into rows of L words; an incomplete last row is dropped.
+    """Batches of a text that is split into rows of L words, without an incomplete last row.
 
-    A batch has `characters (B, L, C)` and `words (B, L)`.
+    A batch is a dict of `characters (B, L, C)`, the C character ids of each word, and `words
+    (B, L)`, the word ids.
 
     Attributes:
-        ids: the words of all rows as indices into `text.types`, `(rows, L)`.
+        ids: `(N, L)`, indices into `text.types` for the words of all N rows.
     """
 
     def __init__(self, text: WordText, recipe: ElmoRecipe):
@@ -122,20 +126,23 @@ class Rows(ArrayBatches):
         super().__init__(count, recipe.batch_size, gather, shapes)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the ids of all rows."""
+        """Computes the SHA-256 digest (hex) of all rows."""
         return fingerprint([self.ids])
 
 
 def held_out_words(
     recipe: Recipe, tfds: Tfds | None, change: Callable[[str], str] = str
 ) -> list[list[str]]:
-    """Reads a recipe's documents; returns the words for training and the held-out words.
+    """Reads the documents of a recipe and splits them into words.
 
     Args:
-        recipe: a recipe with `sources` and `held_out`; every `held_out`-th document is held
-            out.
+        recipe: a recipe with the settings `sources` and `held_out`. The first document and every
+            `held_out`-th document after it are held out.
         tfds: access to TensorFlow Datasets.
-        change: function that changes each document before it is split into words.
+        change: function that edits the text of a document before the text is split.
+
+    Returns:
+        The words of the training documents, and the words of the held-out documents.
     """
     found = [
         words
@@ -148,12 +155,20 @@ def held_out_words(
 
 
 def count_learnt(parts: list[list[str]], size: int) -> WordVocabulary:
-    """The vocabulary of the `size` most frequent training words; `parts`: see `held_out_words`."""
+    """Builds the vocabulary of the `size` most frequent training words.
+
+    Args:
+        parts: training words and held-out words, from `held_out_words`.
+        size: maximum number of words.
+
+    Raises:
+        UserError: there are held-out words, but no training words.
+    """
     learnt, held = parts
     if held and not learnt:
         raise UserError(
-            "the sources have 1 document only, which is held out for validation: give more, or "
-            "make its paragraphs or lines documents by text-paragraphs: or text-lines:"
+            "the sources have only 1 document, which is held out for validation: give more "
+            "documents, or split the document by the source text-paragraphs:FILE or text-lines:FILE"
         )
     return count_words([learnt], size)
 
@@ -165,24 +180,27 @@ def read_rows(
 
     Args:
         recipe: the recipe.
-        vocabulary: vocabulary of the run; None: counts the words of the training text.
+        vocabulary: vocabulary of the run; `None` means the most frequent training words.
         tfds: access to TensorFlow Datasets.
+
+    Raises:
+        UserError: the text has fewer training rows than a batch, or no held-out row.
     """
     parts = held_out_words(recipe, tfds)
     vocabulary = vocabulary or count_learnt(parts, recipe.vocabulary_size)
     learnt, judged = (len(part) // recipe.row_length for part in parts)
     if learnt < recipe.batch_size or not judged:
         raise UserError(
-            f"the sources have {learnt} training rows and {judged} held-out rows, but need "
-            f"{recipe.batch_size} and 1: give more documents, or lower batch_size, row_length or "
-            "held_out"
+            f"the sources have {learnt} training rows and {judged} held-out rows, but at least "
+            f"{recipe.batch_size} and 1 are needed: give more documents, or lower batch_size, "
+            "row_length or held_out"
         )
     train, validation = (Rows(as_word_text(part, vocabulary), recipe) for part in parts)
     return train, validation, vocabulary
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `train`: trains or resumes a run and prints next commands."""
+    """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     recipe = registry.load_given(options, ElmoRun)
     path = as_path(options.run)
     recipe.model_config()  # raises for wrong settings before minutes are spent on the data
@@ -198,8 +216,8 @@ def run(options: argparse.Namespace) -> None:
         ),
         lambda network: lambda model, step: measured(model, held_out.evaluation_dataset()),
         options.devices,
-        note=f"; {rows.ids.size:,} words to learn from, {held_out.ids.size:,} held out, "
-        f"{vocabulary.size:,} to predict",
+        note=f"; {rows.ids.size:,} training words, {held_out.ids.size:,} held-out words, "
+        f"{vocabulary.size:,} words in the vocabulary",
         callbacks=options.callbacks,
     )
     embed = "{me} embed {run} --input lines.txt --output vectors.npz"
@@ -207,7 +225,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    """The command `evaluate`: scores a checkpoint on held-out documents; writes RUN/scores."""
+    """Runs the command `evaluate`: evaluates a checkpoint on the held-out documents.
+
+    The metrics are also written to RUN/scores/CHECKPOINT.json.
+    """
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     rows, held_out, _ = read_rows(opened.recipe, opened.vocabulary, options.tfds)
@@ -221,29 +242,32 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def run_embed(options: argparse.Namespace) -> None:
-    """The command `embed`: writes the vectors of words to an .npz file or JSON.
+    """Runs the command `embed`: writes the word vectors of lines to an .npz file or as JSON.
 
-    The file has, for each line n, the arrays `words_n` and `line_n`.
+    For line n, counted from 0, the .npz file has the arrays `words_n`, the words of the line, and
+    `line_n`, their vectors.
     """
     if options.json:
         refuse_beside_json(
-            "it gives all layers of words that it tokenizes itself; leave one of the two out",
+            "--json writes all layers and tokenizes the lines itself; leave one of the flags out",
             layers=options.layers != "all",
             tokenized=options.tokenized,
         )
         model = load(at(options.run, options.checkpoint))
         if not isinstance(model.task, WordVectors):
-            raise UserError(f"{options.run} is a {model.task.name}: give a run of `elmo train`")
+            raise UserError(
+                f"{options.run} is a {model.task.name}, not an ELMo: give a run of `elmo train`"
+            )
         answer_json(options.input, options.output, model.predict)
         return
     if not options.output:
-        raise UserError("--output is missing: give the .npz file to write, or --json")
+        raise UserError("--output is missing: give --output FILE for the .npz file, or --json")
     opened = ElmoRun.open(options.run)
     network = opened.load_network(opened.checkpoint(options.checkpoint))
     with opened_input(options.input) as file:
         lines = list(decoded(file))
     if not lines:
-        raise UserError("there is no line to embed: give lines with --input or on stdin")
+        raise UserError("the input has no lines: give lines by --input FILE or on stdin")
     arrays = {}
     for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
         arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
@@ -253,11 +277,16 @@ def run_embed(options: argparse.Namespace) -> None:
     with opened_output(options.output) as file:
         file.write(whole.getvalue())
     width = arrays["line_0"].shape[-1]
-    print(f"{len(lines)} lines, vectors of {width} in {options.output}: line_0, words_0, ...")
+    print(
+        f"{options.output}: {len(lines)} lines with vectors of {width}; arrays line_0, words_0, ..."
+    )
 
 
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
-    """Groups lines of words into batches of at most `_TOGETHER` words with padding, or one line."""
+    """Groups lines of words into batches of at most `_TOGETHER` words, including padding.
+
+    A longer line forms a batch of its own.
+    """
     batch, longest = [], 0
     for row in rows:
         longest = max(longest, len(row))
@@ -272,18 +301,21 @@ def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
 def embed(
     network: Elmo, lines: list[str], tokenized: bool = False
 ) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Yields the words of each line, and their layers `(words, 1 + num_layers, 2 P)` float32.
+    """Yields the words of each line and their vectors from all layers.
+
+    For N words, the vectors have the shape `(N, 1 + num_layers, 2 P)` float32, where P is ELMo's
+    projection width.
 
     Args:
         network: the ELMo.
         lines: the lines.
-        tokenized: whether to split lines at white space only instead of by `split_words`.
+        tokenized: whether to split lines at white space only, instead of by `split_words`.
     """
     check_whole(lines)
     layers = tf.function(
         lambda characters: network(characters, training=False),
         autograph=False,
-        reduce_retracing=True,  # because lines have many lengths
+        reduce_retracing=True,  # because batches have many lengths
     )
     cut = tf.strings.split if tokenized else split_words
     words = (row for chunk in in_chunks(lines) for row in cut(tf.constant(chunk)).to_list())
@@ -292,6 +324,6 @@ def embed(
         padded = with_ends(words).to_tensor("")  # (B, L)
         found = layers(character_ids(padded, network.config.max_characters))
         for row, mine in enumerate(rows):
-            # Without the first and last positions, the marks of the sentence's ends.
+            # Drops the start token and the end token.
             vectors = tf.cast(found[row, 1 : 1 + len(mine)], tf.float32).numpy()
             yield [word.decode("utf-8", "replace") for word in mine], vectors

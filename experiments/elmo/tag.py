@@ -1,4 +1,4 @@
-"""`elmo tag`: a tagger of entities with ELMo's vectors, and the same tagger without them."""
+"""The command `elmo tag`, which trains named entity taggers with and without ELMo's vectors."""
 
 import argparse
 import functools
@@ -30,7 +30,8 @@ from macaron_tf.training.state import load_network
 _TASK = get_task("conll2003")
 _CHOOSING = "dev"
 _BATCH = 32
-# Names of taggers by the place of the vectors, see `WordTaggerConfig`; "": no vectors.
+# Names of taggers for the report. A key is a value of `WordTaggerConfig.elmo_place`; "" means that
+# the tagger has no ELMo.
 _ROWS = {
     "": "without ELMo",
     "input": "with ELMo",
@@ -41,7 +42,7 @@ _pad = functools.partial(keras.utils.pad_sequences, padding="post")
 
 
 class Sentences(ArrayBatches):
-    """Batches of tagged sentences as characters, with marks at both ends of each sentence."""
+    """Batches of tagged sentences as character ids, with a start and an end token per sentence."""
 
     def __init__(self, examples: TaggedSentences, max_characters: int):
         self.examples = examples
@@ -53,15 +54,20 @@ class Sentences(ArrayBatches):
             "targets": ("int32", (None, None)),
             "weight": ("float32", (None, None)),
         }
-        lengths = np.diff(self.splits)  # in words, with the two marks
+        lengths = np.diff(self.splits)  # in words, including the start and end tokens
         super().__init__(len(examples), _BATCH, self.padded, shapes, lengths)
 
     def arrays(self) -> list[np.ndarray]:
-        """The arrays of words and tags, from which to compute a fingerprint of the sentences."""
+        """Returns the character ids and the tags of all sentences, for a fingerprint."""
         return [self.characters, np.concatenate([*self.examples.labels])]
 
     def padded(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
-        """A batch: `inputs (B, L, C)`, `targets (B, L)`, `weight (B, L)`, 0 at marks, padding."""
+        """Makes a batch of the sentences with the indices `numbers`.
+
+        Returns:
+            Dict of `inputs (B, L, C)`, C character ids per word, `targets (B, L)`, the tag indices,
+            and `weight (B, L)`, which is 1 at words and 0 at start tokens, end tokens and padding.
+        """
         tags = [self.examples.labels[number] for number in numbers]
         bounds = [self.splits[number : number + 2] for number in numbers]
         return {
@@ -72,7 +78,10 @@ class Sentences(ArrayBatches):
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `tag`: trains incomplete taggers and writes OUT/tagging.md and .json."""
+    """Runs the command `tag`: trains the taggers, and writes OUT/tagging.md and OUT/tagging.json.
+
+    Taggers whose result is already in the folder OUT are not trained again.
+    """
     opened = ElmoRun.open(options.run)
     weights = opened.checkpoint(options.checkpoint)
     elmo = opened.load_network(weights)
@@ -80,7 +89,7 @@ def run(options: argparse.Namespace) -> None:
     if options.split.startswith(("train", "all")):
         raise UserError(
             f"--split {options.split} has the sentences that taggers are trained on: give "
-            f"{_CHOOSING} or another split to score on"
+            f"{_CHOOSING} or another split"
         )
     found = {
         split: Sentences(
@@ -103,13 +112,13 @@ def run(options: argparse.Namespace) -> None:
             row = _tagger(elmo, place, *sets, options.epochs, seed, path)
             rows.append({"name": name, "seed": seed, **row})
     record = {"elmo": str(opened.path), **weights_record(weights), "rows": rows}
-    title = f"{_TASK.name}: entities found, F1 on {options.split}"
-    lines = [*_table(rows), f"The best of the epochs is chosen by the F1 on {_CHOOSING}."]
+    title = f"{_TASK.name}: F1 of named entity recognition on {options.split}"
+    lines = [*_table(rows), f"The best epoch is the epoch with the greatest F1 on {_CHOOSING}."]
     studies.write(out, "tagging", "elmo", options, title, lines, figure=False, **record)
 
 
 def _table(rows: list[dict]) -> list[str]:
-    """Lines of Markdown: a table of F1 without and with the vectors, and the gains."""
+    """Formats a Markdown table of the F1 without and with ELMo, and a line with the gains."""
     lines, means = [], []
     for name, mine in studies.grouped(rows, "name").items():
         f1 = studies.values(mine, "f1")
@@ -124,11 +133,15 @@ def _table(rows: list[dict]) -> list[str]:
         lines.append(cells)
     head = ("tagger", "trained parameters", "F1", "weights of the layers", "minutes")
     gains = " and ".join(f"{100 * (mean - means[0]):.2f}" for mean in means[1:])
-    return [*studies.table(head, lines), "", f"The gain is {gains} points of F1."]
+    return [
+        *studies.table(head, lines),
+        "",
+        f"The gain over the tagger without ELMo is {gains} points of F1.",
+    ]
 
 
 def _weights(row: dict) -> str:
-    """Formats the weights of the layers at the input, and at the output."""
+    """Formats the weights of ELMo's layers at the input and at the output of the tagger."""
     places = (row["layers"], row.get("output_layers", []))
     shown = [" ".join(f"{weight:.2f}" for weight in place) for place in places if place]
     return "; ".join(shown) or "-"
@@ -144,17 +157,21 @@ def _tagger(
     seed: int,
     path: epath.Path,
 ) -> dict:
-    """Trains a tagger unless it is complete; returns its F1, weights of ELMo's layers and size.
+    """Trains and evaluates a tagger, or reads the result of a complete run.
 
     Args:
-        elmo: the ELMo, which is not trained.
-        place: where the tagger gets the vectors, a key of `_ROWS`.
-        learnt: the training sentences.
-        chosen: the sentences whose F1 chooses the best epoch.
-        judged: the sentences whose F1 is returned.
-        epochs: passes over the training sentences.
-        seed: seed of weights, dropout and the order of sentences.
+        elmo: the ELMo, whose weights are frozen.
+        place: where ELMo's vectors are concatenated; a key of `_ROWS`.
+        learnt: training sentences.
+        chosen: sentences whose F1 chooses the best epoch.
+        judged: sentences on which the best epoch is evaluated.
+        epochs: number of passes over the training sentences.
+        seed: random seed of the initial weights, dropout and the order of sentences.
         path: folder of the run.
+
+    Returns:
+        Dict of the F1, the weights of ELMo's layers, the number of trained parameters and the
+        training time in minutes.
     """
     done = path / "result.json"
     if done.exists():
@@ -183,7 +200,7 @@ def _tagger(
     )
     network.build()
     network.take_over(elmo)
-    # One function for all validations, so that it is traced once.
+    # All validations share this function, so TensorFlow does not trace it again.
     tags = tf.function(
         lambda characters: tf.argmax(network(characters, training=False), axis=-1),
         autograph=False,
@@ -212,13 +229,13 @@ def _tagger(
 
 
 def _entities(tags_of: Callable[[tf.Tensor], tf.Tensor], judged: Sentences) -> dict[str, float]:
-    """Precision, recall and F1 of entities.
+    """Computes precision, recall and F1 of named entities.
 
     Args:
-        tags_of: function of characters `(B, L, C)` that returns the indices of tags, `(B, L)`.
-        judged: the sentences with their true tags.
+        tags_of: function that maps character ids `(B, L, C)` to tag indices `(B, L)`.
+        judged: sentences with their correct tags.
     """
-    # Sentences of similar length share a batch; `found` brings them back in order.
+    # A batch has sentences of similar length. `found` maps the index of a sentence to its tags.
     order = np.argsort(judged.lengths, kind="stable")
     found: dict[int, list[str]] = {}
     for part in in_parts(len(order), 4 * _BATCH):

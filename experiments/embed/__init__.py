@@ -1,1 +1,1 @@
-"""Sentence-BERT: encoders of sentences, trained, judged, and searched with."""
+"""`python -m experiments.embed`: trains, evaluates and applies sentence encoders."""

@@ -1,4 +1,4 @@
-"""Trains and uses sentence encoders (Sentence-BERT), whose vectors are compared by the cosine.
+"""Trains and applies sentence encoders (Sentence-BERT).
 
     python -m experiments.embed train stsb runs/sts --init runs/bert --data-dir DIR
     python -m experiments.embed evaluate runs/sts --data-dir DIR
@@ -7,52 +7,57 @@
     python -m experiments.embed encode runs/sts --input lines.txt --output vectors.npy
     python -m experiments.embed search runs/sts --corpus lines.txt --query "a man sleeps"
 
-To resume an interrupted `train`, give the same command again. Without --query, `search` answers
-stdin line by line.
+To resume an interrupted `train`, give the same command again. Without --query, `search` reads its
+queries from stdin, one per line.
 """
 
 from experiments import command_line as cli
 
 _FORMS = """tasks and their objectives:
-  stsb                        --objective cosine: the cosine approaches the score, scaled to [0, 1]
+  stsb                        --objective cosine: squared error between the cosine of the two
+                              vectors and the score, which is scaled to [0, 1]
   mnli snli xnli mrpc qqp qnli rte wnli boolq
-                              --objective softmax: predicts the pair's class from u, v and |u-v|
-                              (or other terms: --set "concatenation=u,v,u*v")
-  triplets                    --objective triplet: --source tsv:FILE with the columns anchor,
-                              positive and negative; {split} in the name becomes train, validation
+                              --objective softmax: cross-entropy of a classifier that reads the
+                              vectors u and v and their difference |u-v|. For other features, add
+                              for example --set "concatenation=u,v,u*v"
+  triplets                    --objective triplet: triplet loss. Needs --source tsv:FILE with the
+                              columns anchor, positive and negative. In the name of the file,
+                              {split} stands for train and validation
 
-SET of `sts`, pairs with scores from 0 to 5:
-  senteval:DIR                the sets STS12 to STS16, STSb and SICK-R that SentEval's folder
-                              data/downstream has; the subsets of a year are joined to one set
-  NAME=tsv:FILE               a table with the columns sentence1, sentence2 and label
-  NAME=tfds:glue/stsb         the development set
+SET of `sts`, which consists of sentence pairs with scores from 0 to 5:
+  senteval:DIR                STS12 to STS16, STSb and SICK-R, if they are in DIR, the folder
+                              data/downstream of SentEval. All subsets of a year form one set
+  NAME=tsv:FILE               table with the columns sentence1, sentence2 and label
+  NAME=tfds:glue/stsb         development set of STS-B
 
 ENCODER and FROM:
-  RUN[@CHECKPOINT]   a run of `train`; or of pre-training or fine-tuning, with mean pooling
-  hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
-                     BERT, RoBERTa, XLM, XLM-R, ALBERT or ELECTRA
-  keras-hub:DIR      a preset's folder: BERT, DistilBERT, ELECTRA, RoBERTa
-  model-garden:DIR   bert_config.json, vocab.txt and checkpoint of a BERT
-  hub:OWNER/NAME     any of these on Hugging Face's hub
-  none               random weights (FROM only); needs --model NAME and --vocabulary DIR
+  RUN[@CHECKPOINT]   run of `train`, of pre-training or of fine-tuning
+  hugging-face:DIR   sentence-transformers directory, or folder with config.json, weights and
+                     tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT or ELECTRA
+  keras-hub:DIR      preset folder of a BERT, DistilBERT, ELECTRA or RoBERTa
+  model-garden:DIR   folder with bert_config.json, vocab.txt and a checkpoint of a BERT
+  hub:OWNER/NAME     repository on the Hugging Face Hub with one of the folders above
+  none               random weights, for FROM only; needs --model NAME and --vocabulary DIR
 """
 
-_TASK = cli.argument("task", "task to learn: stsb, mnli, ..., or triplets, see below")
+_TASK = cli.argument("task", "task to train on, such as stsb, mnli or triplets; the list is below")
 _OBJECTIVE = cli.argument(
     "--objective",
-    "training objective (default: the one that fits the task)",
+    "training objective (default: the objective that fits the task)",
     choices=("softmax", "cosine", "triplet"),
 )
 _POOLING = cli.argument(
     "--pooling",
-    "how to make a sentence's vector from those of its tokens (default: the encoder's, or mean)",
+    "pooling of token vectors into a sentence vector (default: as in the encoder, or else mean)",
     choices=("mean", "max", "cls"),
 )
 _OUTPUT = cli.place("--output DIR", "folder for the metrics (default: RUN/scores)")
 _ENCODER = cli.together(
-    cli.place("encoder ENCODER", "the sentence encoder, see below"),
+    cli.place("encoder ENCODER", "sentence encoder; the forms are below"),
     _POOLING,
-    cli.count("--max-length N", "most tokens of a sentence (default: the encoder's)"),
+    cli.count(
+        "--max-length N", "maximum number of tokens in a sentence (default: as in the encoder)"
+    ),
     cli.LOWER_CASE,
 )
 
@@ -66,7 +71,7 @@ main = cli.program(
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.place("--init FROM", "the model to start from, see below", required=True),
+            cli.place("--init FROM", "model to start from; the forms are below", required=True),
         ),
         _OBJECTIVE,
         _POOLING,
@@ -78,55 +83,61 @@ main = cli.program(
     ),
     cli.command(
         "evaluate",
-        "correlate cosines with human scores, or measure the accuracy of classes or triplets",
+        "print the correlation of cosines with scores, or the accuracy on classes or triplets",
         "experiments.embed.evaluate:run",
         _ENCODER,
-        cli.argument("--task", "task to score on (default: the run's, or stsb)"),
-        cli.argument("--split", "split to score (default: the development set, or all of a file)"),
+        cli.argument("--task", "task to evaluate on (default: the task of the run, or else stsb)"),
+        cli.argument(
+            "--split", "split to evaluate on (default: the development set, or the whole file)"
+        ),
         _OUTPUT,
         cli.EXAMPLES,
         cli.DEVICES,
     ),
     cli.command(
         "sts",
-        "print Spearman's correlation on several sets of scored pairs, and the mean",
+        "print Spearman's correlation on several sets of scored pairs, and the mean correlation",
         "experiments.embed.evaluate:run_sets",
         _ENCODER,
-        cli.place("sets SET", "sets of pairs: senteval:DIR or NAME=SOURCE, see below", nargs="+"),
+        cli.place(
+            "sets SET",
+            "sets of sentence pairs, as senteval:DIR or NAME=SOURCE; the forms are below",
+            nargs="+",
+        ),
         _OUTPUT,
         cli.TFDS,
         cli.DEVICES,
     ),
     cli.command(
         "encode",
-        "write the vector of each line to an array or to JSON",
+        "write the vector of each line to a NumPy file or as JSON",
         "experiments.embed.evaluate:encode",
         _ENCODER,
         cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
         cli.place(
             "--output FILE",
-            ".npy file for the array (lines, D) float32; with --json stdout by default",
+            ".npy file for a float32 array (lines, D), or JSON file (default with --json: stdout)",
         ),
-        cli.switch("--unit", "scale each vector to length 1, as --json does"),
+        cli.switch("--unit", "scale each vector to norm 1, which --json always does"),
         cli.JSON,
         cli.DEVICES,
     ),
     cli.command(
         "search",
-        "find the lines of a file that are nearest to a query, by exact cosine search",
+        "find the lines of a file with the greatest cosine similarity to a query",
         "experiments.embed.evaluate:search",
         _ENCODER,
         cli.local_place(
             "--corpus FILE",
-            "file with one sentence per line; its vectors are saved in FILE.HASH.npy",
+            "file with one sentence per line; the command saves the vectors in FILE.HASH.npy",
             required=True,
         ),
         cli.argument(
             "--query TEXT",
-            "query; may be repeated (default: each line of stdin is a query)",
+            "query; may be repeated (default: each line of stdin)",
             action="append",
         ),
-        cli.count("--top N", "number of lines for each query (default %(default)s)", 10),
+        cli.count("--top N", "number of lines to print for each query (default: %(default)s)", 10),
         cli.DEVICES,
     ),
     cli.settings_by("experiments.embed.train:run_settings", _TASK, _OBJECTIVE),

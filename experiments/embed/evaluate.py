@@ -1,4 +1,4 @@
-"""`embed evaluate`, `sts`, `encode` and `search`: metrics, vectors, and the nearest lines."""
+"""The commands `embed evaluate`, `embed sts`, `embed encode` and `embed search`."""
 
 import argparse
 import contextlib
@@ -41,10 +41,20 @@ from macaron_tf.tasks.vectors import Vectors, warn_cut
 def read_sets(
     task: Task, split: str, source: str | None = None, tfds: Tfds | None = None
 ) -> Examples:
-    """Reads a split of a task of two texts, or of triplets; arguments as for `read_examples`."""
+    """Reads the examples of a task, which are sentence pairs or triplets.
+
+    Args:
+        task: a task with two texts per example, or `TRIPLETS`.
+        split: name of the split.
+        source: source of the examples; `None` means the default source of `task`.
+        tfds: access to TensorFlow Datasets.
+
+    Raises:
+        UserError: `task` is `TRIPLETS` and `source` is `None`.
+    """
     if task is TRIPLETS:
         if not source:
-            raise UserError(f"{task.name} have no default source: give --source tsv:FILE")
+            raise UserError(f"the task {task.name} has no default source: give --source tsv:FILE")
         return read_triplets(source, split)
     return labelled(task).read(split, tfds, source)
 
@@ -52,17 +62,20 @@ def read_sets(
 def measure(
     task: Task, network: SiameseEncoder, vectors: np.ndarray, labels: np.ndarray | None
 ) -> dict[str, float]:
-    """Measures vectors on a task.
+    """Computes the metrics of sentence vectors on a task.
+
+    The metrics are `spearman` and `pearson` for a task with scores, `accuracy` for triplets, and
+    the metrics of `task` for a task with classes. The correlations and the triplet accuracy are NaN
+    if a vector is not finite.
 
     Args:
         task: the task.
-        network: the encoder, whose classifier predicts classes.
-        vectors: vectors of the S sentences of each example, `(N, S, D)`.
-        labels: scores or classes, `(N,)`; None for triplets.
+        network: the encoder; its classifier predicts classes from the vectors.
+        vectors: `(N, S, D)`, vectors of N examples with S sentences each.
+        labels: `(N,)`, the scores or class indices; `None` for triplets.
 
     Returns:
-        "spearman" and "pearson" between cosines and scores; or the task's metrics of classes; or
-        the "accuracy" of triplets. They are NaN if vectors are not finite.
+        Dict from the name of a metric to its value.
     """
     if task is TRIPLETS:
         return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)
@@ -73,21 +86,24 @@ def measure(
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `evaluate`: prints an encoder's metrics, and writes those of a run."""
+    """Runs the command `evaluate`: prints the metrics of an encoder on a task.
+
+    The metrics are also written to the folder `--output`, or to RUN/scores if the encoder is a run.
+    """
     encoder, opened = encoder_of(options)
     name = options.task or (opened.recipe.task if opened else "stsb")
     task, classes = pair_task(name), encoder.network.num_classes
     if task.kind == "classification" and not task.regression and classes != task.num_classes:
         raise UserError(
-            f"{name} has {task.num_classes} classes, but this encoder was trained on "
-            f"{classes or 'none'}: give --task stsb, which is scored by the cosine"
+            f"{name} has {task.num_classes} classes, but the encoder was trained on "
+            f"{classes or 'no'} classes: give --task stsb, which compares cosines with scores"
         )
     learnt = opened.recipe.described.labels if opened and classes else ()
     if learnt and learnt != task.labels and not task.regression:
         raise UserError(
-            f"{name} has the classes {', '.join(task.labels)} in this order, but "
-            f"{opened.recipe.task} has {', '.join(learnt)}: give --task {opened.recipe.task} and "
-            "your examples of it by --source"
+            f"{name} has the classes {', '.join(task.labels)} in this order, but the encoder was "
+            f"trained on {opened.recipe.task} with the classes {', '.join(learnt)}: give --task "
+            f"{opened.recipe.task}, and name your examples by --source"
         )
     own = opened.recipe.source if opened and name == opened.recipe.task else task.source
     source = options.source or own
@@ -118,7 +134,19 @@ def _keep(
     about: dict,
     results: dict,
 ) -> None:
-    """Writes a record of results to the folder `--output`, or to RUN/scores."""
+    """Writes results to a JSON file in the folder `--output`, or else in RUN/scores.
+
+    Without `--output`, nothing is written if the encoder is not a run of `embed train`.
+
+    Args:
+        options: options of the command.
+        encoder: the evaluated encoder.
+        opened: run of the encoder, or `None`.
+        subject: name of the evaluated data, which begins the file name.
+        texts: evaluated texts, which determine the hash in the file name.
+        about: description of the data, for the file.
+        results: metrics and numbers of examples, for the file.
+    """
     if folder := options.output or (opened and opened.path / "scores"):
         used = {"pooling": encoder.network.pooling, "max_length": encoder.max_length}
         record = {"encoder": options.encoder, **about, **used, **results}
@@ -126,7 +154,11 @@ def _keep(
 
 
 def run_sets(options: argparse.Namespace) -> None:
-    """The command `sts`: prints correlations on sets of pairs, as in the paper's table 1."""
+    """Runs the command `sts`: prints Spearman's correlation on several sets of scored pairs.
+
+    The table has the form of table 1 in Reimers and Gurevych 2019: one column for each set, and one
+    for the mean.
+    """
     task, sets = pair_task("stsb"), {}
     for given in options.sets:
         name, _, source = given.partition("=")
@@ -137,17 +169,17 @@ def run_sets(options: argparse.Namespace) -> None:
             found = {name: read_sets(task, split, source, options.tfds)}
         else:
             raise UserError(
-                f"{given!r} is no set of pairs: give senteval:DIR, or NAME=SOURCE, as in "
+                f"{given!r} is not a set of pairs: give senteval:DIR or NAME=SOURCE, such as "
                 "STS12=tsv:FILE"
             )
         if twice := sets.keys() & found:
-            raise UserError(f"two sets are called {min(twice)!r}: give one of them another name")
+            raise UserError(f"two sets are called {min(twice)!r}: rename one of these sets")
         sets |= found
     for name, examples in sets.items():
         if len(np.unique(examples.labels)) < 2:
             raise UserError(
-                f"{name} has no two different scores, so that no correlation is defined: leave it "
-                "out, or give its scores"
+                f"all pairs of {name} have the same score, so the correlation is undefined: leave "
+                f"{name} out, or give a file with different scores"
             )
     encoder, opened = encoder_of(options)
     metrics = {}
@@ -167,13 +199,13 @@ def run_sets(options: argparse.Namespace) -> None:
 
 
 def encode(options: argparse.Namespace) -> None:
-    """The command `encode`: writes the vectors of lines to a NumPy file, or as JSON."""
+    """Runs the command `encode`: writes the vectors of lines to a NumPy file or as JSON."""
     if options.json:
         graph = TaskGraph(encoder_of(options)[0])
         answer_json(options.input, options.output, lambda lines: graph.answer([lines]))
         return
     if not options.output:
-        raise UserError("--output is missing: give a file for the array, or --json")
+        raise UserError("--output is missing: give --output FILE for the array, or --json")
     with opened_input(options.input) as lines:
         texts = list(decoded(lines))
     if not texts:
@@ -189,19 +221,22 @@ def encode(options: argparse.Namespace) -> None:
     empty = sum(not text.strip() for text in texts)
     if empty:
         print(
-            f"warning: {empty:,} of {len(texts):,} lines are empty: their vectors are meaningless",
+            f"warning: {empty:,} of {len(texts):,} lines are empty and have meaningless vectors",
             file=sys.stderr,
         )
     print(
-        f"{options.output}: {len(vectors):,} vectors of {vectors.shape[1]} in {seconds:.1f} s, "
-        f"{len(vectors) / seconds:,.0f} per second"
+        f"{options.output}: {len(vectors):,} vectors of {vectors.shape[1]} numbers in "
+        f"{seconds:.1f} s, {len(vectors) / seconds:,.0f} per second"
     )
 
 
 def search(options: argparse.Namespace) -> None:
-    """The command `search`: answers queries from the command line or stdin."""
+    """Runs the command `search`: prints the lines of a file that are nearest to each query.
+
+    The queries come from `--query`, or from stdin.
+    """
     with opened_input(options.corpus, "--corpus") as lines:
-        # Without empty lines, which are near any short query but never the answer.
+        # Empty lines are dropped, because their vectors are near every short query.
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:
         raise UserError(f"--corpus {options.corpus} has no text: give one sentence per line")
@@ -227,15 +262,21 @@ def search(options: argparse.Namespace) -> None:
 
 
 def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np.ndarray:
-    """The unit vectors of a file's sentences, `(N, D)`, cached in FILE.HASH.npy.
+    """Returns the unit vectors of sentences, `(N, D)` float32, and caches them in FILE.HASH.npy.
 
-    The hash covers weights and texts, so that another model or other texts get another file.
+    The hash depends on the encoder and on the texts. Another encoder or other texts therefore have
+    another cache file.
+
+    Args:
+        encoder: the encoder.
+        texts: the sentences.
+        file: file of the sentences; the cache file lies in the same folder.
     """
     digest = hashlib.sha256(encoder.identity().encode())
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\n")
     cache = file.with_name(f"{file.name}.{digest.hexdigest()[:16]}.npy")
-    # A damaged file raises or has another shape, and is written again.
+    # A damaged cache file raises or has another shape. The file is then written again.
     with contextlib.suppress(OSError, ValueError, EOFError):
         found = np.load(cache, mmap_mode="r")
         if (
@@ -256,5 +297,5 @@ def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np
             np.save(out, vectors)
         print(f"saved in {cache}", file=sys.stderr)
     except UserError as error:
-        print(f"warning: {error}: the next search encodes them again", file=sys.stderr)
+        print(f"warning: {error}; the next search will encode the sentences again", file=sys.stderr)
     return vectors

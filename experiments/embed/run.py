@@ -1,4 +1,4 @@
-"""Recipe and run of Sentence-BERT, and loading of any encoder with pooling."""
+"""Recipe and run of Sentence-BERT, and functions that open sentence encoders."""
 
 import argparse
 import dataclasses
@@ -24,7 +24,7 @@ from macaron_tf.starts import Start
 from macaron_tf.tasks.vectors import Vectors
 from macaron_tf.training.config import fine_tuning
 
-# The task to tell which text is nearer to the anchor; it is not a task of fine-tuning.
+# Task of choosing the text that is closer in meaning to the anchor; only `embed` has this task.
 TRIPLETS = Task(
     "triplets",
     ("anchor",),
@@ -36,15 +36,20 @@ TRIPLETS = Task(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingRecipe(EpochRecipe):
-    """Every setting of a run of Sentence-BERT; sentences longer than `max_length` are cut.
+    """Settings of a Sentence-BERT run.
 
     Attributes:
-        task: a task of two texts, see `macaron_tf.data.tasks.definitions`, or "triplets".
-        objective: "softmax" over a pair's classes, "cosine" compared with its score, or "triplet".
-        pooling: how a sentence's vector is made from those of its tokens.
-        concatenation: terms of two vectors that the softmax reads, see `SiameseEncoder`.
-        normalize: whether vectors are scaled to length 1, also for the objective.
-        margin: margin of the triplet objective.
+        task: name of the task: `triplets`, or a task of sentence pairs with a class or a score.
+        objective: training objective: `softmax` for classes of sentence pairs, `cosine` for scores
+            of sentence pairs, or `triplet`.
+        pooling: pooling of the token vectors into a sentence vector: `mean`, `max` or `cls`, which
+            takes the vector of the first token.
+        concatenation: features of the sentence vectors u and v that the softmax classifier reads:
+            a selection of `u`, `v`, `|u-v|` and `u*v`, separated by commas.
+        normalize: whether to scale sentence vectors to norm 1, in training too.
+        margin: margin of the triplet loss.
+        max_length: maximum number of tokens in a sentence, including special tokens. Longer
+            sentences are truncated.
     """
 
     kind = "embedding"
@@ -62,8 +67,8 @@ class EmbeddingRecipe(EpochRecipe):
         fitting = default_objective(self.described)
         if self.objective != fitting:
             raise UserError(
-                f"objective is {self.objective!r}, but {self.task} needs {fitting!r}: leave "
-                "--objective out"
+                f"objective is {self.objective!r}, but the task {self.task} needs {fitting!r}: "
+                "leave --objective out"
             )
         try:
             parse_concatenation(self.concatenation)
@@ -81,19 +86,19 @@ class EmbeddingRecipe(EpochRecipe):
 
     @property
     def described(self) -> Task:
-        """The task that `task` names."""
+        """Definition of the task."""
         return pair_task(self.task)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of a validation's metrics, without the loss."""
+        """Names of the validation metrics, without the loss."""
         if self.objective == "softmax":
             return ("score", *self.described.metrics)
         return ("spearman", "pearson") if self.objective == "cosine" else ("accuracy",)
 
     @property
     def num_classes(self) -> int:
-        """The number of classes of the softmax; 0 for other objectives."""
+        """Number of classes of the softmax objective, or 0 for other objectives."""
         return self.described.num_classes if self.objective == "softmax" else 0
 
     def usage(self) -> dict:
@@ -113,35 +118,45 @@ class EmbeddingRecipe(EpochRecipe):
 
 
 def pair_task(name: str) -> Task:
-    """`TRIPLETS`, or the task `name`; raises unless it has pairs of texts with a class or score."""
+    """Returns the task of sentence pairs or triplets that is called `name`.
+
+    Raises:
+        UserError: the task is unknown, or is neither `TRIPLETS` nor a task of sentence pairs with a
+            class or a score.
+    """
     if name == TRIPLETS.name:
         return TRIPLETS
     if not _is_of_pairs(get_task(name)):
         known = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
         raise UserError(
-            f"{name} is not about pairs of texts: give {TRIPLETS.name}, or one of {known}"
+            f"{name} is not a task of sentence pairs: choose {TRIPLETS.name} or one of {known}"
         )
     return get_task(name)
 
 
 def _is_of_pairs(task: Task) -> bool:
-    # Without MultiRC, whose answers are scored together by question.
+    # Excludes MultiRC, which scores all answers to a question together.
     return bool(task.second) and task.kind == "classification" and not task.grouped
 
 
 def default_objective(task: Task) -> str:
-    """The objective that fits a task's labels."""
+    """Returns the objective that fits the labels of `task`."""
     if task is TRIPLETS:
         return "triplet"
     return "cosine" if task.regression else "softmax"
 
 
 def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
-    """The settings of Reimers and Gurevych 2019, sections 3.1 and 4.4.
+    """Returns the recipe of Reimers and Gurevych 2019 (Sentence-BERT), sections 3.1 and 4.4.
 
-    Adam at 2e-5, batches of 16, 10% linear warm-up, one epoch for classes or triplets, mean
-    pooling. Not from the paper: four epochs for STS-B, a linear decay to 0 after the warm-up, and
-    the weight decay and epsilon of BERT's fine-tuning.
+    The paper uses Adam with a learning rate of 2e-5, a batch size of 16, a linear warm-up over 10%
+    of the updates, mean pooling, and one epoch for classes or triplets. Three settings are not from
+    the paper: STS-B takes four epochs, the learning rate decays linearly to 0 after the warm-up,
+    and weight decay and epsilon are as in BERT's fine-tuning.
+
+    Args:
+        name: name of the task.
+        objective: the objective; `None` means the objective that fits the task.
     """
     task = pair_task(name)
     fitting = default_objective(task)
@@ -159,7 +174,7 @@ def paper_recipe(name: str, objective: str | None = None) -> EmbeddingRecipe:
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingRun(Run):
-    """A finished or running training of a sentence encoder."""
+    """A training run of a sentence encoder, finished or not."""
 
     recipe_class = EmbeddingRecipe
 
@@ -170,12 +185,22 @@ def read_start(
     vocabulary: str | None = None,
     lower_case: bool | None = None,
 ) -> Start:
-    """Reads `--init` as `read_init` does; it may also name a sentence-transformers directory."""
+    """Loads the encoder that `--init` names, or prepares a start from random weights.
+
+    Args:
+        given: value of `--init`. In addition to the values that `read_init` accepts, the value may
+            name a sentence-transformers directory.
+        model, vocabulary, lower_case: see `read_init`.
+
+    Raises:
+        UserError: the encoder is an XLNet with [CLS] at the end of its rows, or the arguments are
+            not valid for `read_init`.
+    """
     init = read_init(given, model, vocabulary, lower_case, ("encoder",), pooling=True)
     if init.config.summary == "last":
         raise UserError(
-            f"{given} is an XLNet whose rows end with [CLS], but rows of sentences begin with it: "
-            "give another encoder, or a run of xlnet_tiny or xlnet_base"
+            f"{given} is an XLNet with [CLS] at the end of a row, but this command needs [CLS] at "
+            "the start: give another encoder, or a run of the recipe xlnet_tiny or xlnet_base"
         )
     return init
 
@@ -186,13 +211,20 @@ def open_encoder(
     max_length: int | None = None,
     lower_case: bool | None = None,
 ) -> tuple[Vectors, EmbeddingRun | None]:
-    """Opens a sentence encoder, and its run if it is one of `embed train`.
+    """Opens a sentence encoder.
 
     Args:
-        given: place of the encoder, as for `read_start`, but not `none`.
-        pooling: pooling to use; None: the encoder's, or `"mean"` if it has none.
-        max_length: most tokens of a sentence; None: the encoder's.
+        given: location of the encoder, as in `read_start`, but not `none`.
+        pooling: type of pooling; `None` means the pooling of the encoder, or else `"mean"`.
+        max_length: maximum number of tokens in a sentence, including special tokens; `None` means
+            the maximum length of the encoder.
         lower_case: see `read_init`.
+
+    Returns:
+        The encoder and its run. The run is `None` if the encoder is not a run of `embed train`.
+
+    Raises:
+        UserError: the encoder cannot be opened, or has fewer than `max_length` positions.
     """
     start, run = read_start(given, lower_case=lower_case), None
     source, config = start.source, start.config
@@ -202,13 +234,13 @@ def open_encoder(
     if max_length is not None and config.longest is not None and config.longest < max_length:
         raise UserError(
             f"--max-length is {max_length}, but {given} has {config.longest} positions: give "
-            f"{config.longest} or less"
+            f"{config.longest} or a smaller number"
         )
     return Vectors.pooled(source, pooling, max_length), run
 
 
 def encoder_of(options: argparse.Namespace) -> tuple[Vectors, EmbeddingRun | None]:
-    """Opens the encoder of a command's options, on its devices; see `open_encoder`."""
+    """Opens the encoder that the options name, on the chosen devices; see `open_encoder`."""
     given = (options.encoder, options.pooling, options.max_length, options.lower_case)
     with options.devices.scope():
         return open_encoder(*given)

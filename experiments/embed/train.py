@@ -1,4 +1,4 @@
-"""`embed train`: trains a sentence encoder from pre-trained weights."""
+"""The command `embed train`, which trains a sentence encoder from pre-trained weights."""
 
 import argparse
 
@@ -24,7 +24,7 @@ from macaron_tf.training import FitModel
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `train`: trains or resumes a run and prints next commands."""
+    """Runs the command `train`: trains or resumes a run, and prints commands to try next."""
     given = options.model, options.vocabulary, options.lower_case
     if options.resume:
         own = EmbeddingRun.open(options.run)
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
         init = read_start(options.init, *given)
         recipe = configure(options, init)
     task, vocabulary, path = recipe.described, init.vocabulary, as_path(options.run)
-    EmbeddingRun.begun(path)  # raises for a run of another kind before the data are read
+    EmbeddingRun.begun(path)  # raises for a run of another type before the data are read
     refuse_unread(recipe, options.set)
     examples, held_out = (
         read_sets(task, split, recipe.source, options.tfds)
@@ -73,9 +73,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
-    """Makes the recipe of a task from the paper's settings, the start and the options.
+    """Makes the recipe of a task for a pre-trained model and the options of the command.
 
-    Pooling and length are those of the start, unless an option gives others.
+    The pooling, the normalization and the maximum length come from the pre-trained model, unless an
+    option sets other values. All other settings come from `paper_recipe` or from `--set`.
     """
     recipe, found = paper_recipe(options.task, options.objective), start.source
     recipe = recipe.changed(**start.settings)
@@ -92,13 +93,17 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """The command `settings TASK [WORD ...]`: prints the settings of a task's recipe."""
+    """Runs the command `settings TASK [WORD ...]`: prints the settings of a recipe."""
     recipe = paper_recipe(options.task, options.objective)
     registry.print_settings(override(recipe, options.set), options.words)
 
 
 def checked(recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
-    """Returns the recipe; raises if it does not fit the start."""
+    """Checks that a recipe fits the model to start from, and returns the recipe.
+
+    Raises:
+        UserError: the recipe does not fit the start, or selects checkpoints by an unknown metric.
+    """
     start.check(recipe.model_config(start.vocabulary.size))
     recipe.check_metric((*recipe.metrics, "loss"))
     return recipe

@@ -31,9 +31,11 @@ parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("name", help="name of the served model")
 parser.add_argument("lines", nargs="+", help="texts to send to the model")
 parser.add_argument(
-    "--url", default="http://127.0.0.1:8501", help="REST address (default: %(default)s)"
+    "--url", default="http://127.0.0.1:8501", help="URL of the REST server (default: %(default)s)"
 )
-parser.add_argument("--grpc", default="127.0.0.1:8500", help="gRPC address (default: %(default)s)")
+parser.add_argument(
+    "--grpc", default="127.0.0.1:8500", help="address of the gRPC server (default: %(default)s)"
+)
 args = parser.parse_args()
 
 # %% [markdown]
@@ -81,9 +83,9 @@ because the server may still be working on the request.
 # %%
 failing = {
     "an unknown model": RestClient(args.url, f"no-{args.name}"),
-    "nobody there, asked twice": RestClient("http://127.0.0.1:9", args.name, retries=1),
+    "no server, two attempts": RestClient("http://127.0.0.1:9", args.name, retries=1),
     "an unknown version": GrpcClient(args.grpc, args.name, version=999),
-    "too little time": GrpcClient(args.grpc, args.name, timeout=1e-6),
+    "a short timeout": GrpcClient(args.grpc, args.name, timeout=1e-6),
 }
 for reason, client in failing.items():
     try:

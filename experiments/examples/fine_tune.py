@@ -25,14 +25,15 @@ import sys
 import macaron_tf
 
 # %% tags=["active-ipynb"]
-# sys.argv[1:] = ["hugging-face:DIR", "OUT"]  # a notebook has no command line: write it here
+# # A notebook has no command line: write the arguments here.
+# sys.argv[1:] = ["hugging-face:DIR", "OUT"]
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("weights", help="hugging-face:DIR or another source for macaron_tf.load")
 parser.add_argument("out", help="folder to write the results to")
 parser.add_argument(
-    "--epochs", type=int, default=8, help="passes over the table (default: %(default)s)"
+    "--epochs", type=int, default=8, help="number of training epochs (default: %(default)s)"
 )
 args = parser.parse_args()
 

@@ -31,11 +31,19 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("source", help="source of documents: text:FILES or tfds:NAME")
-parser.add_argument("--data-dir", help="folder of TensorFlow Datasets")
 parser.add_argument(
-    "--documents", type=int, default=8, help="documents to read (default: %(default)s)"
+    "--data-dir",
+    help="folder of TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
 )
-parser.add_argument("--length", type=int, default=128, help="bytes in a row (default: %(default)s)")
+parser.add_argument(
+    "--documents",
+    type=int,
+    default=8,
+    help="maximum number of documents to read (default: %(default)s)",
+)
+parser.add_argument(
+    "--length", type=int, default=128, help="number of bytes per row (default: %(default)s)"
+)
 parser.add_argument("--width", type=int, default=128, help="hidden width (default: %(default)s)")
 parser.add_argument("--depth", type=int, default=4, help="number of blocks (default: %(default)s)")
 parser.add_argument(
@@ -64,7 +72,10 @@ print(f"{len(ids):,} bytes of {len(texts)} documents, such as {texts[0].strip()[
 
 
 def rows(ids: tf.Tensor) -> tf.data.Dataset:
-    """Makes endless batches of inputs `(32, length)`, and targets shifted by one byte."""
+    """Returns an endless dataset of batches of inputs and targets, each `(32, length)`.
+
+    The targets are the inputs shifted by one byte.
+    """
 
     def row(start):
         return ids[start : start + args.length], ids[start + 1 : start + args.length + 1]
@@ -102,21 +113,28 @@ class GPT(keras.Model):
     can_prefill = True  # `prefill` reads a prompt in one pass
 
     def init_decode(self, batch_size, samples, room=None):
-        """Returns an empty context and empty caches for B prompts with K = `samples` texts each."""
+        """Returns an empty context, and empty caches for K = `samples` texts per prompt."""
         return {}, [block.init_cache(batch_size, samples, None) for block in self.blocks]
 
     def decode_step(self, tokens, index, context, cache):
-        """Returns logits `(B, K, V)` after bytes `(B, K)` at position `index`, and the cache."""
+        """Returns logits `(B, K, V)` of the next ids, and the new cache.
+
+        Args:
+            tokens: ids `(B, K)` of K texts for each of B prompts.
+            index: position of the ids.
+            context: empty context from `init_decode`.
+            cache: cache of the earlier positions.
+        """
         x, cache = self.mix(ops.reshape(tokens, (-1, 1)), index, cache)  # (B K, 1, D)
         logits = self.tokens.logits(self.norm(x))
         return ops.reshape(logits, (*ops.shape(tokens), logits.shape[-1])), cache
 
     def prefill(self, tokens, index, context, cache):
-        """Returns the cache after the bytes `(B, L)`, which begin at position `index`."""
+        """Returns the cache after prompts of ids `(B, L)`, which begin at position `index`."""
         return self.mix(tokens, index, cache)[1]
 
     def mix(self, ids, index, cache):
-        """Applies the blocks to ids `(B, L)`, and returns states `(B, L, D)` and the new cache."""
+        """Applies the blocks to ids `(B, L)`, and returns hidden states `(B, L, D)` and a cache."""
         x = self.positions(self.tokens(ids), index + ops.arange(ops.shape(ids)[1]))
         after = []
         for block, state in zip(self.blocks, cache, strict=True):

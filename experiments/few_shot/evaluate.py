@@ -1,4 +1,4 @@
-"""Few-shot evaluation for every model, task, number of examples and seed; table and figures.
+"""Few-shot evaluation of language models, and the report with a table and figures.
 
 In this module, shots are the solved examples in a prompt, and K is their number.
 """
@@ -51,7 +51,7 @@ from macaron_tf.text.words import split_sentences
 
 JSON, MARKDOWN, FIGURE, SIZES = "few_shot.json", "few_shot.md", "few_shot.png", "sizes.png"
 _KNOWN = ("chance", "majority")
-_POOL = 10_000  # shots are drawn from at most this many training examples, the first ones
+_POOL = 10_000  # maximum number of training examples from which shots are drawn
 Ids = list[int]
 
 
@@ -72,12 +72,13 @@ def _score_translations(answers, truths, metric: TranslationMetric | None = None
 
 @dataclasses.dataclass(frozen=True)
 class FreeForm:
-    """How a model's free-form answers are generated, truncated and scored.
+    """Settings for the generation, truncation and scoring of free-form answers.
 
     Attributes:
         metric: name of the metric, for tables.
-        measure: function that scores answers. Its arguments are the answers and the tuples of
-            correct answers. It returns "score", which is a fraction, and further metrics.
+        measure: function that scores answers. Its arguments are the answers and, for each answer,
+            a tuple of correct answers. The function returns a dict with "score", which is a
+            fraction, and further metrics.
         generation: settings of text generation.
         stops: texts that end an answer; the answer is truncated before the first occurrence.
         sentences: number of sentences to keep; `None` means all.
@@ -124,12 +125,12 @@ class PromptTask:
 
     Attributes:
         name: name of the task, for tables.
-        form: type of the answers, which is "choice", "last_word" or "free".
+        form: type of the answers: "choice", "last_word" or "free".
         asked: prompts to evaluate.
         pool: prompts from which shots are drawn.
         metric: name of the metric, for tables.
         measure: for choices, function that scores predictions. Its arguments are the indices of the
-            predicted and of the correct choices. It returns a fraction.
+            predicted choices and of the correct choices. The function returns a fraction.
         content_free: for choices, queries without content, which are used for calibration.
         free: for free answers, how to generate and score them.
         between: line breaks between two examples, for models that were trained with line breaks. An
@@ -159,9 +160,10 @@ def read_task(
     split validation. Otherwise every fourth example is used for shots.
 
     Args:
-        name: a classification or question-answering task of `macaron_tf.data.tasks.definitions`, or
-            `lambada:FILE`, `tsv:FILE`, `summarization`, `summarization:FROM-TO:SOURCE` or
-            `translation:FROM-TO:SOURCE`. SOURCE is a source of text pairs.
+        name: name of a classification or question-answering task in
+            `macaron_tf.data.tasks.definitions`, or `lambada:FILE`, `tsv:FILE`, `summarization`,
+            `summarization:FROM-TO:SOURCE` or `translation:FROM-TO:SOURCE`. SOURCE is a source of
+            text pairs.
         tfds: access to TensorFlow Datasets.
         template: prompt template that replaces the default template of a classification task.
         style: style of questions and translations, a key of
@@ -200,7 +202,7 @@ def read_task(
         classification_prompts(task, read_examples(task, s, tfds), template) for s in splits
     )
 
-    # Without exact match, which needs all answers to a question, because each answer is scored alone.
+    # Excludes exact match, because this metric needs all answers to a question at once.
     metrics = tuple(metric for metric in task.metrics if metric != "em")
     flat = dataclasses.replace(task, metrics=metrics, more_metrics=())
 
@@ -277,8 +279,8 @@ def run(options: argparse.Namespace) -> None:
     if options.template or options.words:
         if not (options.template and options.words and len(options.task) == 1):
             raise UserError(
-                "--template and --words can only be used together, and with a single --task: give "
-                "both flags and one task"
+                "--template and --words work only together and with a single task: give both flags "
+                "and one --task"
             )
         template = Template(options.template.replace("\\n", "\n"), tuple(options.words))
     tasks = [
@@ -295,8 +297,8 @@ def run(options: argparse.Namespace) -> None:
     usual = {name: getattr(Asker, name) for name in settings}
     if settings != usual and all(task.form != "choice" for task in tasks):
         raise UserError(
-            "--normalization and --calibrate apply to multiple choice and classification only, "
-            "and no --task is of this type: leave these flags out"
+            "--normalization and --calibrate apply only to multiple choice and classification, "
+            "but no --task is of these types: leave both flags out"
         )
     for path in options.runs:  # raises for unsuitable models before any evaluation
         find_kind(path, causal=True)
@@ -312,7 +314,7 @@ def run(options: argparse.Namespace) -> None:
     }
     record = {"settings": {**settings, **style}, "baselines": known, "runs": []}
     out = storage.as_path(options.out)
-    with storage.clear_errors(f"--out {out} cannot be made a folder", "choose another place"):
+    with storage.clear_errors(f"--out {out} cannot be created", "choose another folder"):
         storage.make_folders(out)
     for path in options.runs:
         opened = open_model(path, causal=True)
@@ -339,7 +341,7 @@ def limited(task: PromptTask, most: int) -> PromptTask:
 
 
 def baselines(task: PromptTask) -> dict[str, float]:
-    """Returns the scores of random guessing and of the most frequent answer among the examples."""
+    """Returns the scores of random guessing and of always giving the most frequent answer."""
     if task.form == "choice":
         labels, known = (np.array([one.label for one in part]) for part in (task.asked, task.pool))
         return {
@@ -389,7 +391,7 @@ class Asker:
         return self.opened.task.generator
 
     def ask(self, task: PromptTask, shots: Sequence[Prompt]) -> dict[str, Any]:
-        """Scores the model on a task.
+        """Evaluates the model on a task.
 
         Args:
             task: the task.
@@ -509,7 +511,7 @@ def _query(prompt: Prompt, zero_shot: bool) -> str:
 def evaluate(
     opened: Pretrained, tasks: list[PromptTask], shots: list[int], seeds: list[int], **settings
 ) -> list[dict]:
-    """Scores a model on all tasks.
+    """Evaluates a model on all tasks, numbers of shots and seeds.
 
     Args:
         opened: the model.
@@ -527,7 +529,7 @@ def evaluate(
     plan = [(task, k, seed) for task in tasks for k in shots for seed in (seeds if k else [None])]
     records = []
     chunks = ((1, one) for one in plan)
-    for task, k, seed in track(chunks, len(plan), f"asking {opened.name}", "evaluations"):
+    for task, k, seed in track(chunks, len(plan), f"evaluating {opened.name}", "evaluations"):
         try:
             found = asker.ask(task, draw_shots(task, k, seed) if k else [])
         except UserError as error:
@@ -539,9 +541,10 @@ def evaluate(
 def _panels(
     record: dict[str, Any], x: str, name: str, before: str = ""
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """Returns the panels of a figure: scores over `x` for each task, with a curve for each `name`.
+    """Returns the curves of a figure, which has a panel for each task.
 
-    Chance and majority become horizontal lines.
+    A panel shows the scores over `x`, and horizontal lines for the chance level and the majority
+    class.
 
     Args:
         record: contents of few_shot.json.

@@ -1,1 +1,1 @@
-"""Commands of `python -m experiments.finetune`."""
+"""`python -m experiments.finetune`: fine-tunes and evaluates pre-trained models."""

@@ -57,7 +57,8 @@ def evaluate(options: argparse.Namespace) -> None:
     for language in languages:
         # Raises for a language that the model does not know.
         opened.recipe.changed(language=language)
-    examples, spoken, given = {}, {}, (options.tfds, source)  # sets and their languages, by name
+    # Two dicts from the name of a set of examples to the set and to its language.
+    examples, spoken, given = {}, {}, (options.tfds, source)
     for language in languages or (None,):
         if own and language is None and kind.names_of(splits, *given) is None:
             found = kind.read_splits([*splits, TRAIN], *given, opened.recipe.table)
@@ -73,8 +74,8 @@ def evaluate(options: argparse.Namespace) -> None:
     for (one, first), (other, second) in itertools.combinations(examples.items(), 2):
         if spoken[one] != spoken[other] and first.texts == second.texts:
             raise UserError(
-                f"{source} has the same texts for {spoken[one]} and {spoken[other]}, although "
-                "texts have one language: give only this language to --languages"
+                f"{source} has the same texts for {spoken[one]} and {spoken[other]}, but a text "
+                "has only one language: give --languages with a single CODE"
             )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
@@ -164,12 +165,12 @@ def submit(options: argparse.Namespace) -> None:
             opened.task, file, options.out, found, examples.indices, examples.groups
         )
         print(f"{path}: {len(examples):,} predictions of {opened.path}")
-    out = storage.as_path(options.out)  # without a slash at its end
+    out = storage.as_path(options.out)  # removes a trailing slash
     print(f"next: zip -j {out}.zip {out}/*   and upload the zip file")
 
 
 def baseline(options: argparse.Namespace) -> None:
-    """Runs the command `baseline`: prints the metrics of a simple model, such as a linear one."""
+    """Runs the command `baseline`: prints the metrics of a simple baseline for a task."""
     task = get_task(options.task, own=True)
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
@@ -181,10 +182,9 @@ def baseline(options: argparse.Namespace) -> None:
 
 
 def score_baseline(data: TaskData) -> dict[str, float] | None:
-    """Returns the metrics of a task's baseline on the development sets.
+    """Returns the metrics of a simple baseline on the development sets of a task.
 
-    The names of the metrics are those of `by_split`. Without a baseline for the task, the result is
-    `None`.
+    `by_split` names the metrics. The result is `None` if the task has no baseline.
     """
     predictions = data.kind.baseline(data.splits[TRAIN])
     if predictions is None:

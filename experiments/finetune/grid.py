@@ -200,7 +200,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _inits(options: argparse.Namespace) -> dict[str, Start]:
-    """Returns a dict from the name of each table row to the model to start from.
+    """Loads the models to start from, as a dict from the name of a table row to a model.
 
     The name is NAME in `--init NAME=FROM`, or by default the name of the folder.
     """
@@ -227,9 +227,9 @@ def _cells(
 
     Args:
         options: parsed options of the command.
-        inits: model to start from, by the name of the table row.
-        data: data of each task. If a task is missing, the recipes of its cells have no update
-            counts.
+        inits: dict from the name of a table row to the model to start from.
+        data: dict from a task to its data. If a task is missing, the recipes of its cells have no
+            update counts.
     """
     for (model, init), task in itertools.product(inits.items(), options.tasks):
         recipe = preset(options.preset, get_task(task, own=True))

@@ -1,30 +1,33 @@
-"""Recipe and run of fine-tuning, and `PRESETS`, which have the settings of papers.
+"""Recipe and run of fine-tuning, and `PRESETS`, which reproduce the settings of papers.
 
-macaron: Lu et al. 2019, appendix B.3, and the released code. Batches of 16 or 32, 3 to 5 epochs,
-peak learning rate 5e-5 or 3e-5 with 10% warm-up and linear decay to 0, Adam with epsilon 1e-6,
-weight decay 0.01. (The rate 5e-5 comes from the code; the paper's text says 5e-3.) Validation once
-per epoch selects the best checkpoint on the development set. Adam's betas and the head are BERT's.
+macaron follows Lu et al. 2019, appendix B.3, and the released code. The paper searches batch sizes
+16 and 32, 3 to 5 epochs, and peak learning rates 5e-5 and 3e-5. (The code has the rate 5e-5, but
+the text of the paper says 5e-3.) The optimizer is Adam with epsilon 1e-6, weight decay 0.01, 10%
+warm-up and linear decay to 0. A validation per epoch selects the best checkpoint on the
+development set. Adam's betas and the task head are as in BERT.
 
-bert: Devlin et al. 2018, with other settings as in macaron. Question answering: 2 epochs at 3e-5
-(released code; the paper has 3 epochs at 5e-5), batches of 32, or of 48 for SQuAD 2.0 (section
-4.3), rows of 384 tokens, windows that start every 128 tokens. Other tasks: 3 epochs at 5e-5 in
-batches of 32, from the grid in appendix A.3.
+bert follows Devlin et al. 2018. Question answering takes 2 epochs at 3e-5, as in the released code.
+(The paper has 3 epochs at 5e-5.) The batch size is 32, or 48 for SQuAD 2.0 (section 4.3). Rows have
+384 tokens, and windows start every 128 tokens. Other tasks take 3 epochs at 5e-5 in batches of 32,
+which are values of the grid in appendix A.3. All other settings are as in macaron.
 
-gpt: Radford et al. 2018, section 4.1. 3 epochs at 6.25e-5 in batches of 32, warm-up over 0.2% of
-the updates, linear decay to 0, lambda 0.5, dropout of 0.1 before the classifier. Adam has the
-settings of pre-training.
+gpt follows Radford et al. 2018, section 4.1. Fine-tuning takes 3 epochs at 6.25e-5 in batches of
+32, with warm-up over 0.2% of the updates and linear decay to 0. The auxiliary language-modeling
+loss is weighted by 0.5, and the dropout rate before the classifier is 0.1. Adam has the settings of
+pre-training.
 
-elmo: 5 epochs of Adam from 1e-3 with linear decay to 0, for an LSTM over a frozen ELMo; contexts in
-windows of 400 words. Peters et al. 2018 give few settings besides the networks of their tasks.
+elmo trains an LSTM over a frozen ELMo for 5 epochs, by Adam with linear decay from 1e-3 to 0.
+Question answering reads windows of 400 words. Peters et al. 2018 describe the networks of their
+tasks, but give few training settings.
 
-spanbert: Joshi et al. 2020, the commands of the released code. Question answering: 4 epochs at 2e-5
-in batches of 32, rows of 512 tokens, windows that start every 128 tokens. Other tasks as in bert,
-at 2e-5.
+spanbert follows Joshi et al. 2020, by the commands in the released code. Question answering takes 4
+epochs at 2e-5 in batches of 32. Rows have 512 tokens, and windows start every 128 tokens. Other
+tasks are as in bert, but at 2e-5.
 
-swish_rnn: Lei et al. 2022, appendix B. Batches of 32, Adam without weight decay, 1,000 warm-up
-updates, then a constant learning rate from {1e-5, 5e-6, 3e-6, 2e-6}, validation every 1,000
-updates, and the maximum number of updates in table 4. The paper reports the mean of 3 runs. Adam's
-betas are those of the paper's pre-training.
+swish_rnn follows Lei et al. 2022, appendix B. Batches have 32 examples, and Adam has no weight
+decay. After 1,000 warm-up updates, the learning rate is constant, at 1e-5, 5e-6, 3e-6 or 2e-6. A
+validation follows every 1,000 updates, and table 4 gives the maximum number of updates. The paper
+reports the mean of 3 runs. Adam's betas are as in the pre-training of this paper.
 """
 
 import argparse
@@ -130,7 +133,7 @@ class FinetuningRecipe(EpochRecipe):
 
     @functools.cached_property
     def described(self) -> Task:
-        """The task that `task` names, with the columns and classes of `table`."""
+        """Definition of the task, with the columns and classes of `table`."""
         return self.table.described(get_task(self.task, own=True))
 
     def usage(self) -> dict:
@@ -182,7 +185,7 @@ class FinetuningRecipe(EpochRecipe):
 
 
 def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
-    """Makes a recipe with its length in epochs.
+    """Makes a recipe whose training length is a number of epochs.
 
     Args:
         task: the task.
@@ -251,7 +254,7 @@ def preset(name: str, task: Task) -> FinetuningRecipe:
     """Makes a preset's recipe for a task.
 
     Args:
-        name: a key of `PRESETS`, or the location of a user's function of the task.
+        name: a key of `PRESETS`, or the location of a user's function that maps a task to a recipe.
         task: the task.
     """
     if name not in PRESETS and not is_place(name):
@@ -304,12 +307,12 @@ def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
 def measure(
     task: Task, outputs: Mapping[str, Any], examples: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Returns the metrics of the outputs on several splits, with the names of `by_split`.
+    """Computes the metrics of a model on several splits, and merges the metrics by `by_split`.
 
     Args:
         task: the task.
-        outputs: the model's outputs on each split.
-        examples: examples of each split.
+        outputs: dict from a split to the model's outputs.
+        examples: dict from a split to its examples.
     """
     kind = labelled(task)
     return by_split({split: kind.measure(outputs[split], examples[split]) for split in outputs})

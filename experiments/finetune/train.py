@@ -78,7 +78,7 @@ class TaskData:
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
     def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
-        """Returns the recipe with the columns and classes of the data and with update counts."""
+        """Adds the columns and classes of the data, and the update counts, to a recipe."""
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:

@@ -1,1 +1,1 @@
-"""Generation and scoring of text by pre-trained models: `python -m experiments.generate`."""
+"""`python -m experiments.generate`: generates and scores text with a pre-trained model."""

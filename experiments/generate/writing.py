@@ -1,4 +1,4 @@
-"""`generate complete`, `sample` and `score`: generated text, and perplexity of given text."""
+"""The commands `generate complete`, `generate sample` and `generate score`."""
 
 import argparse
 import math
@@ -22,7 +22,7 @@ from macaron_tf.places import load, locate
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.words import cut_lines
 
-# The commands for other kinds of runs.
+# Commands for runs that do not generate text. A key is the kind of a run.
 _OTHER_COMMANDS = {
     "translation": "translate translate",
     "finetuning": "finetune predict",
@@ -39,38 +39,44 @@ def open_model(
     """Opens a model that generates text.
 
     Args:
-        path: RUN or RUN@CHECKPOINT of pre-training or text-to-text, maybe in a `gs://` bucket; or
-            `hugging-face:DIR`.
-        checkpoint: name of a checkpoint, see `find_checkpoint`.
-        causal: whether to accept language models only, which give the probability of any text.
+        path: RUN or RUN@CHECKPOINT of pre-training or text-to-text training, which may be in a
+            `gs://` bucket, or `hugging-face:DIR`.
+        checkpoint: name of a checkpoint; see `find_checkpoint`.
+        causal: whether to accept only causal language models, which can score a given text.
 
     Raises:
-        UserError: the model does not generate text, or is not causal.
+        UserError: the model does not generate text, has no vocabulary, or is not causal although
+            `causal` is True.
     """
     given, kind = os.fspath(path), find_kind(path, causal)
     opened = load(at(path, checkpoint))
     learns = learnt(opened.objective)
     if not kind and causal and learns.encoder_decoder:
         raise UserError(
-            f"{given} answers texts and cannot score them: give a GPT or GPT-2, or use "
-            f"`python -m experiments.generate complete {given}`"
+            f"{given} answers texts and cannot score them: give a GPT or GPT-2, or generate "
+            f"answers by `python -m experiments.generate complete {given}`"
         )
     writes = learns.causal or (learns.encoder_decoder and not causal)
     if not writes and not opened.answers:
         raise _no_writer(given, kind, opened.objective)
     if opened.vocabulary is None:
         named = "GPT" if learns.causal else "model"
-        raise UserError(f"{given} is a {named} without a tokenizer: add its files to the folder")
+        raise UserError(
+            f"{given} is a {named} without a tokenizer: add the tokenizer files to the folder"
+        )
     return opened
 
 
 def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
-    """The kind of a run; "" for a model of another library.
+    """Returns the kind of a run, or "" for a model of another library.
 
-    It raises for runs that do not generate text, without opening the model.
+    The function reads only recipe.json, not the weights.
 
     Args:
         path, causal: see `open_model`.
+
+    Raises:
+        UserError: the run is of a kind that does not generate text.
     """
     location = locate(os.fspath(path))
     kind = "" if location.without_recipe else read_kind(location.folder)
@@ -81,29 +87,30 @@ def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
 
 def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError:
     if kind not in _OTHER_COMMANDS:
-        named = f"of kind {kind!r}" if kind else f"a model of {objective or 'another kind'}"
+        named = f"a {kind} run" if kind else f"a model trained by {objective or 'other objectives'}"
         return UserError(
-            f"{given} is {named} and does not generate text: give a pre-training run, or a GPT, "
-            "GPT-2, T5 or BART of Hugging Face"
+            f"{given} is {named} and does not generate text: give a run of pre-training, or a GPT, "
+            "GPT-2, T5 or BART from Hugging Face"
         )
     command = "generate complete" if learnt(objective).encoder_decoder else _OTHER_COMMANDS[kind]
     return UserError(
         f"{given} was not trained to continue text: give a run with the objective "
-        "causal_language, such as one of gpt2_tiny, or use this one by `python -m "
+        "causal_language, such as a run of the recipe gpt2_tiny, or use the model by `python -m "
         f"experiments.{command} {given}`"
     )
 
 
 def complete(options: argparse.Namespace) -> None:
-    """The commands `complete` and `sample`: print texts token by token, each on its own line.
+    """Runs the commands `complete` and `sample`: prints texts token by token, one text per line.
 
-    `complete` continues or answers given texts or the lines of stdin; `sample` starts from nothing.
+    `complete` continues or answers the given texts, or else the lines of stdin. `sample` continues
+    an empty text.
     """
     sampling, seed = drawn(options)
     if options.json:
         refuse_beside_json(
-            "it gives one answer for each text, of the model's own length; leave one of the two "
-            "out",
+            "--json writes one answer for each text, and the model chooses its length; leave one "
+            "of the two flags out",
             samples=options.samples > 1,
             min_tokens=options.min_tokens,
         )
@@ -118,7 +125,9 @@ def complete(options: argparse.Namespace) -> None:
     generator = opened.task.generator
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
-            raise UserError(f"{options.run} answers texts: use `complete` and give it a text")
+            raise UserError(
+                f"{options.run} generates answers to texts: use `complete` and give a text"
+            )
         texts: Iterable[str] = [""]
     else:
         texts = options.text or decoded(sys.stdin.buffer)
@@ -126,8 +135,8 @@ def complete(options: argparse.Namespace) -> None:
         if HOLE in text and opened.objective == "span_corruption" and not opened.sentinels:
             raise UserError(
                 f"{options.run} was not trained to fill {HOLE}, because of its corruption.kind: "
-                f"leave {HOLE} out of the text, or give a run with random_spans, iid_spans, "
-                "bert_style or mass_style"
+                f"leave {HOLE} out of the text, or give a run with the corruption.kind "
+                "random_spans, iid_spans, bert_style or mass_style"
             )
         if options.json:
             given = {"temperature": config.temperature, "max_tokens": config.max_tokens}
@@ -138,7 +147,7 @@ def complete(options: argparse.Namespace) -> None:
         shown = "" if isinstance(generator, SequenceGenerator) else text.rstrip()
         for sample in range(config.num_samples):
             pieces = generator.stream(text, config, seed + sample)
-            first = next(pieces, "")  # raises for a text that is too long, before it is printed
+            first = next(pieces, "")  # raises for a text that is too long, before the print
             print(shown + first, end="", flush=True)
             for piece in pieces:
                 print(piece, end="", flush=True)
@@ -146,14 +155,17 @@ def complete(options: argparse.Namespace) -> None:
 
 
 def score(options: argparse.Namespace) -> None:
-    """The command `score`: prints the perplexity of files, and writes the scores to `--output`."""
+    """Runs the command `score`: prints the perplexity of text files.
+
+    With `--output`, the scores are also written to a JSON file.
+    """
     opened = open_model(options.run, options.checkpoint, causal=True)
     task = opened.task
     longest = task.longest
     if options.window and longest is not None and options.window > longest:
         raise UserError(
             f"--window is {options.window}, but the model has {longest} positions: give {longest} "
-            "or less"
+            "or a smaller number"
         )
     window = options.window or task.window
     if longest is not None:
@@ -163,13 +175,13 @@ def score(options: argparse.Namespace) -> None:
     texts = ["\n".join(lines_of(storage.as_path(file).expanduser())) for file in options.files]
     pairs = list(zip(options.files, texts, strict=True))
     if empty := [file for file, text in pairs if not text.strip()]:
-        raise UserError(f"{empty[0]} has no text to score: give a file with text")
+        raise UserError(f"{empty[0]} contains no text: give a file with text to score")
     for file, text in pairs:
         with Progress(f"scoring {file}"):
             ids = scorer.text_ids(text)
             found = scorer.score_text(ids, options.stride)
         unknown = ids.count(scorer.vocabulary.unk_id)
-        # Of the text as the model reads it, without indentation and empty lines.
+        # Bytes are counted in the text that the model reads, without indentation and empty lines.
         words, size = len(text.split()), len(" ".join(cut_lines(text)).encode())
         log_prob, tokens = math.fsum(found.log_probs), int(found.lengths.sum())
         record = {
@@ -179,7 +191,7 @@ def score(options: argparse.Namespace) -> None:
             "words": words,
             "bytes": size,
             "token_perplexity": perplexity(found.log_probs, found.lengths),
-            # All tokens' nats divided by the number of words, to compare different vocabularies.
+            # The log-likelihood per word allows a comparison of models with different vocabularies.
             "word_perplexity": math.exp(min(-log_prob / words, 700.0)),
             "bits_per_byte": -log_prob / math.log(2) / size,
         }
@@ -192,7 +204,7 @@ def score(options: argparse.Namespace) -> None:
         if unknown:
             print(
                 f"warning: {file}: {unknown:,} of {tokens:,} tokens are unknown to the vocabulary, "
-                "so that the values per word and per byte are too low",
+                "so the perplexity per word and the bits per byte are too low",
                 file=sys.stderr,
             )
     if options.output:

@@ -1,1 +1,1 @@
-"""Benchmarks, the TPU check and studies, which no other package imports."""
+"""Benchmarks, studies and the TPU check; the library does not import these modules."""

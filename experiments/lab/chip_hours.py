@@ -24,7 +24,7 @@ MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hou
 
 
 def tokens_of_update(recipe: Recipe) -> int:
-    """Returns the number of tokens in an update; for translation, the tokens of one side."""
+    """Returns the number of tokens in an update or, for translation, the tokens on each side."""
     if isinstance(recipe, PretrainingRecipe):
         tokens = recipe.batch_size * recipe.corpus.sequence_length
     else:
@@ -33,10 +33,14 @@ def tokens_of_update(recipe: Recipe) -> int:
 
 
 def table(rows: list[dict]) -> str:
-    """Formats a Markdown table of chip-hours, with a line for each recipe that passed the check."""
+    """Formats a Markdown table of chip-hours.
+
+    Args:
+        rows: rows in the JSON file of `tpu_check`. Rows of recipes that failed are left out.
+    """
     lines = [_cells(row) for row in rows if row["ok"]]
-    names = ["recipe", "updates", "tokens an update", "tokens a core and step", "ms a step"]
-    names += ["slice", "chips", "steps an update", "hours", "chip-hours"]
+    names = ["recipe", "updates", "tokens per update", "tokens per core and step", "ms per step"]
+    names += ["slice", "chips", "steps per update", "hours", "chip-hours"]
     return "\n".join([*studies.table(names, lines), ""])
 
 
@@ -58,19 +62,26 @@ def _cells(row: dict) -> list[str]:
 def with_table(guide: str, rows: str, where: str) -> str:
     """Returns the text `guide` with `rows` between its two `MARKS`.
 
+    Args:
+        guide: Markdown text with both marks.
+        rows: table to insert, which replaces the text between the marks.
+        where: path of the file with `guide`, for error messages.
+
     Raises:
-        UserError: `guide` lacks the marks.
+        UserError: `guide` lacks a mark.
     """
     first, last = MARKS
     before, begun, rest = guide.partition(first)
     _, ended, after = rest.partition(last)
     if not begun or not ended:
-        raise UserError(f"{where} lacks the lines {first} and {last}: put both around the table")
+        raise UserError(
+            f"{where} lacks the lines {first} and {last}: put these lines around the table"
+        )
     return f"{before}{first}\n{rows}{last}{after}"
 
 
 def run(options: argparse.Namespace) -> None:
-    """Prints the table, or writes the table into the file of `--readme`."""
+    """Runs the command: prints the table, or writes the table into the file of `--readme`."""
     mend = "give a file that `tpu_check --json` wrote"
     with refuse_damage(options.results, mend):
         rows = table(read_json(options.results, mend=mend, rows=list)["rows"])

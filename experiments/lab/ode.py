@@ -3,12 +3,14 @@
     python -m experiments.lab.ode
     python -m experiments.lab.ode --runs runs/transformer runs/macaron --name ode_trained
 
-The attention and the feed-forward of a layer are the two operators of x' = F(x) + G(x). The first
-command uses random operators, with several seeds. The second command uses every layer of trained
-pre-norm encoders and language models. For each splitting scheme and step size, the command compares
-the output of a layer with the exact solution, in float64. It writes the local error at each step
-size, and the order of the error, to experiments/results/NAME.md, .json and .png. Each operator is
-solved exactly or by one of the solvers of a network.
+A layer is a step of a solver for x' = F(x) + G(x), where the operator F is the attention and G the
+feed-forward. The first command above uses random operators with several seeds. The second command
+uses every layer of trained pre-norm encoders and language models.
+
+For each splitting scheme and step size, the command compares the output of a layer with the exact
+solution, in float64. Each operator in a scheme is solved exactly or by one of the solvers that
+networks have, such as Euler's method. The command writes the local errors and the order of the
+error to experiments/results/NAME.md and NAME.json, and a figure to NAME.png.
 """
 
 import argparse
@@ -32,9 +34,9 @@ from macaron_tf.models.encoder import Encoder
 
 _JUMP = 1 / (
     2 - 2 ** (1 / 3)
-)  # Yoshida 1990: three steps of a symmetric method, the second step backward
+)  # Yoshida 1990: the sub-steps of order 4 have the sizes _JUMP, 1 - 2 _JUMP and _JUMP
 _STRANG = (Mix("channels", 0.5), Mix("tokens"), Mix("channels", 0.5))
-# Splitting schemes: a sequence of operators, each with its fraction of the step.
+# Splitting schemes. A scheme is a sequence of operators, each with a fraction of the step size.
 SPLITTINGS = {
     "Lie-Trotter": (Mix("tokens"), Mix("channels")),
     "Strang-Marchuk, channels outside": _STRANG,
@@ -46,7 +48,7 @@ SPLITTINGS = {
     ),
     "additive, parallel branches": (Mix("tokens"), Mix("channels", beside=True)),
 }
-_NONE = 1e-30  # a step size that does not change x
+_NONE = 1e-30  # step size so small that the step does not change x
 EXACT = "exact"
 SUB_STEPS = (EXACT, *SOLVERS)
 STEPS = (1.0, 0.2, 0.1, 0.05, 0.025)  # the first value is the step size of a network
@@ -55,7 +57,7 @@ Flow = Callable[[np.ndarray], np.ndarray]
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measures every scheme on every pair of operators, and writes the table and the figure."""
+    """Runs the command: measures every scheme on every pair of operators, and writes a report."""
     rows, out = [], as_path(options.results)
     measured = list(_operators(options))
     with clear_errors(f"the folder --results {out} cannot be made", "choose another path"):
@@ -86,8 +88,11 @@ def run(options: argparse.Namespace) -> None:
 def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, np.ndarray]]:
     """Yields the blocks to measure, with float64 inputs `(B, L, D)`.
 
-    Each item is (origin, label, block, input). The origin is "random" or the path of a run. The
-    label names the seed or the layer.
+    Each item is a tuple (origin, label, block, input). The origin is "random" or the location of a
+    run. The label names the seed or the layer.
+
+    Args:
+        options: parsed options of the command.
     """
     if options.runs and options.seeds:
         raise UserError(
@@ -123,17 +128,18 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
 
 
 def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -> Block:
-    """Builds a float64 block with the scheme `scheme` and the weights of `block`.
+    """Builds a float64 block with another scheme and the weights of `block`.
 
     Args:
-        block: block whose first token mixer and first channel mixer are used.
-        x: `(B, L, D)` input, which gives the shape.
+        block: block that provides the weights, from its first token mixer and first channel mixer.
+        x: `(B, L, D)` input, which only provides the shape.
         scheme: splitting scheme of the new block.
         solver: solver of each operator, one of `SOLVERS`.
     """
     first = {operator: residual for operator, residual in reversed(block.sublayers)}
     width = next(mix.width for mix in block.scheme if mix.operator == "channels")
-    if any(mix.beside for mix in scheme):  # repeated mixers in branches have their own norms
+    # In parallel branches, a repeated mixer has a norm of its own.
+    if any(mix.beside for mix in scheme):
         scheme = (*(Mix(operator, _NONE) for operator in first), *scheme)
     seen, mixes = set(), []
     for mix in scheme:
@@ -154,7 +160,13 @@ def _operator(residual: Residual) -> Flow:
 
 
 def flow(operator: Flow, x: np.ndarray, time: float) -> np.ndarray:
-    """Solves x' = operator(x) over `time`, by at least 8 Runge-Kutta steps of order 4."""
+    """Solves x' = operator(x) from 0 to `time` by the Runge-Kutta method of order 4.
+
+    Args:
+        operator: right-hand side of the differential equation.
+        x: state at time 0.
+        time: end of the interval, which may be negative.
+    """
     count = max(8, round(abs(time) / _FINE))
     h = time / count
     for _ in range(count):
@@ -172,7 +184,7 @@ def _operators_of(block: Block, x: np.ndarray) -> dict[str, Flow]:
 
 
 def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
-    """Solves x' = F(x) + G(x) over each step size in `STEPS`."""
+    """Solves x' = F(x) + G(x) from 0 to each step size in `STEPS`."""
     operators = _operators_of(block, x).values()
     return [flow(lambda y: sum(f(y) for f in operators), x, step) for step in STEPS]
 
@@ -213,11 +225,13 @@ def order(errors: list[float]) -> float:
 
 
 def _report(rows: list[dict]) -> list[str]:
-    """Formats, for each origin, a table of orders and of errors relative to a Transformer layer."""
+    """Returns the Markdown lines of the report, with a table for each origin of operators."""
     lines = [
-        f"Order of the local error, by steps {STEPS[-2]} and {STEPS[-1]}; in parentheses the "
-        f"errors at steps {STEPS[-2]} and {STEPS[0]:g} over a Transformer layer's, Lie-Trotter "
-        "with Euler's sub-steps. Means over the pairs of operators ± the sample's deviation.",
+        f"Order of the local error, estimated from the step sizes {STEPS[-2]} and {STEPS[-1]}. "
+        f"The numbers in parentheses are ratios of local errors at the step sizes {STEPS[-2]} and "
+        f"{STEPS[0]:g}: the error of the scheme over the error of a Transformer layer, which is "
+        "Lie-Trotter splitting with Euler sub-steps. All numbers are means over the pairs of "
+        "operators, and ± is the standard deviation.",
         "",
     ]
     for name, mine in studies.grouped(rows, "operators").items():
@@ -240,7 +254,7 @@ def _report(rows: list[dict]) -> list[str]:
 
 
 def _panels(rows: list[dict]) -> dict:
-    """Returns figure panels for each origin and sub-step, with a curve for each splitting."""
+    """Returns the panels of the figure for `studies.mean_curves`, with a curve for each scheme."""
     shown = [row for row in rows if row["sub_step"] in (EXACT, "euler", "heun")]
     panels = {}
     for name, mine in studies.grouped(shown, "operators").items():

@@ -14,7 +14,8 @@
         'k2=swish_rnn_tiny:model.rnn_step_sizes=(2,)' \\
         'k1-2-4=swish_rnn_tiny:model.rnn_step_sizes=(1, 2, 4)'
 
-The command writes means and standard deviations over the seeds to OUT/stability.md, .json and .png.
+The command writes means and standard deviations over the seeds to OUT/stability.md and
+OUT/stability.json, and a figure to OUT/stability.png.
 To resume an interrupted command, run the same command again.
 """
 
@@ -31,7 +32,7 @@ from experiments.finetune.grid import metric_values
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs `finetune grid`, and writes the table and the figure of its scores."""
+    """Runs the command: fine-tunes by `finetune grid`, and writes the table and the figure."""
     out, columns = pathlib.Path(options.out), tuned_columns(options.tasks)
     rates = {rate: repr(rate) for rate in options.learning_rates}
     choices = ["--learning-rates", *rates.values(), "--seeds", *map(str, options.seeds)]
@@ -54,7 +55,10 @@ def run(options: argparse.Namespace) -> None:
             lines.append((task, model, *shown, f"{100 * (max(means) - min(means)):.1f}"))
     figure = out / "stability.png"
     studies.mean_curves(panels, figure, "learning rate", "development score", log_x=True)
-    text = "Scores times 100, mean over seeds ± deviation; range = best minus worst rate's."
+    text = (
+        "Scores times 100 (mean ± standard deviation over seeds). The range is the difference "
+        "between the best and the worst mean of a row."
+    )
     report = [text, "", *studies.table(("task", "model", *rates.values(), "range"), lines)]
     title = "Score against learning rate"
     studies.write(out, "stability", "lab.stability", options, title, report, combinations=cells)

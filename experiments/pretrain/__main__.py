@@ -56,8 +56,8 @@ main = cli.program(
         ),
         cli.argument(
             "--beam OPTION",
-            "options of an Apache Beam pipeline that writes the same files, such as "
-            "runner=DataflowRunner project=NAME (default: no Beam)",
+            "options of an Apache Beam pipeline that prepares the corpus, such as "
+            "runner=DataflowRunner project=NAME (default: do not use Beam)",
             nargs="+",
             default=(),
         ),
@@ -85,9 +85,9 @@ main = cli.program(
         cli.DATA_SERVICE,
         cli.switch(
             "--own-shards",
-            "let each worker read only its own shards of the corpus. By default, each worker reads "
+            "let each worker read only its own shards of the corpus (default: each worker reads "
             "all shards and keeps its rows of each batch, so that the batches do not depend on the "
-            "number of workers",
+            "number of workers)",
         ),
         cli.CALLBACKS,
         cli.TRAINING_DEVICES,
@@ -109,8 +109,8 @@ main = cli.program(
         ),
         cli.count(
             "--clamp N",
-            "largest distance between positions; greater distances count as N. For a run "
-            "with a memory (default: model.clamp_length of the run)",
+            "maximum relative distance in attention, for a run with a memory; greater distances "
+            "count as N (default: model.clamp_length of the run)",
         ),
         cli.DEVICES,
     ),

@@ -31,7 +31,7 @@ from macaron_tf.text.normalization import NormalizationConfig
 
 
 def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> PieceVocabulary:
-    """Trains the vocabulary of a recipe on at most ten million `vocabulary_lines`."""
+    """Trains the vocabulary of a recipe on at most ten million lines of text."""
     config, lines = recipe.vocabulary, vocabulary_lines(recipe, tfds)
     if config.kind == "wordpiece":
         return WordPieceVocabulary.train(
@@ -52,9 +52,9 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
 def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
     """Yields the non-blank lines that the vocabulary of a recipe is trained on.
 
-    Takes one document from each source in turn. With `corpus.language_alpha`, draws documents
-    from the monolingual sources by the sampling weights of the languages instead, so that words of
-    rare languages are split into fewer pieces (Conneau and Lample 2019, section 3.1).
+    The documents come from the sources in turn. With `corpus.language_alpha`, the documents are
+    instead drawn from the monolingual sources by the sampling weights of the languages. Words of
+    rare languages are then split into fewer pieces (Conneau and Lample 2019, section 3.1).
     """
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
@@ -64,7 +64,7 @@ def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Ite
         )
     sources = [open_source(source, tfds, most) for source in corpus.sources]
     if corpus.language_alpha is None:
-        # In turn: the trainer reads ten million lines at most, and these must cover all sources.
+        # The trainer reads at most ten million lines. Reading in turn covers all sources.
         texts = itertools.chain.from_iterable(itertools.zip_longest(*sources, fillvalue=""))
     else:
         texts = (document.text for document in corpus_mixture(corpus, tfds, most))
@@ -82,7 +82,8 @@ def prepare_corpus(
 ) -> PretrainingCorpus:
     """Opens the corpus of a recipe, or prepares the corpus if it does not exist.
 
-    Without `vocabulary_dir` and `vocabulary`, uses the vocabulary in `out` or trains a new one.
+    Without `vocabulary_dir` and `vocabulary`, the function uses the vocabulary in `out`. If `out`
+    has no vocabulary, the function trains a vocabulary.
 
     Args:
         recipe: settings of the corpus and of the vocabulary.

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     lengths = options.memory or [recipe.memory_length]
     rows = corpus.rows("validation")
     if has_memory:
-        # Rows of any length are possible, because the memory holds the text before a row.
+        # The rows may have another length than in training, because the memory holds earlier text.
         texts = min(recipe.batch_size, rows)
         recipe, rest = recipe.changed(corpus=corpus.config, batch_size=texts), rows % texts
         if rest:
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         chosen = recipe.changed(
             validation_batches=None,
             memory_length=memory_length,
-            training=dict(accumulation_steps=1),  # with one memory instead of one per micro-batch
+            training=dict(accumulation_steps=1),  # otherwise each micro-batch has its own memory
         )
         with options.devices.scope():
             asked = dataclasses.replace(opened, recipe=chosen)

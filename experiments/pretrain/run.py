@@ -50,11 +50,11 @@ class VocabularyConfig(Settings):
         lower_case: whether text is lower-cased. WordPiece and unigram vocabularies then also
             strip accents, as in BERT and ALBERT.
         max_documents: maximum number of documents to read from the beginning of each source;
-            `None` means all.
-        max_characters: with `"wordpiece"`, number of the most frequent characters that become
-            pieces. A word with any other character becomes [UNK]. `None` means 1,000, or, for
-            text such as Chinese, enough characters to cover 99.95% of the text, in at most three
-            quarters of the vocabulary.
+            `None` means all documents.
+        max_characters: with `"wordpiece"`, maximum number of characters that become pieces, most
+            frequent first. A word with any other character becomes [UNK]. `None` means 1,000
+            characters or, for text such as Chinese, enough characters to cover 99.95% of the text,
+            in at most three quarters of the vocabulary.
     """
 
     section: ClassVar[str] = "vocabulary"
@@ -87,24 +87,25 @@ class PretrainingRecipe(Recipe):
         denoising: settings of objective `"denoising"`.
         generator_width: with `"replaced_tokens"`, ratio of generator width to discriminator width.
         discriminator_weight: with `"replaced_tokens"`, weight of the discriminator loss.
-        partial_prediction: with `"permutation_language"`, K. The model predicts one in K tokens.
-        memory_length: with `"segment_language"` and `"permutation_language"`, M, the number of
-            earlier positions that attention can see.
-        bidirectional: with `"permutation_language"`, whether to read every text of an update in
-            both directions. The second half of each batch then reads the texts of the first half
-            backward (XLNet).
+        partial_prediction: with `"permutation_language"`, the number K of XLNet: the model
+            predicts one in K tokens.
+        memory_length: with `"segment_language"` and `"permutation_language"`, memory length, which
+            is the number of positions in earlier rows that attention can see.
+        bidirectional: with `"permutation_language"`, whether to read every text in both
+            directions, as XLNet does. The second half of each batch then has the texts of the
+            first half in reverse order.
         isolate_documents: whether attention stays within a document if several documents share a
-            row, as with `corpus.packing="full_text"` or "full_sentences". Positions and recurrent
-            states then restart with every document. [SEP] marks the end of a document.
-        head_transform: whether the masked language model head has a dense layer before the
-            embedding table (BERT). `False` means the embedding table alone (XLM). The head of a
-            causal language model is always the embedding table alone.
+            row, as with `corpus.packing="full_text"` or `"full_sentences"`. Positions and
+            recurrent states then restart with every document. [SEP] marks the end of a document.
+        head_transform: whether the masked language model head has a dense layer before the tied
+            embedding matrix, as in BERT. XLM has no dense layer. A causal language model never has
+            this dense layer.
         batch_size: number of rows in a micro-batch. With a memory, each micro-batch of an update
             has its own texts, which continue in the next update.
         init: value of `--init`; `None` means random initial weights.
-        static_shapes: whether the head also computes scores for the padding among the masked
-            positions, which makes all shapes static (XLA, TPU). The loss is the same.
-        validation_batches: number of validation batches to evaluate; `None` means all.
+        static_shapes: whether the head also computes logits for the padding among the masked
+            positions. All shapes are then static, as XLA and TPUs require. The loss is the same.
+        validation_batches: number of validation batches to evaluate; `None` means all batches.
     """
 
     kind = "pretraining"
@@ -197,7 +198,7 @@ class PretrainingRecipe(Recipe):
             "memory_length": [name for name, kind in PRETRAINING.items() if kind.has_memory],
             "head_transform": ("masked_language", "span_boundary"),
         }
-        if is_place(self.objective):  # the `preparation` of a user class gets `masking`
+        if is_place(self.objective):  # `masking` is passed to the `preparation` of a user class
             del readers["masking."]
         found = super().unread()
         for name, kinds in readers.items():
@@ -222,9 +223,9 @@ class PretrainingRecipe(Recipe):
 
     @functools.cached_property
     def learnt(self) -> type[PretrainingObjective]:
-        """Built-in objective that determines the network and the training rows.
+        """Built-in objective class that determines the network and the training rows.
 
-        For a user-defined class, the attribute `learns` of the class names the built-in objective.
+        A user-defined class names the built-in objective in its attribute `learns`.
         """
         return PRETRAINING[self.objective_class.learns]
 
@@ -234,7 +235,7 @@ class PretrainingRecipe(Recipe):
         if self.learnt.encoder_decoder:
             needed = f"is not an encoder-decoder, which objective {self.objective!r} needs"
             self.expect_model(config, EncoderDecoderConfig, needed)
-            length -= 1  # two less for [CLS] and [SEP], one more for EOS
+            length -= 1  # minus 2 for [CLS] and [SEP], plus 1 for EOS
         else:
             self.expect_model(config, EncoderConfig, "is not an encoder")
         if config.longest is not None and config.longest < length:
@@ -345,7 +346,7 @@ class PretrainingRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingRun(Run):
-    """A finished or running pre-training run."""
+    """A pre-training run, finished or not."""
 
     recipe_class = PretrainingRecipe
 
@@ -356,7 +357,7 @@ class PretrainingRun(Run):
     def build_network(self, saved: bool = False) -> keras.Model:
         network = super().build_network(saved)
         if self.recipe.learnt.has_memory and not saved:
-            # Each replica has a memory for its rows, see `macaron_tf.distribution.distributed`.
+            # Each replica has a memory for its own rows; see `macaron_tf.distribution.distributed`.
             mesh = keras.distribution.distribution()
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             parts = mesh.num_model_replicas if mesh else replicas

@@ -98,13 +98,14 @@ def train_recipe(
     Args:
         recipe: settings of the run.
         path: folder of the run.
-        corpus: prepared corpus, with the `sequence_length` and `pairs` of the recipe.
+        corpus: prepared corpus; its `sequence_length` and `pairs` must equal those settings of the
+            recipe.
         strategy: distribution strategy; `None` means the current strategy.
         data_service: comma-separated addresses of `experiments.data_service` processes that make
             the batches; `None` means that this process makes the batches.
-        own_shards: whether each of several workers reads only its own shards. The order of the rows
-            then depends on the number of workers.
-        start: pre-trained weights of `recipe.init`; `None` means random weights.
+        own_shards: whether each worker reads only its own shards. The order of the rows then
+            depends on the number of workers.
+        start: pre-trained model that `recipe.init` names; `None` means random weights.
         callbacks: Keras callbacks and profiling from the command line.
     """
     check_corpus(recipe, corpus)
@@ -166,7 +167,7 @@ def _batches(
 ) -> Callable[[int], tf.data.Dataset]:
     """Returns a function that makes the endless dataset of training batches.
 
-    Its argument is the number of the first micro-batch.
+    The argument of the function is the index of the first micro-batch.
     """
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.learnt.has_memory and (data_service or own_shards):
@@ -177,13 +178,13 @@ def _batches(
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
             raise UserError(
-                "--own-shards works with --engine tensorflow only: leave --own-shards out, so that "
-                "each process keeps its rows of every batch"
+                "--own-shards works with --engine tensorflow only: leave --own-shards out; each "
+                "process then reads all shards and keeps its rows of every batch"
             )
         if corpus.config.batch_alpha is not None:
             raise UserError(
                 "corpus.batch_alpha needs the files of all languages, but with --own-shards a "
-                "worker reads only its own: leave --own-shards out"
+                "worker reads only its own files: leave --own-shards out"
             )
         if size % workers.count:
             raise UserError(
@@ -216,7 +217,7 @@ def _batches(
 
 
 def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
-    """Makes the validation batches of a corpus, with the same masks in every validation."""
+    """Makes the validation batches of a corpus; the masks are the same in every validation."""
     if recipe.learnt.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
@@ -235,13 +236,13 @@ def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> 
 
 
 def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:
-    """Raises a `UserError` if `corpus` was prepared for rows of another length or type.
+    """Raises a `UserError` if the rows of `corpus` have another length or another type of pairs.
 
     Args:
         recipe: recipe of the run.
         corpus: prepared corpus.
-        same: attribute of the corpus settings that must be equal. `"paired"` accepts another type
-            of sentence pairs; `"pairs"` does not.
+        same: setting of sentence pairs that must be equal: `"pairs"` (their type) or `"paired"`
+            (whether there are pairs).
     """
     for name in ("sequence_length", same):
         mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)

@@ -1,5 +1,6 @@
-"""Recipes: each public function makes one, and its docstring names the sources of its numbers.
+"""Training recipes, returned by public functions that cite the sources of the settings.
 
-`python -m experiments.pretrain recipes` (or `translate`, `elmo`, `tcn`) lists them; with a NAME it
-prints a recipe as a file to start from. `experiments.registry` loads them.
+`python -m experiments.pretrain recipes` (or `translate`, `elmo`, `tcn`) lists the recipes. With a
+NAME, the command prints a recipe as a Python file to edit. The module `experiments.registry` loads
+recipes.
 """

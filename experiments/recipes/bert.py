@@ -1,7 +1,8 @@
-"""BERT and the encoders of the SwishRNN and Macaron papers, which learn masked tokens.
+"""Recipes for BERT and the encoders of the SwishRNN and Macaron papers: masked language models.
 
-Measured: the validation losses of the tiny ones with seeds 1 to 3 (`experiments/results/encoders`).
-A run took 16 (BERT) to 18 minutes (SwishRNN) on a busy core. The others were not run at their size.
+Measured: the validation losses of the tiny models with seeds 1, 2 and 3
+(`experiments/results/encoders`). A training run took 16 (BERT) to 18 minutes (SwishRNN) on a busy
+core. The larger models were not run at their size.
 
     bert_tiny           5.32, 5.03, 5.56        swish_rnn_tiny      4.21, 4.19, 4.15
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
@@ -14,15 +15,17 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def bert_tiny() -> PretrainingRecipe:
-    """BERT-orig, tiny: pre-trains in 15 to 30 minutes on one core.
+    """Returns a recipe for a tiny BERT, which pre-trains in 15 to 30 minutes on one core.
 
-    The model reads 12 million tokens, none of them twice, so that it needs no dropout. Objective
-    and optimizer are those of the SwishRNN paper (see `bert_base`); the learning rate, the schedule
-    and the standard deviation of initial weights (see the catalog) are chosen for the size. For the
-    first 1,500 updates or more, a Transformer's loss stays at 6.5, that of predicting tokens by
-    their frequency. With a schedule of 4,000 updates some models stay there, with a peak of 2e-3
-    most. The other tiny encoders differ by their blocks only, so that the papers' models can be
-    compared on one corpus with equal matrices and updates.
+    The model reads 12 million different tokens, so it needs no dropout. Objective and optimizer are
+    those of the SwishRNN paper (see `bert_base`). The learning rate, the schedule and the
+    initializer range (see the catalog) were chosen for this size. For the first 1,500 updates or
+    more, the loss of a Transformer stays at 6.5, which is the loss of predicting tokens by their
+    frequency. With a schedule of 4,000 updates, some models never leave this loss; with a peak
+    learning rate of 2e-3, most models never leave it.
+
+    The other tiny encoders differ only in their blocks. The models of the papers can therefore be
+    compared on the same corpus, with equally large matrices and the same number of updates.
     """
     return PretrainingRecipe(
         model="bert_tiny",
@@ -58,12 +61,15 @@ DEVLIN = dict(
 
 
 def bert_base() -> PretrainingRecipe:
-    """BERT-orig of the SwishRNN paper, base: masked tokens only, learned positions.
+    """Returns a recipe for the BERT base of the SwishRNN paper (BERT-orig): masked tokens only.
 
-    Lei et al. 2022, table 3: 1,024 sequences of 512 tokens per update; 15% of the tokens are all
-    replaced by [MASK], without next-sentence prediction. The text is Wikipedia and books; PG-19
-    replaces BookCorpus, which TensorFlow Datasets lacks. The vocabulary has 30,522 word pieces like
-    BERT's, and is trained on this text. The paper does not give Adam's epsilon; 1e-6 is BERT's.
+    Settings from Lei et al. 2022, table 3: 1,024 sequences of 512 tokens per update. 15% of the
+    tokens are replaced by [MASK], and there is no next-sentence prediction. Positions are learned
+    embeddings.
+
+    Differences: the text is Wikipedia and PG-19, which replaces BookCorpus, because TensorFlow
+    Datasets lacks BookCorpus. The vocabulary has 30,522 WordPiece tokens, as in BERT, but is
+    trained on this text. The paper does not give Adam's epsilon; 1e-6 is BERT's.
     """
     return bert_tiny().changed(
         model="bert_base",
@@ -82,7 +88,10 @@ def bert_base() -> PretrainingRecipe:
 
 
 def bert_large() -> PretrainingRecipe:
-    """BERT-orig of the SwishRNN paper, large: 4,096 sequences per update (Lei et al., table 3)."""
+    """Returns a recipe for the BERT large of the SwishRNN paper (BERT-orig).
+
+    An update has 4,096 sequences (Lei et al. 2022, table 3).
+    """
     return bert_base().changed(
         model="bert_large",
         batch_size=8,
@@ -91,19 +100,21 @@ def bert_large() -> PretrainingRecipe:
 
 
 def bert_devlin_128() -> PretrainingRecipe:
-    """BERT of Devlin et al. 2019, base: the first 900,000 of its updates, on rows of 128.
-
-    Appendix A.2: a million updates of 256 rows of 512, 90% of them on rows of 128 to save time;
-    masked tokens (80% [MASK], 10% a random piece, 10% unchanged) and next-sentence prediction;
-    Adam at 1e-4 after 10,000 updates, then linearly to 0 at a million updates. `schedule_end` is
-    the rate at 900,000 updates. Adam's epsilon and the clipping are those of the released code. The
-    updates on rows of 512 follow:
+    """Returns a recipe for the first 900,000 updates of the original BERT base.
 
         python -m experiments.pretrain train bert_devlin_128 runs/bert128 --data-dir DIR
         python -m experiments.pretrain train bert_devlin_512 runs/bert --data-dir DIR \\
             --init runs/bert128
 
-    The large model has the same updates: `--set model=bert_large`.
+    These updates have rows of 128 tokens. The second command continues with the last 100,000
+    updates, which have rows of 512 tokens.
+
+    Settings from Devlin et al. 2019, appendix A.2: a million updates of 256 rows, of which 90% have
+    rows of 128 tokens to save time. The objectives are next-sentence prediction and masked tokens
+    (80% [MASK], 10% a random token, 10% unchanged). Adam's learning rate is 1e-4 after 10,000
+    updates, and then falls linearly to 0 at a million updates; `schedule_end` is the learning rate
+    at 900,000 updates. Adam's epsilon and the gradient clipping are from the released code. The
+    large model has the same updates: `--set model=bert_large`.
     """
     return bert_base().changed(
         corpus=dict(sequence_length=128, pairs="next_sentence"),
@@ -115,9 +126,10 @@ def bert_devlin_128() -> PretrainingRecipe:
 
 
 def bert_devlin_512() -> PretrainingRecipe:
-    """BERT of Devlin et al. 2019, base: its last 100,000 updates, on rows of 512.
+    """Returns a recipe for the last 100,000 updates of the original BERT base.
 
-    It continues a run of `bert_devlin_128`; Adam's moments start from 0.
+    These updates have rows of 512 tokens. The recipe continues a training run of `bert_devlin_128`.
+    Adam's moments start from 0.
     """
     first = bert_devlin_128()
     return first.changed(
@@ -134,58 +146,79 @@ def bert_devlin_512() -> PretrainingRecipe:
 
 
 def bert_rab_tiny() -> PretrainingRecipe:
-    """BERT-rab, tiny: `bert_tiny` with T5's relative attention bias in every layer."""
+    """Returns a recipe for a tiny BERT-rab: `bert_tiny` with T5's relative attention bias."""
     return bert_tiny().changed(model="bert_rab_tiny")
 
 
 def bert_rab_base() -> PretrainingRecipe:
-    """BERT-rab of the SwishRNN paper, base: `bert_base` with T5's bias in every layer."""
+    """Returns a recipe for the BERT-rab base of the SwishRNN paper.
+
+    BERT-rab is BERT (here `bert_base`) with T5's relative attention bias in every layer.
+    """
     return bert_base().changed(model="bert_rab_base")
 
 
 def bert_rab_large() -> PretrainingRecipe:
-    """BERT-rab of the SwishRNN paper, large: `bert_large` with T5's relative attention bias."""
+    """Returns a recipe for the BERT-rab large of the SwishRNN paper.
+
+    BERT-rab is BERT (here `bert_large`) with T5's relative attention bias in every layer.
+    """
     return bert_large().changed(model="bert_rab_large")
 
 
 def swish_rnn_tiny() -> PretrainingRecipe:
-    """SwishRNN, tiny: `bert_rab_tiny` with recurrences as feed-forwards, step sizes 1, 2, 4."""
+    """Returns a recipe for a tiny SwishRNN.
+
+    The model is `bert_rab_tiny` with recurrences in place of feed-forward layers. The step sizes of
+    its three layers are 1, 2 and 4.
+    """
     return bert_tiny().changed(model="swish_rnn_tiny")
 
 
 def swish_rnn_base() -> PretrainingRecipe:
-    """The SwishRNN model of Lei et al. 2022, base: BERT-rab with recurrences as feed-forwards.
+    """Returns a recipe for the base model of the SwishRNN paper.
 
-    Step sizes 1, 2 and 4 in turn (`--set model.rnn_step_sizes=1` for the first row of table 2).
-    Paper, table 1, average of ten tasks: 84.0, against 81.0 (BERT-rab) and 81.9 (BERT-orig).
+    The model is BERT-rab with recurrences in place of feed-forward layers (Lei et al. 2022). The
+    layers cycle through the step sizes 1, 2 and 4. For step size 1 only, as in the first row of
+    table 2, use `--set model.rnn_step_sizes=1`. The paper reports an average score over ten tasks
+    of 84.0 (table 1). BERT-rab has 81.0 and BERT-orig 81.9.
     """
     return bert_base().changed(model="swish_rnn_base")
 
 
 def swish_rnn_large() -> PretrainingRecipe:
-    """The SwishRNN model of Lei et al. 2022, large: inner width 2,752, step sizes 1, 2, 4.
+    """Returns a recipe for the large model of the SwishRNN paper, with an inner width of 2,752.
 
-    Paper, table 1, average of ten tasks: 88.4, against 86.3 (BERT-rab) and 87.8 (BERT-orig).
+    The layers cycle through the step sizes 1, 2 and 4. Lei et al. 2022 report an average score over
+    ten tasks of 88.4 (table 1). BERT-rab has 86.3 and BERT-orig 87.8.
     """
     return bert_large().changed(model="swish_rnn_large")
 
 
 def macaron_bert_tiny() -> PretrainingRecipe:
-    """Macaron-BERT, tiny: `bert_tiny` with pre-norm Macaron blocks, feed-forwards of 192 + 192."""
+    """Returns a recipe for a tiny Macaron-BERT: `bert_tiny` with pre-norm Macaron blocks.
+
+    The two feed-forward layers of each block have a width of 192.
+    """
     return bert_tiny().changed(model="macaron_bert_tiny")
 
 
 def macaron_bert_base() -> PretrainingRecipe:
-    """Macaron-BERT of the paper, base: masked tokens, next sentences, feed-forwards of 2 x 1,536.
+    """Returns a recipe for the Macaron-BERT base of the paper.
 
-    Lu et al. 2019, appendix B.2, which follows BERT: 15% of the tokens are predicted, of which 80%
-    are [MASK], 10% a random piece and 10% unchanged, with new masks each time; half of the pairs
-    have a segment from another document; both losses are added. The norm before each sub-layer,
-    800,000 updates of 128K tokens (256 rows of 512) and the rate, 3e-4, are those of the released
-    script; the warm-up of 10,000 updates is BERT's. The paper splits sentences by spaCy and
-    tokenizes by Moses; here `corpus.sentence_splitter` splits them, and SentencePiece splits the
-    lower-cased text without a tokenizer. GLUE in the paper's table 2: 79.7, against 77.4 (its BERT
-    base).
+    Settings from Lu et al. 2019, appendix B.2, which follows BERT: 15% of the tokens are predicted,
+    of which 80% are replaced by [MASK], 10% by a random token, and 10% are unchanged. Masking is
+    dynamic. In half of the pairs, the second segment is from another document. The loss is the sum
+    of the masked language model loss and the next-sentence loss. The two feed-forward layers of
+    each block have a width of 1,536. Settings from the released script: pre-norm, 800,000 updates
+    of 128K tokens (256 rows of 512), and a learning rate of 3e-4. The warm-up of 10,000 updates is
+    BERT's.
+
+    Differences: the paper splits sentences with spaCy and tokenizes with Moses. In this recipe,
+    `corpus.sentence_splitter` splits sentences, and SentencePiece splits lower-cased text without a
+    tokenizer.
+
+    The paper reports a GLUE score of 79.7, and 77.4 for its BERT base (table 2).
     """
     return bert_base().changed(
         model="macaron_bert_base",
@@ -198,16 +231,19 @@ def macaron_bert_base() -> PretrainingRecipe:
 
 
 def macaron_bert_released() -> PretrainingRecipe:
-    """Macaron-BERT of the released code, base: its network and its training.
+    """Returns a recipe for Macaron-BERT base, with the network and training of the released code.
 
-    The repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py, has sinusoidal
-    positions (with tensor2tensor's frequencies; here those of the paper), token embeddings times
-    sqrt(D) without a LayerNorm after them, LayerNorms without scale and offset except in the head
-    over masked tokens, and ReLU in the first feed-forward of a layer, GELU in the second. All
-    matrices are initialized with standard deviation D^-1/2, as its embeddings and feed-forwards;
-    its attention is Xavier-uniform. Its script train.sh has rows of at most 384 tokens, 20
-    micro-batches of 6,400 tokens per update, and a rate that falls from the first update on. The
-    text is that of `macaron_bert_base`, with 32,768 pieces.
+    In the repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py has sinusoidal
+    positions, and token embeddings that are multiplied by sqrt(D) without a following LayerNorm.
+    LayerNorms have no scale and offset, except in the masked language model head. The first
+    feed-forward layer of a block has ReLU, and the second has GELU. The script train.sh has rows of
+    at most 384 tokens, 20 micro-batches of 6,400 tokens per update, and a learning rate that falls
+    from the first update on.
+
+    Differences: the positions have the frequencies of the Transformer paper instead of
+    tensor2tensor's. All matrices are initialized with a standard deviation of D^-1/2, as are the
+    released embeddings and feed-forward layers. The released attention has Xavier uniform
+    initialization instead. The text is the text of `macaron_bert_base`, with 32,768 subword pieces.
     """
     return macaron_bert_base().changed(
         model_options=(

@@ -1,18 +1,21 @@
-"""BERT's successors: RoBERTa, ModernBERT, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
+"""Recipes for BERT's successors: RoBERTa, ModernBERT, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
 
-The tiny ones have the shapes, tokens and schedule of `bert_tiny`. Text that TensorFlow Datasets
-lacks is replaced as in `bert_base`. Measured: the tiny ones after 5,000 updates of 8 rows, pre-norm
-with T5's bias, with one seed or three (`experiments/results/slides_encoders`; ELECTRA's loss is
-that of the generator). The others were not run at their size.
+The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`. Text
+that TensorFlow Datasets lacks is replaced as in `bert_base`.
 
-                     loss of tokens   fine-tuned: SST-2   CoNLL-2003
-    roberta_tiny     5.49             80.1                62.6
-    albert_tiny      5.92 ± 0.05      79.3 ± 0.9          47.9 ± 3.1   order of sentences right 53%
-    span_bert_tiny   5.67             81.0                57.8         boundary loss 6.13
-    electra_tiny     6.40 ± 0.05      74.4 ± 4.6          36.1 ± 2.0   0.6% of the replaced found
-    xlm_tiny         6.26             74.6                40.5
-    gmlp_tiny        4.73             80.7                69.7
-    amlp_tiny        4.65             81.1                69.5
+Measured: the table has results of the tiny models after 5,000 updates of 8 rows, pre-norm with T5's
+relative attention bias (`experiments/results/slides_encoders`). Rows with ± have three seeds, other
+rows have one seed. For ELECTRA, the token loss is the loss of the generator. Fine-tuned scores are
+the accuracy on SST-2 and the F1 on CoNLL-2003. The larger models were not run at their size.
+
+                     token loss       SST-2        CoNLL-2003   other results
+    roberta_tiny     5.49             80.1         62.6
+    albert_tiny      5.92 ± 0.05      79.3 ± 0.9   47.9 ± 3.1   sentence order: 53% correct
+    span_bert_tiny   5.67             81.0         57.8         span boundary loss 6.13
+    electra_tiny     6.40 ± 0.05      74.4 ± 4.6   36.1 ± 2.0   detects 0.6% of replaced tokens
+    xlm_tiny         6.26             74.6         40.5
+    gmlp_tiny        4.73             80.7         69.7
+    amlp_tiny        4.65             81.1         69.5
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -22,19 +25,20 @@ from macaron_tf.objectives import MaskingConfig
 
 
 def _texts(source: str) -> list[CorpusSource]:
-    """XLM's text in three languages."""
+    """Returns the sources of XLM's text in English, German and French."""
     return [CorpusSource(source.format(code), language=code) for code in ("en", "de", "fr")]
 
 
 def roberta_tiny() -> PretrainingRecipe:
-    """RoBERTa, tiny: dynamic masks, one segment, full sentences across documents.
+    """Returns a recipe for a tiny RoBERTa: dynamic masking, one segment, full sentences.
 
-    Liu et al. 2019, sections 3 and 4: byte-level BPE, rows of full sentences that continue with the
-    next document, and 15% of the tokens predicted, of which 80% are masked and 10% random. `--set
-    masking.duplicates=10` gives each row ten static masks, as in BERT's released data, to compare
-    static with dynamic masks.
+    Settings from Liu et al. 2019, sections 3 and 4: byte-level BPE; rows of full sentences, which
+    continue with the next document; and 15% predicted tokens, of which 80% are masked and 10% are
+    replaced by random tokens. `--set masking.duplicates=10` gives each row ten static masks, as in
+    BERT's released data, for a comparison of static with dynamic masking.
 
-    Measured on a 40th of the text: dynamic masks 5.80 ± 0.05, ten static masks 5.78 ± 0.01.
+    Measured on 1/40 of the text: a validation loss of 5.80 ± 0.05 with dynamic masking, and of 5.78
+    ± 0.01 with ten static masks.
     """
     return bert_tiny().changed(
         model="roberta_tiny",
@@ -45,12 +49,13 @@ def roberta_tiny() -> PretrainingRecipe:
 
 
 def roberta_base() -> PretrainingRecipe:
-    """RoBERTa, base: BERT's encoder with larger batches and without next-sentence prediction.
+    """Returns a recipe for RoBERTa base: larger batches than BERT, and no next-sentence prediction.
 
-    Liu et al. 2019: 125,000 updates of 2,048 sequences of 512, which are as many tokens as BERT
-    reads (its table 3), Adam(0.9, 0.98) (section 3.1), full sentences, dynamic masks. From its
-    released command: the peak learning rate, 5e-4 (table 3 has 7e-4), after 10,000 updates, linear
-    to 0, epsilon 1e-6, weight decay 0.01, and the number of pieces.
+    Settings from Liu et al. 2019: 125,000 updates of 2,048 sequences of 512 tokens, which are as
+    many tokens as BERT reads (table 3), Adam(0.9, 0.98) (section 3.1), rows of full sentences, and
+    dynamic masking. Settings from the released command: a peak learning rate of 5e-4 after 10,000
+    updates (table 3 has 7e-4), a linear decay to 0, epsilon 1e-6, weight decay 0.01, and the
+    vocabulary size.
     """
     return bert_base().changed(
         model="roberta_base",
@@ -64,11 +69,11 @@ def roberta_base() -> PretrainingRecipe:
 
 
 def roberta_8k_base() -> PretrainingRecipe:
-    """RoBERTa, base, as it was released: 500,000 updates of 8,192 rows.
+    """Returns a recipe for the released RoBERTa base: 500,000 updates of 8,192 rows.
 
-    Liu et al. 2019, table 9: a peak of 6e-4 after 24,000 updates; otherwise as `roberta_base`. The
-    paper's 160 GB of text are Wikipedia, books, news, web pages and stories; give your text by
-    `corpus.sources`.
+    Settings from Liu et al. 2019, table 9: a peak learning rate of 6e-4 after 24,000 updates. Other
+    settings equal `roberta_base`. The paper's 160 GB of text are Wikipedia, books, news, web pages
+    and stories; set `corpus.sources` to your own text.
     """
     return roberta_base().changed(
         training=dict(
@@ -78,7 +83,11 @@ def roberta_8k_base() -> PretrainingRecipe:
 
 
 def roberta_8k_large() -> PretrainingRecipe:
-    """RoBERTa, large, as `roberta_8k_base`: a peak of 4e-4 after 30,000 updates (table 9)."""
+    """Returns a recipe for the released RoBERTa large.
+
+    The settings equal `roberta_8k_base`, except for a peak learning rate of 4e-4 after 30,000
+    updates (Liu et al. 2019, table 9).
+    """
     return roberta_8k_base().changed(
         model="roberta_large",
         batch_size=8,
@@ -87,35 +96,37 @@ def roberta_8k_large() -> PretrainingRecipe:
 
 
 def modern_bert_tiny() -> PretrainingRecipe:
-    """ModernBERT, tiny: `bert_tiny` with modern layers, for two cores.
+    """Returns a recipe for a tiny ModernBERT, `bert_tiny` with modern layers, for two CPU cores.
 
         python -m experiments.compare runs/encoders --data-dir DIR \\
             bert=bert_tiny modern=modern_bert_tiny macaron=modern_bert_tiny:model.block=macaron \\
             --equal parameters
 
-    Warner et al. 2024, section 2.1: rotary positions, gated feed-forwards, no biases, a norm before
-    each sub-layer, windows in two layers of three. Vocabulary, masks and schedule are those of
-    `bert_tiny`, so that only the networks differ. The paper masks 30% of the tokens: `--set
-    masking.rate=0.3`.
+    The model follows Warner et al. 2024, section 2.1: rotary position embeddings, gated
+    feed-forward layers, no biases, pre-norm, and sliding-window attention in two of three layers.
+    Vocabulary, masking and schedule equal `bert_tiny`, so that only the networks differ. The paper
+    masks 30% of the tokens: `--set masking.rate=0.3`.
 
-    Not measured yet.
+    Measured: not yet.
     """
     return bert_tiny().changed(model="modern_bert_tiny", model_options=())
 
 
 def modern_bert_base() -> PretrainingRecipe:
-    """ModernBERT, base: the first of its three phases, on rows of 1,024.
+    """Returns a recipe for ModernBERT base: the first of three phases, with rows of 1,024 tokens.
 
-    Warner et al. 2024, section 2.2, and the released `modernbert-base-pretrain.yaml`: 1,719 billion
-    tokens in batches of 4,608 rows, 30% of the tokens masked, packed documents that do not see each
-    other, a constant rate of 8e-4 after 3 billion tokens, betas 0.9 and 0.98, epsilon 1e-6, weight
-    decay 1e-5, and a rotary base of 10,000 in all layers. (The later phases, on rows of 8,192,
-    raise it to 160,000 in layers without a window.)
+    Settings from Warner et al. 2024, section 2.2, and the released `modernbert-base-pretrain.yaml`:
+    1,719 billion tokens in batches of 4,608 rows, 30% masked tokens, packed documents that do not
+    attend to each other, a constant learning rate of 8e-4 after a warm-up over 3 billion tokens,
+    betas 0.9 and 0.98, epsilon 1e-6, weight decay 1e-5, and a rotary base of 10,000 in all layers.
+    The later phases, with rows of 8,192 tokens, raise the rotary base to 160,000 in the layers with
+    full attention.
 
-    Differences: Adam clipped at 1 instead of StableAdamW. No dropout instead of 0.1 on attention's
-    outputs, because `model.dropout` applies to all sub-layers. Constant batches, while those of the
-    paper grow over the first 50 billion tokens. Text and vocabulary are those of `roberta_base`,
-    with 50,368 pieces. For `--set model=modern_bert_large` the paper's peak is 5e-4.
+    Differences: Adam with gradient clipping at norm 1 replaces StableAdamW. There is no dropout,
+    while the paper has a dropout of 0.1 on the attention outputs, because `model.dropout` applies
+    to all sub-layers. The batch size is constant, while the paper's batch size grows over the first
+    50 billion tokens. Text and vocabulary equal `roberta_base`, with 50,368 subword pieces. For
+    `--set model=modern_bert_large`, the paper's peak learning rate is 5e-4.
     """
     return roberta_base().changed(
         model="modern_bert_base",
@@ -138,12 +149,13 @@ def modern_bert_base() -> PretrainingRecipe:
 
 
 def albert_tiny() -> PretrainingRecipe:
-    """ALBERT, tiny: layers share weights; masked n-grams and sentence-order prediction.
+    """Returns a recipe for a tiny ALBERT, with shared weights and sentence-order prediction.
 
-    Lan et al. 2020: masks cover whole words in n-grams of up to 3, p(n) ~ 1/n. The embedding width
-    E is 64 because of the size (the paper chooses 128 from 64, 128, 256 and 768). The paper's
-    ablations: `--set corpus.pairs=next_sentence` or `none`, `--set model.sharing=attention`,
-    `feed_forward` or `none`, `--set model.embedding_dim=128`.
+    Settings from Lan et al. 2020: all layers share weights. Masks cover whole words in n-grams of
+    up to 3 words, where the probability of length n is proportional to 1/n. The embedding width E
+    is 64, because the model is small (the paper chooses 128 from 64, 128, 256 and 768). For the
+    paper's ablations, use `--set corpus.pairs=next_sentence` or `none`, `--set
+    model.sharing=attention`, `feed_forward` or `none`, and `--set model.embedding_dim=128`.
     """
     return bert_tiny().changed(
         model="albert_tiny",
@@ -153,13 +165,16 @@ def albert_tiny() -> PretrainingRecipe:
 
 
 def albert_base() -> PretrainingRecipe:
-    """ALBERT, base: 12 million parameters; masked n-grams and sentence-order prediction.
+    """Returns a recipe for ALBERT base, with 12 million parameters and sentence-order prediction.
 
-    Lan et al. 2020, section 4.1: 30,000 SentencePiece pieces, rows of 512 tokens, of which a tenth
-    are shorter, n-grams of up to 3 words, 125,000 updates of 4,096 rows. The paper uses LAMB at
-    1.76e-3. This recipe uses Adam, for which that rate is too high: 1e-4, betas and weight decay
-    are those of BERT, and the warm-up of 3,125 updates was chosen for it. Other sizes: `--set
-    model=albert_large`, `albert_xlarge` or `albert_xxlarge`.
+    Settings from Lan et al. 2020, section 4.1: 30,000 SentencePiece pieces, masked n-grams of up to
+    3 words, 125,000 updates of 4,096 rows, and rows of 512 tokens, of which a tenth are shorter.
+
+    Differences: the paper uses LAMB with a learning rate of 1.76e-3. This recipe uses Adam, for
+    which that learning rate is too high. The learning rate of 1e-4, the betas and the weight decay
+    are BERT's. The warm-up of 3,125 updates was chosen for this learning rate.
+
+    Other sizes: `--set model=albert_large`, `albert_xlarge` or `albert_xxlarge`.
     """
     return bert_base().changed(
         model="albert_base",
@@ -171,11 +186,12 @@ def albert_base() -> PretrainingRecipe:
 
 
 def span_bert_tiny() -> PretrainingRecipe:
-    """SpanBERT, tiny: masked spans, which are also predicted from the tokens beside them.
+    """Returns a recipe for a tiny SpanBERT, which predicts masked spans also from their boundaries.
 
-    Joshi et al. 2020: one segment, and spans of 1 to 10 words with geometric lengths (p = 0.2). All
-    tokens of a span are masked (80%), replaced by random ones (10%) or kept (10%) together. The
-    loss is the sum of the masked language model's and the span boundary objective's.
+    Settings from Joshi et al. 2020: one segment, and spans of 1 to 10 words with geometrically
+    distributed lengths (p = 0.2). All tokens of a span are masked (80%), replaced by random tokens
+    (10%) or kept (10%) together. The loss is the sum of the masked language model loss and the span
+    boundary loss, which predicts each masked token from the two tokens next to the span.
     """
     return bert_tiny().changed(
         model="span_bert_tiny",
@@ -185,10 +201,11 @@ def span_bert_tiny() -> PretrainingRecipe:
 
 
 def span_bert_base() -> PretrainingRecipe:
-    """SpanBERT, base: masked spans, which are also predicted from the tokens beside them.
+    """Returns a recipe for SpanBERT base, which predicts masked spans also from their boundaries.
 
-    Joshi et al. 2020, section 4.2, for the large model: BERT's shapes, data and batches, cased word
-    pieces, one segment of 512 tokens, 2.4 million updates, weight decay 0.1, Adam's epsilon 1e-8.
+    Settings from Joshi et al. 2020, section 4.2, for the large model: BERT's sizes, text and
+    batches, cased WordPiece tokens, one segment of 512 tokens, 2.4 million updates, weight decay
+    0.1, and an Adam epsilon of 1e-8.
     """
     return bert_base().changed(
         model="span_bert_base",
@@ -200,11 +217,11 @@ def span_bert_base() -> PretrainingRecipe:
 
 
 def electra_tiny() -> PretrainingRecipe:
-    """ELECTRA, tiny: a discriminator detects which tokens a small generator has replaced.
+    """Returns a recipe for a tiny ELECTRA, which detects the tokens that a generator has replaced.
 
-    Clark et al. 2020. The generator is a quarter as wide as the discriminator, shares its
-    embeddings, and learns to predict masked tokens, 15% of all. The discriminator classifies every
-    token; its loss has the weight 50.
+    Settings from Clark et al. 2020: the generator is a quarter as wide as the discriminator and
+    shares its token embeddings. The generator learns to predict masked tokens (15%). The
+    discriminator classifies every token as original or replaced, and its loss is weighted by 50.
     """
     return bert_tiny().changed(
         model="electra_tiny",
@@ -214,11 +231,12 @@ def electra_tiny() -> PretrainingRecipe:
 
 
 def electra_small() -> PretrainingRecipe:
-    """ELECTRA, small: 14 million parameters, for one GPU.
+    """Returns a recipe for ELECTRA small, with 14 million parameters, for one GPU.
 
-    Clark et al. 2020, table 6: D 256, embedding width 128, a generator a quarter as wide, peak
-    learning rate 5e-4, 15% masked, weight 50 for the discriminator's loss. Section 3.3: 128 rows of
-    128 tokens per update. Other settings are those of BERT.
+    Settings from Clark et al. 2020, table 6: width 256, embedding width 128, a generator a quarter
+    as wide as the discriminator, a peak learning rate of 5e-4, 15% masked tokens, and a weight of
+    50 for the discriminator loss. From section 3.3: 128 rows of 128 tokens per update. Other
+    settings are BERT's.
     """
     return bert_base().changed(
         model="electra_small",
@@ -231,10 +249,10 @@ def electra_small() -> PretrainingRecipe:
 
 
 def electra_base() -> PretrainingRecipe:
-    """ELECTRA, base: BERT's shapes, and a generator a third as wide.
+    """Returns a recipe for ELECTRA base, with BERT's sizes and a generator a third as wide.
 
-    Clark et al. 2020, table 6: 766,000 updates of 256 rows of 512 tokens, peak learning rate 2e-4;
-    otherwise as `electra_small`.
+    Settings from Clark et al. 2020, table 6: 766,000 updates of 256 rows of 512 tokens, and a peak
+    learning rate of 2e-4. Other settings equal `electra_small`.
     """
     return electra_small().changed(
         model="electra_base",
@@ -246,14 +264,18 @@ def electra_base() -> PretrainingRecipe:
 
 
 def xlm_tiny() -> PretrainingRecipe:
-    """XLM, tiny: MLM and TLM in turn, on text in three languages and on translation pairs.
+    """Returns a recipe for a tiny XLM, trained on text in three languages and on translation pairs.
 
-    Conneau and Lample 2019: a joint BPE vocabulary from lines sampled with q_i ~ p_i^0.5 (section
-    3.1); language embeddings instead of segments; batches of text in one language, sampled with q_i
-    ~ p_i^0.7. Every second update (TLM) has pairs of a sentence and its translation, with masks in
-    both, and positions restart at the translation (sections 3.3 to 3.5). A language's share p_i is
-    that of its rows instead of its sentences. The text, in English, German and French, comes from
-    the program `homeassistant`; it is short and read many times. To use captions instead:
+    Settings from Conneau and Lample 2019: a joint BPE vocabulary is trained on lines that are
+    sampled with probabilities q_i ~ p_i^0.5, where p_i is the share of language i in the text
+    (section 3.1). Language embeddings replace segment embeddings. Updates alternate between a
+    masked language model (MLM) and a translation language model (TLM). An MLM batch has text in one
+    language, which is sampled with q_i ~ p_i^0.7. A TLM batch has pairs of a sentence and its
+    translation, with masks in both, and positions restart at the translation (sections 3.3 to 3.5).
+
+    Differences: the share p_i is computed from rows instead of sentences. The text in English,
+    German and French is the user interface of the program `homeassistant`. The text is short, so it
+    is read many times. To use image captions instead:
 
         python -m experiments.pretrain train xlm_tiny runs/xlm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
@@ -261,7 +283,7 @@ def xlm_tiny() -> PretrainingRecipe:
             ("tfds:multi30k/de-en", "train", None, ("de", "en")), ("tfds:multi30k/fr-en", "train",
             None, ("fr", "en")))'
 
-    The loss in this module's table was measured with languages and pairs mixed in each batch.
+    The loss in the table of this module was measured with languages and pairs mixed in each batch.
     """
     return bert_tiny().changed(
         model="xlm_tiny",
@@ -282,12 +304,13 @@ def xlm_tiny() -> PretrainingRecipe:
 
 
 def xlm_clm_tiny() -> PretrainingRecipe:
-    """XLM, tiny, by CLM: a causal language model of three languages, without translations.
+    """Returns a recipe for a tiny XLM that is a causal language model of three languages.
 
-    Conneau and Lample 2019, section 3.2: predicts the next token of text in one language per batch,
-    with language embeddings; otherwise as `xlm_tiny`. MLM only: `--set objective=masked_language
-    --set model.causal=False`. To train on captions, which `generate complete runs/clm` can then
-    continue:
+    The recipe follows Conneau and Lample 2019, section 3.2. The model predicts the next token of
+    text in one language per batch, with language embeddings and without translation pairs. Other
+    settings equal `xlm_tiny`. For a masked language model without translation pairs, use `--set
+    objective=masked_language --set model.causal=False`. To train on image captions, which `generate
+    complete runs/clm` can then continue:
 
         python -m experiments.pretrain train xlm_clm_tiny runs/clm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
@@ -304,13 +327,15 @@ def xlm_clm_tiny() -> PretrainingRecipe:
 
 
 def xlm_captions_tiny() -> PretrainingRecipe:
-    """XLM, tiny, on captions: MLM on the English of one half of Multi30k, the German of the other.
-
-    No caption is read in both languages, so that unsupervised translation
-    (`multi30k_unsupervised_tiny`) can start from it. Otherwise as `xlm_tiny`, but lower-cased, with
-    more pieces, and with dropout and more updates, because the text is read 40 times.
+    """Returns a recipe for a tiny XLM, trained on English and German captions of different images.
 
         python -m experiments.pretrain train xlm_captions_tiny runs/captions --data-dir DIR
+
+    The masked language model reads the English captions of one half of Multi30k and the German
+    captions of the other half. No image has captions in both languages, so unsupervised translation
+    (`multi30k_unsupervised_tiny`) can start from this model. Other settings equal `xlm_tiny`,
+    except that the text is lower-cased and the vocabulary is larger. There are also dropout and
+    more updates, because the text is read 40 times.
     """
     halves = (("train[:50%]", "en"), ("train[50%:]", "de"))
     return xlm_tiny().changed(
@@ -327,14 +352,17 @@ def xlm_captions_tiny() -> PretrainingRecipe:
 
 
 def xlm_xnli() -> PretrainingRecipe:
-    """XLM for XNLI: 12 layers, D 1024, 95,000 pieces, MLM and TLM in turn.
+    """Returns a recipe for the XLM of XNLI, with 12 layers, width 1024 and MLM and TLM updates.
 
-    Conneau and Lample 2019, section 5.1: Adam, linear warm-up, learning rates from 1e-4 to 5e-4,
-    64 rows of 256 tokens on each device; Wikipedia of each language, and pairs with English, here
-    WMT14's German and French. The number of updates, the warm-up, the decay to 0 and the betas are
-    not from the paper. Lines of the vocabulary and batches are sampled as in `xlm_tiny`. Add
-    languages by `corpus.sources`. Pairs are held in memory and take some gigabytes; of the French
-    ones, only as many are read as there are German ones.
+    Settings from Conneau and Lample 2019, section 5.1: Adam, a linear warm-up, learning rates from
+    1e-4 to 5e-4, and 64 rows of 256 tokens per device. The text is the Wikipedia of each language.
+    The vocabulary has 95,000 subword pieces. Vocabulary lines and batches are sampled as in
+    `xlm_tiny`.
+
+    Differences: translation pairs with English are German and French pairs from WMT14. The number
+    of updates, the warm-up length, the decay to 0 and the betas are not from the paper. To add
+    languages, extend `corpus.sources`. Translation pairs are held in memory and take some
+    gigabytes. The recipe reads only as many French pairs as there are German pairs.
     """
     return bert_base().changed(
         model="xlm_xnli",
@@ -360,21 +388,23 @@ def xlm_xnli() -> PretrainingRecipe:
 
 
 def gmlp_tiny() -> PretrainingRecipe:
-    """gMLP, tiny: spatial gating units instead of attention.
+    """Returns a recipe for a tiny gMLP, with spatial gating units instead of attention.
 
-    Liu et al. 2021: six layers, which have as many parameters as three of BERT. There are no
-    position embeddings; the spatial matrices have a weight for each distance.
+    The model follows Liu et al. 2021. Its six layers have as many parameters as three BERT layers.
+    There are no position embeddings, because the spatial matrices have a weight for each distance.
     """
     return bert_tiny().changed(model="gmlp_tiny", masking=MaskingConfig())
 
 
 def gmlp_base() -> PretrainingRecipe:
-    """gMLP, base: spatial gating units instead of attention.
+    """Returns a recipe for gMLP base, with spatial gating units instead of attention.
 
-    Liu et al. 2021, section 4: 48 layers, D 512, F 3072. The training is not from the paper: it is
-    BERT's, with a peak learning rate of 7e-4 and 32,000 cased pieces. Wikipedia and books replace
-    the paper's text, C4. A micro-batch has 16 rows, because 32 need 15.9 GiB and a core of a TPU v4
-    has 15.25 GiB. The large size: `--set model=gmlp_large`.
+    The sizes are from Liu et al. 2021, section 4: 48 layers, width 512, feed-forward width 3072.
+
+    Differences: the training settings are not from the paper. They are BERT's, with a peak learning
+    rate of 7e-4 and 32,000 cased subword pieces. Wikipedia and books replace C4. A micro-batch has
+    16 rows, because 32 rows need 15.9 GiB and a core of a TPU v4 has 15.25 GiB. For the large size,
+    use `--set model=gmlp_large`.
     """
     return bert_base().changed(
         model="gmlp_base",
@@ -386,14 +416,15 @@ def gmlp_base() -> PretrainingRecipe:
 
 
 def amlp_tiny() -> PretrainingRecipe:
-    """aMLP, tiny: gMLP with one small attention head in every layer."""
+    """Returns a recipe for a tiny aMLP: gMLP with one small attention head in every layer."""
     return gmlp_tiny().changed(model="amlp_tiny")
 
 
 def amlp_base() -> PretrainingRecipe:
-    """aMLP, base: gMLP with one small attention head in every layer.
+    """Returns a recipe for aMLP base: gMLP with one small attention head in every layer.
 
-    Liu et al. 2021, section 4: 36 layers, attention width 64, D 512, F 3072; trained like
-    `gmlp_base`. The large size: `--set model=amlp_large`.
+    The sizes are from Liu et al. 2021, section 4: 36 layers, attention width 64, width 512,
+    feed-forward width 3072. The training settings equal `gmlp_base`. For the large size, use `--set
+    model=amlp_large`.
     """
     return gmlp_base().changed(model="amlp_base")

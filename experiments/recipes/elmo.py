@@ -1,18 +1,18 @@
-"""ELMo: a tiny one, and the released one."""
+"""Recipes for ELMo: a tiny model, and the released model."""
 
 from experiments.elmo.run import ElmoRecipe
 from macaron_tf.training.config import TrainingConfig
 
 
 def elmo_tiny() -> ElmoRecipe:
-    """ELMo, tiny: trains in half an hour on two cores.
+    """Returns a recipe for a tiny ELMo, which trains in half an hour on two CPU cores.
 
-    It has the parts of `elmo_original` at a quarter of the width or less; sizes and rates are
-    chosen for two cores. Text is split at white space and punctuation. 4,500 updates are two passes
-    over WikiText-2's articles, 2.3 million words.
+    The model has the layers of `elmo_original` at a quarter of the width or less. Sizes and
+    learning rates were chosen for two cores. Text is split at white space and punctuation. The
+    4,500 updates are two passes over a text of 2.3 million words, such as WikiText-2.
 
-    Measured: after 2,500 updates (experiments/results/slides_decoders) the perplexity is 78.8, and
-    the F1 of a tagger 80.6 ± 0.6 with its vectors and 79.4 ± 0.7 without.
+    Measured after 2,500 updates (experiments/results/slides_decoders): the perplexity is 78.8. A
+    named-entity tagger reaches an F1 of 80.6 ± 0.6 with ELMo's vectors and 79.4 ± 0.7 without them.
     """
     return ElmoRecipe(
         model="elmo_tiny",
@@ -36,19 +36,21 @@ def elmo_tiny() -> ElmoRecipe:
 
 
 def elmo_original() -> ElmoRecipe:
-    """ELMo as released: 93.6 million parameters, besides those of the softmax over words.
+    """Returns a recipe for the released ELMo, with 93.6 million parameters besides the softmax.
 
         python -m experiments.elmo train elmo_original runs/elmo --set sources=text-lines:1b/*.txt
 
-    Model: Peters et al. 2018, section 3.4, and the released training code (bilm-tf's
-    bin/train_elmo.py): a character CNN with highways, and two LSTMs with projections in each
-    direction, with residual connections. Data: ten passes over the One Billion Word Benchmark. That
-    code has rows of 20 words, 128 on each of three devices, 8,192 sampled words and gradients
-    clipped at 10, as here. It uses Adagrad at 0.2 and keeps the state from row to row; this recipe
-    uses Adam and resets the state for each row. The whole text is held in memory: 768 million words
-    take 3 GB, and twice that while they are read.
+    The model follows Peters et al. 2018, section 3.4, and the released training code
+    (bin/train_elmo.py of bilm-tf): a character CNN with highway layers, and two LSTMs per direction
+    with projections and residual connections. The recipe makes ten passes over the One Billion Word
+    Benchmark. As in the released code, rows have 20 words, each of three devices has 128 rows, the
+    softmax samples 8,192 words, and gradients are clipped at norm 10.
 
-    Measured: not yet; two cores do not suffice.
+    Differences: the released code uses Adagrad at 0.2 and keeps the LSTM state from row to row.
+    This recipe uses Adam and resets the state for each row. The whole text is held in memory. Its
+    768 million words take 3 GB, and twice as much while they are read.
+
+    Measured: not yet, because two cores do not suffice.
     """
     return elmo_tiny().changed(
         model="elmo_original",

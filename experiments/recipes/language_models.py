@@ -1,9 +1,11 @@
-"""Language models: GPT, GPT-2, Llama, Transformer-XL, XLNet.
+"""Recipes for language models: GPT, GPT-2, Llama, Transformer-XL and XLNet.
 
-The tiny ones have the shapes, tokens and schedule of `bert_tiny`; `--set model.block=macaron` or
-`--set model.block=swish_rnn` gives them the papers' blocks with equal matrices. Measured: their
-perplexities on validation text in `experiments/results/slides_decoders`, whose settings differ. The
-others were not run at their size.
+The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`.
+`--set model.block=macaron` and `--set model.block=swish_rnn` replace their blocks by the blocks of
+the Macaron and SwishRNN papers, with equally large matrices.
+
+Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
+other settings than here. The larger models were not run at their size.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -12,17 +14,18 @@ from macaron_tf.objectives import MaskingConfig
 
 
 def gpt_tiny() -> PretrainingRecipe:
-    """GPT, tiny: predicts the next token of running text, for two cores.
+    """Returns a recipe for a tiny GPT, which predicts the next token, for two CPU cores.
 
         python -m experiments.generate complete runs/gpt "The story of"
         python -m experiments.finetune train sst2 runs/gpt-sst2 --init runs/gpt --preset gpt
 
-    Radford et al. 2018: a causal post-norm Transformer with learned positions, whose embeddings of
-    lower-cased BPE pieces also give the logits. Rows are filled up with the next document, like the
-    paper's contiguous sequences. The model learns from every token, seven times as many as with 15%
-    masked.
+    The model follows Radford et al. 2018: a causal post-norm Transformer with learned positions and
+    lower-cased BPE tokens, whose embedding matrix also computes the logits. Rows are packed with
+    consecutive documents, like the paper's contiguous sequences. The loss covers every token, seven
+    times as many as a masked language model with 15% masked tokens.
 
-    Measured: 116.7 ± 0.4; Macaron 121.9 ± 0.9; SwishRNN 111.8 ± 1.2.
+    Measured: a validation perplexity of 116.7 ± 0.4. With Macaron blocks, the perplexity is 121.9 ±
+    0.9; with SwishRNN blocks, it is 111.8 ± 1.2.
     """
     return bert_tiny().changed(
         model="gpt_tiny",
@@ -33,20 +36,22 @@ def gpt_tiny() -> PretrainingRecipe:
 
 
 def gpt_quick() -> PretrainingRecipe:
-    """GPT of the quick start: trains in less than a minute on one core.
+    """Returns a recipe for a small GPT, which trains in less than a minute on one core.
 
         python -m experiments.compare runs/compare --data-dir DIR
 
-    It is `gpt_tiny` with a norm before each sub-layer and 2,000 pieces, 0.82 million weights, and
-    reads 0.6 million tokens of 600 Wikipedia articles once. The settings are chosen such that
-    differences between layers exceed the spread over seeds, and that the loss falls below that of
-    predicting by frequency; the learning rate is that of `experiments/results/splitting`.
+    The model is `gpt_tiny` with pre-norm and a vocabulary of 2,000 subword pieces. It has 0.82
+    million parameters, and reads the 0.6 million tokens of 600 Wikipedia articles once. The
+    settings were chosen so that differences between architectures exceed the standard deviation
+    over seeds, and that the loss falls below the loss of predicting tokens by frequency. The
+    learning rate is from `experiments/results/splitting`.
 
-    Measured at this one rate (`experiments/results/compare`), three seeds: 4.708 ± 0.016 nats,
-    Macaron 4.736 ± 0.008, its layer with full steps 4.651 ± 0.009; predicting by frequency 6.234.
-    At the best of four rates Macaron has 4.658 ± 0.020, no significant difference from the
-    Transformer (`experiments/results/compare/modern`). A training takes 48 s, and nine trainings
-    with the corpus 4 min 45 s.
+    Measured with three seeds at this learning rate (`experiments/results/compare`): a validation
+    loss of 4.708 ± 0.016 nats. Macaron blocks reach 4.736 ± 0.008 nats, and Macaron blocks with
+    full steps reach 4.651 ± 0.009. Predicting tokens by frequency has a loss of 6.234 nats. At the
+    best of four learning rates, Macaron blocks reach 4.658 ± 0.020 nats, which does not differ
+    significantly from the Transformer (`experiments/results/compare/modern`). A training run takes
+    48 seconds. Preparing the corpus and nine training runs take 4 min 45 s.
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),
@@ -63,13 +68,14 @@ def gpt_quick() -> PretrainingRecipe:
 
 
 def gpt_base() -> PretrainingRecipe:
-    """GPT: predicts the next token of books.
+    """Returns a recipe for GPT, which predicts the next token of books.
 
-    Radford et al. 2018, section 4.1: BERT's shapes; the learning rate rises linearly to 2.5e-4 over
-    2,000 updates, then falls to 0 along a cosine; batches of 64 contiguous sequences of 512 tokens;
-    BPE with 40,000 merges, lower-cased. Betas and epsilon are Adam's usual ones. The paper's 100
-    epochs over about a billion tokens of BookCorpus are 3 million updates; PG-19 replaces
-    BookCorpus.
+    Settings from Radford et al. 2018, section 4.1: the sizes of BERT base, batches of 64 contiguous
+    sequences of 512 tokens, and lower-cased BPE with 40,000 merges. The learning rate rises
+    linearly to 2.5e-4 over 2,000 updates, then falls to 0 along a cosine. The paper's 100 epochs
+    over about a billion tokens of BookCorpus are 3 million updates.
+
+    Differences: PG-19 replaces BookCorpus. Adam has its default betas and epsilon.
     """
     return bert_base().changed(
         model="gpt_base",
@@ -91,16 +97,18 @@ def gpt_base() -> PretrainingRecipe:
 
 
 def gpt2_tiny() -> PretrainingRecipe:
-    """GPT-2, tiny: a pre-norm GPT with byte-level BPE, for two cores.
+    """Returns a recipe for a tiny GPT-2, a pre-norm GPT with byte-level BPE, for two CPU cores.
 
         python -m experiments.generate complete runs/gpt2 "The story of"
 
-    Radford et al. 2019, section 2: a LayerNorm before each sub-layer and one at the end, the last
-    matrix of each sub-layer initialized smaller by 1/sqrt(number of sub-layers), and cased
-    byte-level BPE, so that no text has an unknown piece. GPT-3 (Brown et al. 2020) is the same at
+    The model follows Radford et al. 2019, section 2. A LayerNorm precedes each sub-layer, and
+    another LayerNorm follows the last block. The initial weights of the last matrix in each
+    sub-layer are divided by the square root of the number of sub-layers. The vocabulary is cased
+    byte-level BPE, so no text has unknown tokens. GPT-3 (Brown et al. 2020) is the same model in
     larger sizes.
 
-    Measured: 134.0; Macaron 141.9; SwishRNN 106.7.
+    Measured: a validation perplexity of 134.0. With Macaron blocks, the perplexity is 141.9; with
+    SwishRNN blocks, it is 106.7.
     """
     return gpt_tiny().changed(
         model="gpt2_tiny",
@@ -109,41 +117,48 @@ def gpt2_tiny() -> PretrainingRecipe:
 
 
 def llama_tiny() -> PretrainingRecipe:
-    """Llama, tiny: a GPT with modern layers and byte-level BPE, for two cores.
+    """Returns a recipe for a tiny Llama, a GPT with modern layers, for two CPU cores.
 
         python -m experiments.generate complete runs/llama "The story of"
 
-    Touvron et al. 2023: RMSNorm before each sub-layer, rotary positions, a gated feed-forward with
-    SiLU, no biases, no dropout; two query heads share one key and value head. `--set
-    model.block=macaron` gives it Macaron's blocks with the same parts.
+    The model follows Touvron et al. 2023: RMSNorm before each sub-layer, rotary position
+    embeddings, a SiLU-gated feed-forward layer, no biases, and no dropout. Two query heads share
+    one key and value head. The vocabulary is byte-level BPE. `--set model.block=macaron` builds
+    Macaron blocks from the same layers.
 
-    Not measured yet.
+    Measured: not yet.
     """
     return gpt2_tiny().changed(model="llama_tiny")
 
 
 def llama_quick() -> PretrainingRecipe:
-    """Llama of the quick start: `gpt_quick` with the model of `llama_tiny`.
+    """Returns a recipe for a small Llama: `gpt_quick` with the model of `llama_tiny`.
 
         python -m experiments.pretrain train llama_quick runs/llama --data-dir DIR
 
-    Measured (`experiments/results/compare/modern`): 4.544 ± 0.035 nats at a rate of 4e-3; with
-    `--set model.block=macaron` 4.392 ± 0.005; `gpt_quick` 4.708 at its own.
+    Measured at a learning rate of 4e-3 (`experiments/results/compare/modern`): a validation loss of
+    4.544 ± 0.035 nats, and 4.392 ± 0.005 nats with `--set model.block=macaron`. `gpt_quick` reaches
+    4.708 nats at its own learning rate.
     """
     return gpt_quick().changed(model="llama_tiny", model_options=())
 
 
 def gpt2_base() -> PretrainingRecipe:
-    """GPT-2, its smallest size: 124 million parameters.
+    """Returns a recipe for the smallest GPT-2, with 124 million parameters.
 
-    Radford et al. 2019, section 2.3: 50,257 byte-level pieces, 1,024 positions, batches of 512
-    sequences. The paper does not give the learning rate or the number of updates. These, the betas,
-    the clipping and the weight decay are those of GPT-3's model of this size (Brown et al. 2020,
-    table 2.1 and appendix B): 6e-4, Adam(0.9, 0.95), norm 1, decay 0.1, a warm-up of 375 million
-    tokens, here 715 updates, and 300 billion tokens in all. GPT-3's cosine ends at a tenth of the
-    peak, this one at 0. Dropout is 0.1 as in GPT. `tfds:c4` replaces WebText, which is not public.
-    Other sizes: `--set model=gpt2_medium`, `gpt2_large`, `gpt2_xl`, or `gpt3_small` to `gpt3_175b`
-    with `--set corpus.sequence_length=2048`.
+    Settings from Radford et al. 2019, section 2.3: 50,257 byte-level BPE tokens, 1,024 positions,
+    and batches of 512 sequences. Dropout is 0.1, as in GPT.
+
+    The paper does not give the remaining settings. They are taken from the GPT-3 model of this size
+    (Brown et al. 2020, table 2.1 and appendix B): a learning rate of 6e-4, Adam(0.9, 0.95),
+    gradient clipping at norm 1, a weight decay of 0.1, a warm-up over 375 million tokens (715
+    updates), and 300 billion training tokens.
+
+    Differences: the cosine schedule ends at 0 instead of a tenth of the peak. `tfds:c4` replaces
+    WebText, which is not public.
+
+    Other sizes: `--set model=gpt2_medium`, `gpt2_large` or `gpt2_xl`; or `gpt3_small` to
+    `gpt3_175b` with `--set corpus.sequence_length=2048`.
     """
     return gpt_base().changed(
         model="gpt2_base",
@@ -165,16 +180,18 @@ def gpt2_base() -> PretrainingRecipe:
 
 
 def transformer_xl_tiny() -> PretrainingRecipe:
-    """Transformer-XL, tiny: predicts the next token of texts that continue from row to row.
+    """Returns a recipe for a tiny Transformer-XL, whose attention has a memory of earlier text.
 
         python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 64 128 256 512
 
-    Dai et al. 2019: 32 parallel texts, segments of 64 tokens (rows of 66 without their [CLS] and
-    [SEP]), and a memory of 64 tokens, as long as a segment, as in the paper. Gradients are clipped
-    at 0.25 as in its released code. Validation text is held out in runs of 32 consecutive rows,
-    2,048 tokens, so that longer memories can be evaluated.
+    Settings from Dai et al. 2019: the model reads 32 texts in parallel, in segments of 64 tokens.
+    The rows have 66 tokens, because they include [CLS] and [SEP]. The memory is as long as a
+    segment, as in the paper. Gradients are clipped at norm 0.25, as in the released code. The
+    validation text consists of runs of 32 consecutive rows (2,048 tokens), so that longer memories
+    can be evaluated.
 
-    Measured: 103.7; Macaron 109.0; SwishRNN 101.8.
+    Measured: a validation perplexity of 103.7. With Macaron blocks, the perplexity is 109.0; with
+    SwishRNN blocks, it is 101.8.
     """
     return bert_tiny().changed(
         model="transformer_xl_tiny",
@@ -189,20 +206,22 @@ def transformer_xl_tiny() -> PretrainingRecipe:
 
 
 def transformer_xl_base() -> PretrainingRecipe:
-    """Transformer-XL, the paper's standard model for WikiText-103: 16 layers, D 410, 10 heads.
+    """Returns a recipe for the paper's Transformer-XL with 16 layers, width 410 and 10 heads.
 
         python -m experiments.pretrain evaluate runs/xl --corpus corpora/xl --memory 640 --clamp 400
 
-    Dai et al. 2019, section 4.1, and the released script: 60 parallel texts, segments of 150 tokens
-    and a memory of 150, adaptive softmax with cutoffs at 20,000, 40,000 and 200,000 of 267,735
-    words, tied to the embeddings, with equal widths (divisor 1): 151,107,538 parameters. With
-    segments of 64, a memory of 640 and distances clamped at 400, the paper's perplexity of words is
-    24.0. For such segments, `prepare` another corpus with `--set corpus.sequence_length=66` and
-    this corpus's `--vocabulary`.
+    Settings from Dai et al. 2019, section 4.1, and the released script for WikiText-103: 60
+    parallel texts, segments of 150 tokens and a memory of 150 tokens. The paper's model has
+    151,107,538 parameters. Its adaptive softmax has cutoffs at 20,000, 40,000 and 200,000 of the
+    267,735 words, is tied to the embeddings, and has the same width for all clusters (divisor 1).
+    The paper reports a word perplexity of 24.0 for segments of 64 tokens, a memory of 640 tokens,
+    and distances clamped at 400. To evaluate with such segments, `prepare` another corpus with
+    `--set corpus.sequence_length=66` and the `--vocabulary` of the training corpus.
 
-    Differences: Wikipedia instead of WikiText-103; 32,000 pieces instead of words, hence
-    perplexities of pieces, and a tied softmax that is not adaptive (the catalog's
-    `transformer_xl_base` has the cutoffs); a linear decay instead of the script's cosine.
+    Differences: Wikipedia replaces WikiText-103. The vocabulary has 32,000 subword pieces instead
+    of words, so perplexities are per subword token. The softmax is tied but not adaptive; the model
+    `transformer_xl_base` in the catalog has the adaptive cutoffs. The learning rate falls linearly
+    instead of along a cosine.
     """
     return transformer_xl_tiny().changed(
         model="transformer_xl_base",
@@ -224,18 +243,22 @@ def transformer_xl_base() -> PretrainingRecipe:
 
 
 def xlnet_tiny() -> PretrainingRecipe:
-    """XLNet, tiny: predicts tokens in random order, each from those before it in that order.
+    """Returns a recipe for a tiny XLNet, which predicts the tokens of a row in random order.
 
         python -m experiments.finetune train rte runs/rte --init runs/xlnet --data-dir DIR
 
-    Yang et al. 2019: rows that continue from batch to batch with a memory of 48 tokens (384 for the
-    paper's rows of 512), one token in 6 predicted, in spans of 1 to 5. Both streams share weights;
-    the content stream is fine-tuned. All text is read forwards; `--set bidirectional=True` reads
-    half of the rows backwards, as in the paper. The loss cannot be compared with a language
-    model's, because tokens are predicted from both sides. Recurrent blocks (swish_rnn) are not
-    possible, because they would reveal a token to its own prediction.
+    Settings from Yang et al. 2019: each token is predicted from the tokens that precede it in a
+    random permutation. The model predicts one in 6 tokens, in spans of 1 to 5 tokens. Rows continue
+    from batch to batch with a memory of 48 tokens. (The paper's rows of 512 tokens have a memory of
+    384.) The content and query streams share weights, and fine-tuning uses the content stream. All
+    text is read forwards; `--set bidirectional=True` reads half of the rows backwards, as in the
+    paper.
 
-    Measured: a loss of 5.19; Macaron 5.18.
+    The loss is not comparable to the loss of a causal language model, because predicted tokens have
+    context on both sides. Recurrent blocks (`swish_rnn`) are not supported, because they would
+    reveal a token to its own prediction.
+
+    Measured: a validation loss of 5.19 nats, and 5.18 nats with Macaron blocks.
     """
     return bert_tiny().changed(
         model="xlnet_tiny",
@@ -247,18 +270,20 @@ def xlnet_tiny() -> PretrainingRecipe:
 
 
 def xlnet_large() -> PretrainingRecipe:
-    """XLNet large: 24 layers, D 1024, 16 heads, 361 million parameters.
+    """Returns a recipe for XLNet large: 24 layers, width 1024, 16 heads, 361 million parameters.
 
-    Yang et al. 2019, section 3.1 and appendix A.4: K = 6, and 8,192 rows per update, from as many
-    texts, which continue in the next update. Their memories have 384 tokens, as in the released
-    command: 8,192 x 384 x 1,024 numbers in each of 24 layers take 309 GB over all devices in
-    float32, and half of that in bfloat16. The micro-batch of 4 rows fits one core of a TPU v4 (8
-    take 18.6 GiB). For the 1,024 cores of the paper's 512 TPU v3 chips, give `--set
+    Settings from Yang et al. 2019, section 3.1 and appendix A.4: the model predicts one in 6
+    tokens. An update has 8,192 rows from as many texts, which continue in the next update. The
+    memory has 384 tokens, as in the released command.
+
+    The memory stores 8,192 x 384 x 1,024 numbers in each of 24 layers. It takes 309 GB over all
+    devices in float32, and half as much in bfloat16. A micro-batch of 4 rows fits one core of a TPU
+    v4 (8 rows take 18.6 GiB). For the 1,024 cores of the paper's 512 TPU v3 chips, use `--set
     batch_size=4096 --set training.accumulation_steps=2`.
 
-    Differences: Wikipedia and PG-19 instead of the paper's five corpora; rows of running text with
-    [CLS] first instead of pairs of segments with [CLS] last; whole rows are permuted, while the
-    command permutes 256 tokens at a time.
+    Differences: Wikipedia and PG-19 replace the paper's five corpora. Rows contain running text
+    after [CLS], while the paper's rows contain pairs of segments before [CLS]. The recipe permutes
+    whole rows, while the released command permutes 256 tokens at a time.
     """
     return bert_base().changed(
         model="xlnet_large",
@@ -274,13 +299,16 @@ def xlnet_large() -> PretrainingRecipe:
 
 
 def xlnet_base() -> PretrainingRecipe:
-    """XLNet base: 12 layers, D 768, 12 heads, 117 million parameters.
+    """Returns a recipe for XLNet base: 12 layers, width 768, 12 heads, 117 million parameters.
 
-    Yang et al. 2019, section 3.4 (the ablation on BERT's data): as `xlnet_large`, except for the
-    shapes, K = 6 or 7 (`--set partial_prediction=7.0`) and the number of updates, which is BERT's,
-    as section 3.1 says of the large model on these data. Published results for K = 7 and 6: SQuAD
-    2.0 F1 81.3 and 81.0, MNLI 85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7. A micro-batch
-    has 16 rows, because two streams and the memory of 32 rows take 22 GiB of a TPU's core.
+    The settings follow the ablation on BERT's data in Yang et al. 2019, section 3.4. They equal
+    `xlnet_large` except for the sizes and the number of updates, which is BERT's. (Section 3.1
+    states this number for the large model on BERT's data.) The model predicts one in 6 tokens;
+    `--set partial_prediction=7.0` predicts one in 7. A micro-batch has 16 rows, because two streams
+    and the memory of 32 rows take 22 GiB on a TPU core.
+
+    The paper reports these scores for one in 7 and one in 6 tokens: SQuAD 2.0 F1 81.3 and 81.0,
+    MNLI 85.8 and 85.6, SST-2 92.7 and 93.4, RACE 66.1 and 66.7.
     """
     training = DEVLIN | dict(accumulation_steps=16)
     return xlnet_large().changed(model="xlnet_base", batch_size=16, training=training)

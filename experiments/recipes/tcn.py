@@ -1,10 +1,13 @@
-"""The sequence tasks of Bai et al. 2018: TCN against recurrent models.
+"""Recipes for the sequence tasks of Bai et al. 2018, which compare TCN with recurrent models.
 
-`python -m experiments.tcn --help` shows the commands; `experiments.tcn.tasks` has published
-results. Unless a docstring says otherwise, model, dropout, clipping, batch size and learning rate
-are those of the paper and its released code. Adam's rate falls linearly to 0, while theirs falls in
-steps or not at all. The number of updates is chosen such that a training takes at most half an hour
-on two cores. Measured: on the test split, on a busy machine, see `experiments/results/tcn`.
+`python -m experiments.tcn --help` shows the commands, and `experiments.tcn.tasks` has published
+results. Unless a docstring says otherwise, model, dropout, gradient clipping, batch size and
+learning rate follow the paper and its released code. Adam's learning rate falls linearly to 0,
+while in the released code it is constant or falls in steps. The number of updates was chosen so
+that a training run takes at most half an hour on two cores.
+
+Measured: each recipe gives results on the test split, from a busy machine
+(`experiments/results/tcn`).
 """
 
 from experiments.tcn.run import SequenceRecipe
@@ -17,7 +20,13 @@ _SLOWER = ("training.learning_rate=1e-3", "training.clip_norm=1.0")
 def _recipe(
     task: str, options=(), batch_size=32, recurrent=(), sources=(), **training
 ) -> SequenceRecipe:
-    """Makes the recipe of a task: Adam, a linear decay of the rate to 0, at most 28 minutes."""
+    """Builds the recipe of a task, with Adam, a linear decay to 0, and a limit of 28 minutes.
+
+    Args:     task: key of `TASKS`.     options: model options, as pairs of a name and a value.
+    batch_size: number of sequences in a micro-batch.     recurrent: settings in which the recurrent
+    models differ from the TCN.     sources: sources of the training documents.     training: fields
+    of `TrainingConfig`.
+    """
     metric = TASKS[task].metric
     common = dict(schedule="linear", warmup_steps=0, beta_2=0.999, keep_last=1, max_minutes=28.0)
     common |= dict(best_metric=metric, best_mode="max" if metric == "accuracy" else "min")
@@ -33,13 +42,13 @@ def _recipe(
 
 
 def tcn_adding() -> SequenceRecipe:
-    """TCN on the adding problem over 600 positions.
+    """Returns a recipe for the adding problem with 600 positions.
 
-    All training sequences differ, while the paper reads 50,000 of them ten times. A constant
-    prediction of 1 has a loss of 0.167, the variance of the sum.
+    All training sequences differ, while the paper reads 50,000 sequences ten times. A constant
+    prediction of 1 has a loss of 0.167, which is the variance of the sum.
 
-    Measured over three seeds: TCN 1.1e-4 ± 6e-5, LSTM, GRU and RNN 0.18, each in 20 minutes or
-    less.
+    Measured over three seeds: the test loss is 1.1e-4 ± 6e-5 for TCN, and 0.18 for LSTM, GRU and
+    RNN. Each run took 20 minutes or less.
     """
     return _recipe(
         "adding",
@@ -51,13 +60,13 @@ def tcn_adding() -> SequenceRecipe:
 
 
 def tcn_copy_memory() -> SequenceRecipe:
-    """TCN on copy memory over 1,000 positions.
+    """Returns a recipe for the copy memory task with 1,000 positions.
 
-    Adam at 2e-3 replaces RMSprop at 5e-4, and symbols are one-hot vectors instead of numbers. A
-    model without memory reaches a loss of 0.0204.
+    Adam with a learning rate of 2e-3 replaces RMSprop with 5e-4. Symbols are one-hot vectors
+    instead of numbers. A model without memory reaches a loss of 0.0204.
 
-    Measured over three seeds: TCN 7.1e-7 ± 1.9e-7, LSTM 0.0206, GRU 0.0202, RNN 0.0204, each in 11
-    minutes or less.
+    Measured over three seeds: the test loss is 7.1e-7 ± 1.9e-7 for TCN, 0.0206 for LSTM, 0.0202 for
+    GRU and 0.0204 for RNN. Each run took 11 minutes or less.
     """
     return _recipe(
         "copy_memory",
@@ -71,15 +80,16 @@ def tcn_copy_memory() -> SequenceRecipe:
 
 
 def tcn_jsb() -> SequenceRecipe:
-    """TCN on JSB Chorales: predicts the next frame of 88 keys.
+    """Returns a recipe for JSB Chorales, which predicts the next frame of 88 piano keys.
 
-    The model, dropout 0.5 and clipping at 0.4 are those of Bai et al. 2018, table 2 (not verified;
-    its 300K parameters agree with the published number; the default of the released code, kernels
-    of 5 in 4 layers of width 150, has a million). 60 epochs of 229 pieces, one per update. The
-    released code divides the rate when the validation loss stops falling.
+    The model, dropout of 0.5 and gradient clipping at norm 0.4 follow Bai et al. 2018, table 2 (not
+    verified). The model has 300K parameters, which agrees with the published number. The default of
+    the released code, 4 layers of width 150 with kernels of size 5, has a million parameters. The
+    run has 60 epochs of 229 pieces, with one piece per update. The released code also divides the
+    learning rate when the validation loss stops falling.
 
-    Measured: TCN 8.27, LSTM 8.46, GRU 8.46, RNN 8.94, each in 8 minutes or less; 20 epochs of the
-    TCN give 8.50.
+    Measured: the test loss is 8.27 for TCN, 8.46 for LSTM, 8.46 for GRU and 8.94 for RNN. Each run
+    took 8 minutes or less. With 20 epochs, TCN has a loss of 8.50.
     """
     return _recipe(
         "jsb",
@@ -94,15 +104,17 @@ def tcn_jsb() -> SequenceRecipe:
 
 
 def tcn_nottingham() -> SequenceRecipe:
-    """TCN on Nottingham: predicts the next frame of 88 keys.
+    """Returns a recipe for Nottingham, which predicts the next frame of 88 piano keys.
 
-    As `tcn_jsb`, with the model, dropout 0.2 and clipping at 0.4 of table 2 (not verified; its
-    million parameters agree with the published number). Two pieces per update instead of one, and
-    50 epochs of 694 pieces instead of 100. The recurrent models, which read one frame after the
-    other, have 16 pieces per update and 30 epochs.
+    The model, dropout of 0.2 and gradient clipping at norm 0.4 follow Bai et al. 2018, table 2 (not
+    verified). The model has a million parameters, which agrees with the published number. An update
+    has two pieces instead of one, and the run has 50 epochs of 694 pieces instead of 100 epochs. The
+    recurrent models read one frame after the other, so they are slower. They have 16 pieces per
+    update and 30 epochs. Other settings equal `tcn_jsb`.
 
-    Measured over three seeds: TCN 3.13 ± 0.01, LSTM 3.98 ± 0.04, GRU 3.97 ± 0.06, RNN 4.22 ± 0.15,
-    each in 24 minutes or less. The recurrent models' validation loss was still falling at the end.
+    Measured over three seeds: the test loss is 3.13 ± 0.01 for TCN, 3.98 ± 0.04 for LSTM, 3.97 ±
+    0.06 for GRU and 4.22 ± 0.15 for RNN. Each run took 24 minutes or less. At the end, the
+    validation loss of the recurrent models was still falling.
     """
     return _recipe(
         "nottingham",
@@ -124,12 +136,13 @@ def tcn_nottingham() -> SequenceRecipe:
 
 
 def tcn_mnist() -> SequenceRecipe:
-    """TCN on sequential MNIST: classifies the digit after reading 784 pixels one by one.
+    """Returns a recipe for sequential MNIST, which classifies digits from 784 pixels in sequence.
 
-    20 epochs of 281 updates, which is the length for a part of the set with 18,000 training images;
-    an epoch of the whole set has 843.
+    The run has 20 epochs of 281 updates. This epoch length is for a subset of 18,000 training
+    images. An epoch of the whole data set has 843 updates.
 
-    Measured: TCN 97.7% of 5,000 test images, 10 minutes; the recurrent models in short runs only.
+    Measured: TCN classifies 97.7% of 5,000 test images correctly after 10 minutes. The recurrent
+    models were trained in short runs only.
     """
     return _recipe(
         "mnist",
@@ -142,25 +155,29 @@ def tcn_mnist() -> SequenceRecipe:
 
 
 def tcn_permuted_mnist() -> SequenceRecipe:
-    """TCN on permuted MNIST: as `tcn_mnist`, with the pixels in a fixed random order.
+    """Returns a recipe for permuted MNIST: `tcn_mnist` with the pixels in a fixed random order.
 
-    Measured: after four epochs, 1,124 updates, TCN 92.6%, LSTM 57.8%, GRU 54.3% and RNN
-    82.4% of 5,000 test images.
+    Measured after four epochs (1,124 updates): the accuracy on 5,000 test images is 92.6% for TCN,
+    57.8% for LSTM, 54.3% for GRU and 82.4% for RNN.
     """
     return tcn_mnist().changed(task="permuted_mnist")
 
 
 def tcn_ptb_words() -> SequenceRecipe:
-    """TCN on Penn Treebank's words: predicts the next of 10,000 words.
+    """Returns a recipe for a word-level language model on Penn Treebank, with 10,000 words.
 
-    Windows of 80 words, of which the last 40 are scored. Half an hour is enough for one epoch of
-    1,452 updates of 16 windows. Therefore dropout is low, Adam replaces SGD, the perplexity is far
-    from the published one, whose length and dropout are `--set training.max_steps=145200 --set
-    model.dropout=0.45 --set model.embedding_dropout=0.25 --set training.max_minutes=None`. The
-    recurrent models read the same windows, each from a zero state. Their output layer is tied to
-    embeddings of width 600, so that one layer of free width precedes one of 600.
+    The model reads windows of 80 words, of which the last 40 are scored. In half an hour, it reads
+    one epoch of 1,452 updates with 16 windows each. Dropout is therefore low, Adam replaces SGD,
+    and the perplexity is far above the published perplexity. For the published training length and
+    dropout, use `--set training.max_steps=145200 --set model.dropout=0.45 --set
+    model.embedding_dropout=0.25 --set training.max_minutes=None`.
 
-    Measured, 128 wide after 600 updates: TCN 358, LSTM 521, GRU 479, RNN 1,031 (validation).
+    The recurrent models read the same windows, each from a zero state. Their output layer shares
+    weights with the embeddings of width 600, so their last layer has width 600. The width of their
+    first layer is chosen by the number of parameters.
+
+    Measured with a width of 128 after 600 updates: the validation perplexity is 358 for TCN, 521
+    for LSTM, 479 for GRU and 1,031 for RNN.
     """
     return _recipe(
         "ptb_words",
@@ -175,15 +192,15 @@ def tcn_ptb_words() -> SequenceRecipe:
 
 
 def tcn_ptb_characters() -> SequenceRecipe:
-    """TCN on Penn Treebank's characters: predicts the next character.
+    """Returns a recipe for a character-level language model on Penn Treebank.
 
-    The model of the released code, with a last block of width 100 and tied embeddings, and its
-    windows of 400 characters, of which the last 320 are scored. Half an hour is about two epochs,
-    while the published results are after 100; therefore Adam replaces SGD. The recurrent models
-    read the same windows, each from a zero state.
+    The model follows the released code, with a last block of width 100 and tied embeddings. It
+    reads windows of 400 characters, of which the last 320 are scored. Half an hour is about two
+    epochs, while the published results are from 100 epochs. Adam therefore replaces SGD. The
+    recurrent models read the same windows, each from a zero state.
 
-    Measured, 128 wide after 400 updates: TCN 2.62 bits, LSTM 3.26, GRU 3.23, RNN 3.47
-    (validation).
+    Measured with a width of 128 after 400 updates: the validation loss in bits per character is
+    2.62 for TCN, 3.26 for LSTM, 3.23 for GRU and 3.47 for RNN.
     """
     return _recipe(
         "ptb_characters",
@@ -200,7 +217,12 @@ def tcn_ptb_characters() -> SequenceRecipe:
 
 
 def _words(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
-    """Makes a recipe for words with a quarter of the paper's width or less, for two cores."""
+    """Builds the recipe of a word-level language model, sized for two CPU cores.
+
+    The widths are at most a quarter of the paper's widths.
+
+    Args:     task: key of `TASKS`.     sources: sources of the training documents.
+    """
     small = {"dropout": 0.1, "embedding_dim": 200, "embedding_dropout": 0.1, "widths": (200,) * 4}
     return _recipe(
         task,
@@ -216,28 +238,30 @@ def _words(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
 
 
 def tcn_wikitext() -> SequenceRecipe:
-    """TCN on Wikipedia's words, which replace the paper's WikiText-103.
+    """Returns a recipe for a word-level language model on Wikipedia, which replaces WikiText-103.
 
-    Windows as in `tcn_ptb_words`. The vocabulary has the 10,000 most frequent words, and others are
-    <UNK>, so that perplexities can be compared among these models only. The paper's TCN, table 2
-    (not verified), on WikiText-103: `--set model.widths=(1000,1000,1000,1000,1000) --set
-    model.embedding_dim=1000 --set model.dropout=0.4 --set vocabulary_size=268000 --set
-    sources=text:FILES`.
+    Windows are the windows of `tcn_ptb_words`. The vocabulary has the 10,000 most frequent words,
+    and other words become <UNK>. The perplexities are therefore comparable only among the models of
+    this recipe. For the paper's TCN on WikiText-103 (table 2, not verified), use `--set
+    model.widths=(1000,1000,1000,1000,1000) --set model.embedding_dim=1000 --set model.dropout=0.4
+    --set vocabulary_size=268000 --set sources=text:FILES`.
 
-    Measured, 128 wide after 900 updates: TCN 121, LSTM 169 (validation).
+    Measured with a width of 128 after 900 updates: the validation perplexity is 121 for TCN and 169
+    for LSTM.
     """
     return _words("wikitext", ("tfds:wikipedia/20230601.en",))
 
 
 def tcn_lambada() -> SequenceRecipe:
-    """TCN on LAMBADA: learns from books, and predicts the last words of passages.
+    """Returns a recipe for LAMBADA, which trains on books and predicts the last word of passages.
 
-    `--data` is the folder with LAMBADA's dev.txt.gz, and maybe test.txt.gz. Passages whose last
-    word is not among the 10,000 of the vocabulary are left out. The paper's TCN, table 2 (not
-    verified), on LAMBADA's own 2,662 novels: `--set model.widths=(500,500,500,500,500) --set
+    `--data` is a folder with LAMBADA's dev.txt.gz and, optionally, test.txt.gz. Passages whose last
+    word is not in the vocabulary of 10,000 words are skipped. For the paper's TCN on LAMBADA's own
+    2,662 novels (table 2, not verified), use `--set model.widths=(500,500,500,500,500) --set
     model.embedding_dim=500 --set model.dropout=0.4`.
 
-    Measured, 128 wide after 900 updates: perplexities of TCN 29,600, LSTM 25,500, RNN 17,000, for
-    2,159 of 4,869 passages. All are worse than a uniform guess.
+    Measured with a width of 128 after 900 updates, on 2,159 of 4,869 passages: the perplexity is
+    29,600 for TCN, 25,500 for LSTM and 17,000 for RNN. All three are worse than the chance level of
+    10,000.
     """
     return _words("lambada", ("tfds:pg19",))

@@ -1,10 +1,12 @@
-"""Encoder-decoders that restore damaged text: T5 and BART.
+"""Recipes for encoder-decoders that restore corrupted text: T5 and BART.
 
-The tiny ones have the shapes, rows and tokens of `bert_tiny` in each of their two stacks; `--set
-model.block=macaron` or `swish_rnn` gives both stacks other blocks with as many weights. Measured:
-their losses on validation text in `experiments/results/slides_decoders`, whose settings differ. The
-base ones were not run at their size. Wikipedia and books of TensorFlow Datasets replace the papers'
-texts.
+In both stacks, the tiny models have the sizes, the rows and the number of training tokens of
+`bert_tiny`. `--set model.block=macaron` and `--set model.block=swish_rnn` replace the blocks of
+both stacks by other blocks with the same number of weights. Wikipedia and books from TensorFlow
+Datasets replace the text of the papers.
+
+Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
+other settings than here. The base models were not run at their size.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -15,16 +17,19 @@ _CORRUPTION = SpanCorruptionConfig(rate=0.15, mean_span=3.0)
 
 
 def t5_tiny() -> PretrainingRecipe:
-    """T5, tiny: an encoder-decoder predicts spans that sentinels replace.
+    """Returns a recipe for a tiny T5, which predicts the spans that sentinel tokens replace.
 
-    Raffel et al. 2020: 15% of the tokens in spans of 3 on average, T5's relative bias,
-    root-mean-square norms, no biases, and the paper's optimizer: Adafactor at 1/sqrt(max(n, 10^4)),
-    which is 0.01 until the end of this run. The paper's dropout of 0.1 is left out, as in
-    `bert_tiny`. Relative biases are initialized as in its released code: normal, with standard
-    deviation D^-1/2.
+    Settings from Raffel et al. 2020: 15% of the tokens are replaced, in spans of 3 tokens on
+    average. The model has T5's relative attention bias, RMSNorm and no biases. The optimizer is
+    Adafactor with a learning rate of 1/sqrt(max(n, 10^4)) at update n, which is 0.01 until the end
+    of this run. Relative attention biases are initialized as in the released code, with a normal
+    distribution of standard deviation D^-1/2.
 
-    Measured (three seeds; relative biases then started at 0): 4.29 ± 0.01; Macaron 4.38 ± 0.07;
-    SwishRNN 3.98 ± 0.03.
+    Differences: the paper's dropout of 0.1 is omitted, as in `bert_tiny`.
+
+    Measured with three seeds and zero-initialized relative attention biases: a validation loss of
+    4.29 ± 0.01 nats. With Macaron blocks, the loss is 4.38 ± 0.07; with SwishRNN blocks, it is 3.98
+    ± 0.03.
     """
     return bert_tiny().changed(
         model="t5_tiny",
@@ -42,13 +47,15 @@ def t5_tiny() -> PretrainingRecipe:
 
 
 def t5_base() -> PretrainingRecipe:
-    """T5, base: 220 million parameters; predicts spans of texts of 512 tokens.
+    """Returns a recipe for T5 base, with 220 million parameters and source texts of 512 tokens.
 
-    Raffel et al. 2020, section 3.1: 2^19 updates of 128 sources of 512 tokens, which come from rows
-    of 568 tokens and have targets of 114; dropout 0.1, but not after the last norm. The constant
-    first part of Adafactor's schedule is written as a warm-up from 0.01 to 0.01. The paper's text,
-    C4, has 750 GB: `--set "corpus.sources=('tfds:c4/en',)"`. Version 1.1 of T5: `--set
-    model=t5_1_1_base --set model.dropout=0.0`.
+    Settings from Raffel et al. 2020, section 3.1: 2^19 updates of 128 sources of 512 tokens. A row
+    of 568 tokens gives a source of 512 and a target of 114 tokens. Dropout is 0.1, except after the
+    last norm. Adafactor's schedule is constant at first, which the recipe expresses as a warm-up
+    from 0.01 to 0.01.
+
+    The paper's text, C4, has 750 GB; to use it, give `--set "corpus.sources=('tfds:c4/en',)"`. For
+    version 1.1 of T5, give `--set model=t5_1_1_base --set model.dropout=0.0`.
     """
     return t5_tiny().changed(
         model="t5_base",
@@ -69,25 +76,30 @@ def t5_base() -> PretrainingRecipe:
 
 
 def bart_tiny() -> PretrainingRecipe:
-    """BART, tiny: restores a text whose sentences are shuffled and whose spans are masked.
+    """Returns a recipe for a tiny BART, which restores shuffled sentences and masked spans.
 
-    Lewis et al. 2020: text infilling of 30% of the words (section 5.1 says tokens, the released
-    code counts words) in spans of 3 on average (Poisson), and shuffled sentences. The paper's other
-    kinds of noise are `--set denoising.rotation=1.0`, `denoising.masking=0.15` and
-    `denoising.deletion=0.15`, each alone with `denoising.infilling=0` and `denoising.shuffling=0`.
+    Settings from Lewis et al. 2020: text infilling replaces 30% of the words, in spans of 3 words
+    on average (Poisson distribution), and sentences are shuffled. (Section 5.1 counts tokens, while
+    the released code counts words.) The paper's other types of noise are `--set
+    denoising.rotation=1.0`, `denoising.masking=0.15` and `denoising.deletion=0.15`. Each is used
+    alone, with `denoising.infilling=0` and `denoising.shuffling=0`.
 
-    Measured: 3.56; Macaron 3.48; SwishRNN 1.97.
+    Measured: a validation loss of 3.56 nats. With Macaron blocks, the loss is 3.48; with SwishRNN
+    blocks, it is 1.97.
     """
     return bert_tiny().changed(model="bart_tiny", objective="denoising")
 
 
 def bart_base() -> PretrainingRecipe:
-    """BART, base: 139 million parameters; restores noised texts of 512 tokens.
+    """Returns a recipe for BART base, with 139 million parameters and texts of 512 tokens.
 
-    Lewis et al. 2020, sections 2.2 and 5.1: 500,000 updates of 8,000 texts, byte-level BPE as in
-    GPT-2. The paper does not give settings for the base model. These are those of the large model,
-    which follow RoBERTa, with the peak of RoBERTa-base, 6e-4. Dropout stays until the end, while
-    the large model has none in the last tenth of the updates.
+    Settings from Lewis et al. 2020, sections 2.2 and 5.1: 500,000 updates of 8,000 texts, and
+    byte-level BPE as in GPT-2. The paper does not give the settings of the base model. The recipe
+    uses the settings of the large model, which follow RoBERTa, with the peak learning rate of
+    RoBERTa base, 6e-4.
+
+    Differences: dropout stays until the end, while the paper's large model has no dropout in the
+    last tenth of the updates.
     """
     return bert_base().changed(
         model="bart_base",

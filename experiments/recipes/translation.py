@@ -1,10 +1,12 @@
-"""Translation: a demo, Multi30k, IWSLT14, WMT14.
+"""Recipes for translation: a demo, Multi30k, IWSLT14 and WMT14.
 
-Measured: see `experiments/results/demo.md`, multi30k.md, and multi30k_pretrained.md for Multi30k
-from pre-trained models after 1,000 updates. IWSLT14 and WMT14 were not run to the end, because
-they need a GPU or TPU, or several for WMT14. Unless their docstrings say otherwise, their
-settings are those of Lu et al. 2019, appendix B.1, and its released code, and their BLEU is that of
-its table 1.
+Unless a docstring says otherwise, the settings of the IWSLT14 and WMT14 recipes follow Lu et al.
+2019, appendix B.1, and its released code, and the published BLEU scores are from its table 1.
+
+Measured: `experiments/results/demo.md` and multi30k.md have the results of the demo and of
+Multi30k, and multi30k_pretrained.md has results on Multi30k from pre-trained models after 1,000
+updates. IWSLT14 and WMT14 were not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14
+needs several.
 """
 
 from experiments.translate.run import DataConfig, TranslationRecipe
@@ -16,15 +18,16 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def demo() -> TranslationRecipe:
-    """English-German in minutes: a tiny Macaron on the user interface text of a program.
+    """Returns a recipe for an English-German demo, which trains a tiny Macaron in a few minutes.
 
         make demo
 
-    The corpus is the 24,000 English-German pairs in the wheel `homeassistant`, which pip can
-    download. The text is so simple that a small model learns to translate it in some 1,000 updates.
-    The learning rate is that of multi30k_macaron_tiny with a shorter warm-up. The beam of 4 and the
-    length penalty (`gnmt`, 0.6) are those of Vaswani et al. 2017. Other languages of the corpus:
-    `--set data.target_language=fr`.
+    The corpus is the user interface text of a program: 24,000 English-German pairs in the wheel
+    `homeassistant`, which pip can download. The text is so simple that a small model learns to
+    translate it in about 1,000 updates. The learning rate is the learning rate of
+    `multi30k_macaron_tiny`, with a shorter warm-up. The beam size of 4 and the length penalty
+    (`gnmt`, 0.6) are from Vaswani et al. 2017. For other languages of the corpus, use `--set
+    data.target_language=fr`.
     """
     return TranslationRecipe(
         model="macaron_tiny",
@@ -57,13 +60,14 @@ def demo() -> TranslationRecipe:
 
 
 def multi30k_macaron_tiny() -> TranslationRecipe:
-    """Multi30k English-German with a tiny Macaron: image captions, 100 minutes on two cores.
+    """Returns a recipe for a tiny Macaron on Multi30k English-German, for 100 minutes on two cores.
 
-    The text is lower-cased and Moses-normalized, with a joint BPE. Model, dropout, rate, warm-up,
-    batch, label smoothing, averaging, beam and length penalty (`fairseq`, 1.0) are those of the
-    Transformer-Tiny published for this set with 41.02 BLEU (tokenized, lower-cased, Test2016), Wu
-    et al. 2021, "Good for Misconceived Reasons" (not verified). The Macaron layer splits F into
-    128 + 128.
+    The texts are image captions. They are lower-cased, normalized by Moses, and split by a joint
+    BPE. Model size, dropout, learning rate, warm-up, batch size, label smoothing, checkpoint
+    averaging, beam size and length penalty (`fairseq`, 1.0) are those of the Transformer-Tiny of Wu
+    et al. 2021, "Good for Misconceived Reasons". The paper reports 41.02 BLEU for this model
+    (tokenized, lower-cased, Test2016), which was not verified. The Macaron layer splits the
+    feed-forward width F into 128 + 128.
     """
     return TranslationRecipe(
         model="macaron_tiny",
@@ -77,7 +81,7 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
             batching=BatchingConfig(max_tokens=4096),
         ),
         training=TrainingConfig(
-            # About 100 minutes on two cores at 0.6 s a step: 75 epochs of 113 steps.
+            # 75 epochs of 113 steps take about 100 minutes on two cores, at 0.6 s per step.
             max_steps=8_500,
             learning_rate=5e-3,
             warmup_steps=2_000,
@@ -95,26 +99,32 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
 
 
 def multi30k_transformer_tiny() -> TranslationRecipe:
-    """Multi30k English-German with a tiny Transformer, otherwise as multi30k_macaron_tiny."""
+    """Returns a recipe for a tiny Transformer on Multi30k English-German.
+
+    Other settings equal `multi30k_macaron_tiny`.
+    """
     return multi30k_macaron_tiny().changed(model="transformer_tiny")
 
 
 def multi30k_xlm_tiny() -> TranslationRecipe:
-    """Multi30k English-German from a tiny XLM, whose weights initialize encoder and decoder.
+    """Returns a recipe for translating Multi30k English-German with weights of a tiny XLM.
 
         python -m experiments.pretrain train xlm_tiny runs/xlm
         python -m experiments.translate train multi30k_xlm_tiny runs/m30k-xlm --init runs/xlm \\
             --data-dir DIR
 
-    Conneau and Lample 2019, section 4.3: the embeddings, both stacks and the language embeddings
-    are pre-trained, and the attention to the source is new. Other rows of the paper's table:
-    `--init-parts encoder`, `decoder` or `embeddings`; `--init-decoder` with a second run, such as
-    one of CLM; and no `--init`. The text is that of multi30k_macaron_tiny, but cased like XLM's
-    vocabulary; the shapes are those of the pre-trained run. Adam's rate and warm-up are not from
-    the paper: pre-trained post-norm layers need a lower rate than new ones.
+    The recipe follows Conneau and Lample 2019, section 4.3. The token embeddings, the language
+    embeddings, the encoder and the decoder start from the pre-trained weights. The attention to the
+    source is randomly initialized. For other rows of the paper's table, use `--init-parts encoder`,
+    `decoder` or `embeddings`, use `--init-decoder` with a second run, such as a causal language
+    model, or omit `--init`.
 
-    Measured: 18.5 BLEU; 24.0 without --init, with a vocabulary of its own that has fewer pieces per
-    sentence.
+    The text equals `multi30k_macaron_tiny`, but keeps its case, as XLM's vocabulary requires. The
+    sizes are those of the pre-trained model. Adam's learning rate and warm-up are not from the
+    paper: pre-trained post-norm layers need a lower learning rate than randomly initialized layers.
+
+    Measured: 18.5 BLEU. Without `--init`, the model reaches 24.0 BLEU, with its own vocabulary that
+    has fewer subword pieces per sentence.
     """
     return multi30k_macaron_tiny().changed(
         model="transformer_tiny",
@@ -132,22 +142,24 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
 
 
 def multi30k_unsupervised_tiny() -> TranslationRecipe:
-    """Multi30k English-German and German-English without pairs, from a tiny XLM.
+    """Returns a recipe for unsupervised translation on Multi30k in both directions.
 
         python -m experiments.pretrain train xlm_captions_tiny runs/captions --data-dir DIR
         python -m experiments.translate train multi30k_unsupervised_tiny runs/unsupervised \\
             --init runs/captions --data-dir DIR
         python -m experiments.translate evaluate runs/unsupervised --backward --data-dir DIR
 
-    Conneau and Lample 2019, section 4.2: encoder and decoder start from the pre-trained model and
-    serve both languages, which language embeddings tell apart. They learn by denoising (tokens
-    dropped, masked and moved at the rates of the released code) and by online back-translation with
-    greedy search. The text is English of one half of the training set and German of the other;
-    pairs are read for validation only.
+    The recipe follows Conneau and Lample 2019, section 4.2. Encoder and decoder start from a tiny
+    pre-trained XLM and serve both languages, which language embeddings distinguish. They learn by
+    denoising and by online back-translation with greedy search. Denoising drops, masks and moves
+    tokens at the rates of the released code. The training text is the English text of one half of
+    the training set and the German text of the other half. Sentence pairs are used for validation
+    only.
 
-    Differences: numbers of dropped and masked tokens are rounded up; the weight of denoising stays
-    1, while the paper lowers it. The learning rate and the number of updates are not from the
-    paper; beam and length penalty are those of multi30k_macaron_tiny.
+    Differences: the numbers of dropped and masked tokens are rounded up. The weight of the
+    denoising loss stays 1, while the paper lowers the weight. The learning rate and the number of
+    updates are not from the paper. Beam size and length penalty are those of
+    `multi30k_macaron_tiny`.
     """
     return multi30k_xlm_tiny().changed(
         data=dict(
@@ -165,21 +177,23 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
 
 
 def multi30k_bart_tiny() -> TranslationRecipe:
-    """Multi30k German-English with a tiny BART, which reads German through a new encoder.
+    """Returns a recipe for Multi30k German-English with a tiny BART and a new source encoder.
 
         python -m experiments.pretrain train bart_tiny runs/bart --data-dir DIR
         python -m experiments.translate train multi30k_bart_tiny runs/m30k-bart --init runs/bart \\
             --data-dir DIR
 
-    Lewis et al. 2020, section 3.4: a new encoder with a vocabulary of its own replaces the token
-    embeddings of BART's encoder. The first stage trains only the new encoder, the positions and the
-    projections of the first layer's self-attention; the second stage trains everything. The length
-    of the stages, the depth of the new encoder (as deep as BART's) and Adam's rate are not from the
-    paper but suit a model of this size. `--init` also takes a run of t5_tiny. The text is that of
-    multi30k_macaron_tiny with source and target exchanged.
+    The recipe follows Lewis et al. 2020, section 3.4. A randomly initialized encoder with a German
+    vocabulary replaces the token embeddings of BART's encoder. The first stage trains only the new
+    encoder, BART's position embeddings, and the projections of the first layer's self-attention.
+    The second stage trains all weights. `--init` also accepts a run of `t5_tiny`. The text is the
+    text of `multi30k_macaron_tiny`, with source and target exchanged.
 
-    Measured: 30.1 BLEU with half of the updates in the first stage, the same as a BART of random
-    weights without the new encoder.
+    The number of updates in each stage, the depth of the new encoder (the depth of BART's encoder)
+    and Adam's learning rate are not from the paper. They were chosen for the size of the model.
+
+    Measured: 30.1 BLEU with half of the updates in the first stage. A randomly initialized BART
+    without the new encoder reaches the same BLEU.
     """
     return multi30k_macaron_tiny().changed(
         model="bart_tiny",
@@ -192,21 +206,28 @@ def multi30k_bart_tiny() -> TranslationRecipe:
 
 
 def iwslt14_macaron_small() -> TranslationRecipe:
-    """IWSLT14 German-English with a small Macaron: Lu et al. 2019, table 1, 35.4 BLEU.
+    """Returns a recipe for a small Macaron on IWSLT14 German-English.
 
-    The Transformer of the same size has 34.4 there: `--set model=transformer_small`. Appendix B.1
-    gives shapes, 10,000 joint pieces, label smoothing, beam 5, alpha 1.0, tokenized
-    case-insensitive BLEU, and 153,000 pairs for training, 7,000 for validation and 7,000 for test.
+    The paper reports 35.4 BLEU for this model, and 34.4 BLEU for the Transformer of the same size,
+    `--set model=transformer_small` (Lu et al. 2019, table 1). The sizes, 10,000 joint subword
+    pieces, label smoothing, a beam size of 5, a length penalty of alpha 1.0, and tokenized
+    case-insensitive BLEU are from appendix B.1. The set has 153,000 sentence pairs for training,
+    7,000 for validation and 7,000 for test.
 
-    Differences from B.1: two feed-forwards of 512 as in the released code; the paper says 1,024
-    (`--set model.feed_forward_dim=2048`). For the optimizer, B.1 refers to Vaswani et al. 2017: a
-    peak of 7e-4 after 4,000 updates, epsilon 1e-9. This recipe follows the released
-    train-iwslt14.sh: 1.5e-3 after 8,000 updates, weight decay 1e-4, dropout 0.3 and batches of
-    4,096 tokens. The length penalty `length ** alpha` (`fairseq`, 1.0) is that of the released
-    test-iwslt14.sh. Neither the paper nor the code gives the number of updates or averages
-    checkpoints; this recipe has 60,000 and ten. Pieces are SentencePiece's instead of BPE's. The
-    set's text is Moses-tokenized, escaped and lower-cased, and is scored like that
-    (`metric.tokenized`, punctuation normalized on both sides).
+    The recipe follows the released code where it differs from appendix B.1:
+
+    - A block has two feed-forward layers of width 512. The paper says 1,024
+      (`--set model.feed_forward_dim=2048`).
+    - The script train-iwslt14.sh has a peak learning rate of 1.5e-3 after 8,000 updates, a weight
+      decay of 1e-4, a dropout of 0.3 and batches of 4,096 tokens. The paper refers to Vaswani et
+      al. 2017, who have a peak of 7e-4 after 4,000 updates and an epsilon of 1e-9.
+    - The script test-iwslt14.sh has the length penalty `length ** alpha` (`fairseq`, 1.0).
+
+    Neither the paper nor the code gives the number of updates, and neither averages checkpoints.
+    This recipe has 60,000 updates and averages ten checkpoints. The subword pieces are
+    SentencePiece's instead of BPE's. The text of this set is Moses-tokenized, escaped and
+    lower-cased, and is scored in this form (`metric.tokenized`), after normalizing the punctuation
+    of hypothesis and reference.
     """
     return multi30k_macaron_tiny().changed(
         model="macaron_small",
@@ -231,17 +252,20 @@ def iwslt14_macaron_small() -> TranslationRecipe:
 
 
 def wmt14_macaron_base() -> TranslationRecipe:
-    """WMT14 English-German with a base Macaron: Lu et al. 2019, table 1, 28.9 BLEU.
+    """Returns a recipe for a base Macaron on WMT14 English-German.
 
-    The Transformer of the same size has 27.3 there: `--set model=transformer_base`. Validation is
-    on newstest2013, the test on newstest2014, by tokenized case-sensitive BLEU with compounds split
-    at hyphens. Beam 4 and alpha 0.6 are those of appendix B.1, which gives no formula but follows
-    Vaswani et al. 2017; the length penalty is therefore theirs, `((5 + length) / 6) ** alpha`
-    (`gnmt`, 0.6). The released test-wmt14-base.sh divides by fairseq's `length ** alpha`: `--set
-    decoding.length_penalty_name=fairseq`. Neither the paper nor a released script averages
-    checkpoints; the average of the last 5 and the 100,000 updates are from Vaswani et al., sections
-    6.1 and 5.2. The greatest ratio of lengths, 1.5, is that of the IWSLT recipe. TFDS downloads
-    plain text; for a tokenized copy add `--set metric.tokenized=True`.
+    The paper reports 28.9 BLEU for this model, and 27.3 BLEU for the Transformer of the same size,
+    `--set model=transformer_base` (Lu et al. 2019, table 1). Validation is on newstest2013, and the
+    test on newstest2014, by tokenized case-sensitive BLEU with compounds split at hyphens.
+
+    The beam size of 4 and alpha 0.6 are from appendix B.1, which gives no formula for the length
+    penalty. The appendix follows Vaswani et al. 2017, so the recipe uses their formula, `((5 +
+    length) / 6) ** alpha` (`gnmt`, 0.6). The released test-wmt14-base.sh divides by fairseq's
+    `length ** alpha`: `--set decoding.length_penalty_name=fairseq`. Neither the paper nor a
+    released script averages checkpoints. The average of the last 5 checkpoints and the 100,000
+    updates are from Vaswani et al., sections 6.1 and 5.2. The maximum length ratio of 1.5 is from
+    the IWSLT14 recipe. TFDS downloads plain text; for a tokenized copy, add `--set
+    metric.tokenized=True`.
     """
     return iwslt14_macaron_small().changed(
         model="macaron_base",
@@ -269,13 +293,14 @@ def wmt14_macaron_base() -> TranslationRecipe:
 
 
 def wmt14_macaron_big() -> TranslationRecipe:
-    """WMT14 English-German with a big Macaron: Lu et al. 2019, table 1, 30.2 BLEU.
+    """Returns a recipe for a big Macaron on WMT14 English-German.
 
-    The Transformer of the same size has 28.4 there: `--set model=transformer_big`. Vaswani et al.
-    2017 train this size for 300,000 updates of 25,000 tokens (sections 5.1 and 5.2); this recipe
-    has the base model's 100,000 updates, but of ten times as many tokens. The average of the last
-    20 checkpoints (section 6.1) and the length penalty (`gnmt`, 0.6) are also theirs, see
-    `wmt14_macaron_base`.
+    The paper reports 30.2 BLEU for this model, and 28.4 BLEU for the Transformer of the same size,
+    `--set model=transformer_big` (Lu et al. 2019, table 1). Vaswani et al. 2017 train this size for
+    300,000 updates of 25,000 tokens (sections 5.1 and 5.2). This recipe has 100,000 updates, as for
+    the base model, but with ten times as many tokens per update as Vaswani et al. The average of
+    the last 20 checkpoints (section 6.1) and the length penalty (`gnmt`, 0.6) are also from Vaswani
+    et al. (see `wmt14_macaron_base`).
     """
     return wmt14_macaron_base().changed(
         model="macaron_big",

@@ -1,1 +1,1 @@
-"""The temporal convolutional network (TCN) of Bai et al. 2018 and recurrent models on its tasks."""
+"""`python -m experiments.tcn`: compares a TCN with recurrent models on sequence tasks."""

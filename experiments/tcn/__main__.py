@@ -1,4 +1,4 @@
-"""Compares the temporal convolutional network (TCN) with LSTM, GRU and RNN of equal size.
+"""Compares a temporal convolutional network (TCN) with recurrent networks of equal size.
 
     python -m experiments.tcn train jsb out/jsb --data music/JSB_Chorales.mat
     python -m experiments.tcn train nottingham out/nottingham --data music/Nottingham.mat
@@ -12,10 +12,11 @@
     python -m experiments.tcn train permuted_mnist out/permuted --data-dir DIR
     python -m experiments.tcn train --resume out/jsb/tcn-1 --data music/JSB_Chorales.mat
 
-The word `train` may be left out. The recurrent models are Keras's layers, with as many parameters
-as the TCN. The command writes OUT/TASK.md, .json and .png, and a run's folder for each model and
-seed. Complete runs are not trained again: to resume an interrupted command, give it again; --resume
-resumes one of its runs. The recipe of a TASK is `tcn_TASK`.
+The word `train` may be left out. The recurrent networks are the LSTM, GRU and RNN layers of Keras,
+with nearly as many parameters as the TCN. The command writes OUT/TASK.md, OUT/TASK.json and
+OUT/TASK.png, and a folder OUT/MODEL-SEED for each run. Complete runs are not trained again. To
+resume an interrupted command, give the same command again. To resume a single run, use --resume.
+The recipe of TASK is `tcn_TASK`.
 """
 
 from experiments import command_line as cli
@@ -25,26 +26,26 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train the models of a task, or resume interrupted runs",
+        "train and compare models on a task, or resume interrupted runs",
         "experiments.tcn.train:run",
         cli.unless_resumed(
             cli.local_place(
                 "task",
-                "adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, wikitext, "
-                "lambada, mnist or permuted_mnist; or a function of your own that returns a "
-                "recipe, FILE.py[:NAME]",
+                "name of a task: adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, "
+                "wikitext, lambada, mnist or permuted_mnist; or your own function that returns a "
+                "recipe, as FILE.py[:NAME]",
             ),
-            cli.place("out", "folder of the runs and results"),
+            cli.place("out", "folder for the runs and results"),
             cli.argument(
                 "--models",
-                "models to train (default: all four)",
+                "models to train (default: all four models)",
                 nargs="+",
                 choices=("tcn", "lstm", "gru", "rnn"),
                 action=cli.Distinct,
             ),
             cli.count(
                 "--seeds N",
-                "seeds of the runs (default 1)",
+                "random seeds; each model is trained once with each seed (default: 1)",
                 least=0,
                 nargs="+",
                 action=cli.Distinct,
@@ -52,8 +53,9 @@ main = cli.program(
         ),
         cli.local_place(
             "--data PATH",
-            "the .mat file of the music; for ptb and lambada, the folder of the texts, such as "
-            "LAMBADA's dev.txt and test.txt",
+            ".mat file with the music for jsb and nottingham, or folder with the texts for "
+            "ptb_words, ptb_characters (train.txt, valid.txt, test.txt) and lambada (dev.txt, "
+            "test.txt); the texts may be .gz files",
         ),
         cli.TFDS,
         cli.settings("training.max_steps=500 or batch_size=8, for all models"),

@@ -1,4 +1,4 @@
-"""Recipe and run of the TCN and of recurrent models on a task."""
+"""Recipe and run of a TCN or recurrent model on a task of Bai et al. 2018."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -16,18 +16,18 @@ from macaron_tf.settings import INT32, Count, OneOf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SequenceRecipe(Recipe):
-    """Every setting of a task: its TCN, and the training of the TCN and of the recurrent models.
+    """Settings of a task, which define the TCN and the training of all compared models.
 
     Attributes:
-        task: one of `TASKS`.
-        batch_size: sequences in a micro-batch.
+        task: name of the task; a key of `TASKS`.
+        batch_size: number of sequences in a micro-batch.
         recurrent: settings in which the recurrent models differ from the TCN, in the form of
             `--set`.
-        sources: for `wikitext` and `lambada`, the documents to learn from, which are held in
+        sources: sources of the training documents of `wikitext` and `lambada`, which must fit in
             memory; see `macaron_tf.data.sources.readers.documents`.
-        vocabulary_size: for these tasks, number of words to predict, the most frequent ones.
-        held_out: one of `held_out` documents is for the validation of `wikitext`; `lambada` learns
-            from all.
+        vocabulary_size: maximum number of words in the vocabulary of `wikitext` and `lambada`.
+        held_out: interval between held-out documents in `wikitext`. With 50, every 50th document is
+            used for validation. `lambada` trains on all documents.
     """
 
     kind = "sequence"
@@ -45,13 +45,13 @@ class SequenceRecipe(Recipe):
         given = [name for name in of_documents if getattr(self, name) != getattr(type(self), name)]
         if given and self.task not in ("wikitext", "lambada"):
             raise self.error(
-                f"{given[0]} has an effect in wikitext and lambada only: leave it out of "
-                f"{self.task}"
+                f"{given[0]} has an effect only in wikitext and lambada, but task is {self.task}: "
+                f"leave {given[0]} out"
             )
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
         config = self.catalog_config(**dict(self.model_options))
-        self.expect_model(config, TemporalConfig, "is no model of sequences")
+        self.expect_model(config, TemporalConfig, "is not a sequence model")
         if vocab_size and config.vocab_size:
             config = dataclasses.replace(config, vocab_size=vocab_size, output_dim=vocab_size)
         return config
@@ -62,13 +62,16 @@ class SequenceRecipe(Recipe):
     def of_mixer(
         self, mixer: str, settings: Iterable[str] = (), vocab_size: int | None = None
     ) -> "SequenceRecipe":
-        """The recipe of one of the compared models.
+        """Returns the recipe for a model type.
+
+        The widths of a recurrent model are chosen so that it has nearly as many parameters as the
+        TCN.
 
         Args:
-            mixer: `"tcn"`, or a recurrent mixer, whose widths are chosen to give as many parameters
-                as the TCN has.
-            settings: settings to replace, as `path=value`; widths are those of the TCN.
-            vocab_size: vocabulary size of the data, if they are ids.
+            mixer: `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.
+            settings: settings to replace, as `path=value`; `model.widths` sets the widths of the
+                TCN only.
+            vocab_size: vocabulary size of the data; `None` if the data are not token ids.
         """
         tcn = override(self, settings)
         if mixer == "tcn":
@@ -82,9 +85,12 @@ class SequenceRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceRun(Run):
-    """A training on one of the tasks.
+    """A training run on one of the tasks, finished or not.
 
-    It has no vocabulary; `vocab_size` is the number of symbols of the data, if they are ids.
+    The run has no vocabulary.
+
+    Attributes:
+        vocab_size: vocabulary size of the data; `None` if the data are not token ids.
     """
 
     recipe_class = SequenceRecipe

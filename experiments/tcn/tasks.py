@@ -1,4 +1,4 @@
-"""Tasks of Bai et al. 2018 and their data: generated sequences, polyphonic music, text, MNIST."""
+"""Sequence modelling tasks of Bai et al. 2018, and functions that read or generate their data."""
 
 import argparse
 import collections
@@ -27,36 +27,38 @@ from macaron_tf.text.words import WordVocabulary, count_words, read_words
 
 ADDING_LENGTH = 600
 COPY_DISTANCE = 1000
-COPIED = 10  # symbols to remember
+COPIED = 10  # number of symbols to remember
 COPY_LENGTH = COPY_DISTANCE + 2 * COPIED
-_DRAWN = 1000  # generated sequences for validation, and for test
-_TRAIN, _VALIDATION, _TEST = range(3)  # numbers that the seed of generated sequences contains
+_DRAWN = 1000  # number of generated sequences for validation, and also for test
+_TRAIN, _VALIDATION, _TEST = range(3)  # index of the split, part of the seed of a generated batch
 
 KEYS = 88
-# Positions of a window, and the number of its last positions that are scored (Bai et al.'s code).
+# Window length, and number of scored positions at the end of a window (from the code of the paper).
 WORDS, CHARACTERS = (80, 40), (400, 320)
 _END = "<eos>"
 _WINDOWS = {"weight": ("float32", (None, None))} | dict.fromkeys(
     ("inputs", "targets"), ("int32", (None, None))
 )
 PIXELS = 28 * 28
-_HELD_OUT = 10  # one of this many training images is for validation
+_HELD_OUT = 10  # every tenth training image is held out for validation
 
-# Sequences evaluated together: pieces of music, streams of text, images.
+# Batch sizes of evaluation: for pieces of music or passages, for text streams, and for images.
 _PIECES, _STREAMS, _IMAGES = 16, 16, 250
 
 
 @dataclasses.dataclass(frozen=True)
 class TaskData:
-    """The data of a task, in batches for `SequenceObjective`.
+    """Data of a task, in batches for `SequenceObjective`.
 
     Attributes:
-        train: function that returns the endless dataset from a given micro-batch number on.
+        train: function that returns an endless dataset of training batches. The argument is the
+            index of the first micro-batch.
         validation: batches that choose the best checkpoint.
-        test: batches that score the best checkpoint; None: the data have no test split.
-        summary: sizes of the data, to print.
-        vocab_size: vocabulary size, if the data are ids.
-        fingerprint: SHA-256 (hex) of training and validation data; "": they are generated.
+        test: batches on which the best checkpoint is evaluated; `None` means no test split.
+        summary: sizes of the splits, for printing.
+        vocab_size: vocabulary size; `None` if the data are not token ids.
+        fingerprint: SHA-256 digest (hex) of the training and validation data; "" for generated
+            data.
     """
 
     train: Callable[[int], tf.data.Dataset]
@@ -68,12 +70,12 @@ class TaskData:
 
 
 def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
-    """Makes `TaskData` from the batches of training, validation and test.
+    """Makes `TaskData` from the batches of the splits.
 
     Args:
-        seed: seed of the order of the training batches.
-        splits: the batches of the three splits; those of the test may be None.
-        more: further arguments of `TaskData`.
+        seed: random seed that shuffles the training examples.
+        splits: batches of the training, validation and test split; the last element may be `None`.
+        more: arguments of `TaskData` after `test`.
     """
     train, *held_out = splits
     judged = (batches and batches.evaluation_dataset() for batches in held_out)
@@ -82,18 +84,19 @@ def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task.
+    """A sequence modelling task.
 
     Attributes:
         title: heading of the report.
-        slide: published results of `MODELS`, which the table shows; None: there is none.
-        length: positions of the longest training sequence.
-        open: `open(options, recipe)` reads or generates the data of a `SequenceRecipe`, from the
-            command's `--data` or `--data-dir`.
-        unit: unit of the metric in the table.
-        loss: see `SequenceObjective`.
-        metric: metric that chooses the best checkpoint and that the table shows.
-        takes_data: whether the task reads `--data`.
+        slide: published results of `MODELS`, for the column slide of the report; `None` means that
+            no result was published.
+        length: number of positions in the longest training sequence.
+        open: function that reads or generates the data. Its arguments are the options of the
+            command and the `SequenceRecipe`.
+        unit: name and unit of the metric, for the report.
+        loss: loss of `SequenceObjective`.
+        metric: metric that chooses the best checkpoint and that the report shows.
+        takes_data: whether the task reads the file or folder `--data`.
     """
 
     title: str
@@ -107,19 +110,24 @@ class Task:
 
 
 def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dict[str, tf.Tensor]:
-    """Makes a batch of the adding problem: the sum of two marked numbers among T uniform ones.
+    """Generates a batch of the adding problem.
+
+    A sequence has T random numbers from 0 to 1, and two of these numbers are marked. The target is
+    the sum of the two marked numbers.
 
     Args:
-        size: B.
-        seed: `(2,)` int64.
-        length: T.
+        size: batch size B.
+        seed: random seed `(2,)` int64.
+        length: sequence length T.
 
     Returns:
-        `inputs (B, T, 2)`, each number and its mark, 1 or 0; `targets (B, 1)`; `weight (B,)`.
+        Dict of `inputs (B, T, 2)`, each number with its mark 1 or 0, `targets (B, 1)`, and `weight
+        (B,)`, which is 1.
     """
     seeds = tf.random.split(seed, 2)
     numbers = tf.random.stateless_uniform((size, length), seeds[0])
-    # Marks the two greatest random keys, so that every pair of positions is equally likely.
+    # Marks the positions of the two greatest random keys, so all pairs of positions are equally
+    # likely.
     keys = tf.random.stateless_uniform((size, length), seeds[1])
     positions = tf.math.top_k(keys, 2).indices  # (B, 2)
     marks = tf.reduce_sum(tf.one_hot(positions, length), axis=1)  # (B, 2, T) -> (B, T)
@@ -131,20 +139,20 @@ def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dic
 
 
 def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dict[str, tf.Tensor]:
-    """Makes a batch of the copy memory task: ten symbols to repeat after T positions.
+    """Generates a batch of the copy memory task, in which a model repeats ten symbols.
 
-    The input is ten symbols from 1 to 8, T - 1 zeros and eleven 9s. The target is T + 10 zeros and
-    the symbols.
+    The input is ten random symbols from 1 to 8, T - 1 zeros and eleven 9s. The target is T + 10
+    zeros and the ten symbols. The loss is averaged over all positions. A model without memory
+    reaches a loss of 10 ln 8 / (T + 20), which is 0.0204 for T = 1000.
 
     Args:
-        size: B.
-        seed: `(2,)` int64.
-        distance: T.
+        size: batch size B.
+        seed: random seed `(2,)` int64.
+        distance: T, the number of positions between the last symbol and the first repeated symbol.
 
     Returns:
-        `inputs (B, T + 20, 10)`, one-hot; `targets (B, T + 20)`; and `weight (B, T + 20)`, all
-        ones. The loss is the mean over all positions, so that a model without memory reaches
-        10 ln 8 / (T + 20), or 0.0204 for T = 1000.
+        Dict of `inputs (B, T + 20, 10)`, one-hot vectors, `targets (B, T + 20)`, and `weight (B, T
+        + 20)`, which is 1.
     """
     symbols = tf.random.stateless_uniform((size, COPIED), seed, 1, 9, tf.int32)
     blank = tf.zeros((size, distance - 1), tf.int32)
@@ -159,18 +167,20 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
 
 
 def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> TaskData:
-    """The `TaskData` of generated sequences; no training batch repeats.
+    """Makes the data of a task with generated sequences.
+
+    Each training batch is generated with a different seed, so no sequence is repeated.
 
     Args:
-        draw: function of the batch size and a seed `(2,)` that returns a batch.
-        summary: description of the sequences.
-        options: options of the command.
+        draw: function that returns a batch for a batch size and a seed `(2,)`.
+        summary: description of the sequences, for printing.
+        options: options of the command, which are not used.
         recipe: the `SequenceRecipe`.
     """
     size, seed = recipe.batch_size, recipe.training.seed
 
     def batches(part: int, numbers: tf.data.Dataset) -> tf.data.Dataset:
-        # All seeds have the same validation and test sequences.
+        # The validation and test sequences are the same for all training seeds.
         first = tf.constant(3 * (seed if part == _TRAIN else 0) + part, tf.int64)
         return numbers.map(lambda number: draw(size, tf.stack([first, number])))
 
@@ -184,7 +194,12 @@ def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> 
 
 
 def music(options: argparse.Namespace, recipe) -> TaskData:
-    """The `TaskData` of predicting the keys in the next frame of music, from a MATLAB file."""
+    """Makes the data of polyphonic music, in which a model predicts the keys of the next frame.
+
+    Args:
+        options: options of the command; `--data` names the MATLAB file.
+        recipe: the `SequenceRecipe`.
+    """
     train, validation, test = _pieces(options.data)
     frames = ("float32", (None, None, KEYS))
     shapes = {"inputs": frames, "targets": frames, "weight": ("float32", (None, None))}
@@ -204,16 +219,23 @@ def music(options: argparse.Namespace, recipe) -> TaskData:
 
 
 def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
-    """Reads the pieces `(T, 88)` of training, validation and test; without a test it is empty."""
+    """Reads the training, validation and test pieces from a MATLAB file.
+
+    A piece of T frames is a float32 array `(T, 88)`. Pieces with fewer than two frames are dropped.
+    The list of test pieces is empty if the file has no test pieces.
+
+    Raises:
+        UserError: the file is missing, is damaged, or has no suitable pieces.
+    """
     if not path:
-        raise UserError("--data is missing: give the .mat file of the pieces")
+        raise UserError("--data is missing: give the .mat file with the pieces of music")
     try:
         arrays = scipy.io.loadmat(path, appendmat=False)
     except FileNotFoundError as error:
         raise UserError(f"--data {path} does not exist: correct the path") from error
     except (OSError, ValueError, NotImplementedError, MatReadError, zlib.error) as error:
         raise UserError(
-            f"--data {path} cannot be read as a MATLAB file ({error}): give another"
+            f"--data {path} cannot be read as a MATLAB file ({error}): give another file"
         ) from error
     splits = []
     for name in ("traindata", "validdata", "testdata"):
@@ -221,8 +243,8 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
         right = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
         if not right or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
-                f"--data {path}: {name!r} must have pieces with {KEYS} columns, 1 if a key is "
-                "pressed and 0 if not: give another file"
+                f"--data {path}: {name!r} must have pieces with {KEYS} columns of zeros and ones, "
+                "where 1 means a pressed key: give another file"
             )
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":
@@ -233,15 +255,15 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
 
 
 def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Makes a batch of pieces `(T, 88)`; the target of each frame is the next frame.
+    """Makes a batch of pieces in which the target of each frame is the next frame.
 
     Args:
-        pieces: all pieces.
-        numbers: indices of the batch's B pieces.
+        pieces: all pieces, `(T, 88)` each with T frames.
+        numbers: indices of the B pieces in the batch.
 
     Returns:
-        `inputs` and `targets (B, L, 88)`, where L is the greatest T - 1, and `weight (B, L)`, 0 at
-        padding.
+        Dict of `inputs` and `targets`, both `(B, L, 88)`, where L + 1 is the length of the longest
+        piece, and `weight (B, L)`, which is 0 at padding.
     """
     chosen = [pieces[number] for number in numbers]
 
@@ -258,28 +280,33 @@ def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.nd
 def text(
     cut: Callable, window: tuple[int, int], unit: str, options: argparse.Namespace, recipe
 ) -> TaskData:
-    """The `TaskData` of predicting the next word or character of the Penn Treebank.
+    """Makes the data of next-word or next-character prediction on the Penn Treebank.
+
+    Each line ends with the symbol <eos>.
 
     Args:
-        cut: function that splits a line into symbols, after which the end of the line is another.
-        window: see `windows`.
-        unit: name of the symbols.
-        options: options of the command.
+        cut: function that splits a line into words or characters.
+        window: window length and number of scored positions, as in `windows`.
+        unit: name of the symbols, for printing.
+        options: options of the command; `--data` names the folder of the texts.
         recipe: the `SequenceRecipe`.
+
+    Raises:
+        UserError: the validation or test text has a symbol that the training text lacks.
     """
     symbols = {
         split: [symbol for line in _lines(options.data, split) for symbol in [*cut(line), _END]]
         for split in ("train", "valid", "test")
     }
     counts = collections.Counter(symbols["train"])
-    # By frequency, then by the alphabet, so that the ids are always the same.
+    # Symbols of equal frequency are sorted by code point, so the ids are deterministic.
     vocabulary = sorted(counts, key=lambda symbol: (-counts[symbol], symbol))
     number = {symbol: i for i, symbol in enumerate(vocabulary)}
     for split, found in symbols.items():
         if unknown := sorted(set(found) - set(number)):
             raise UserError(
                 f"--data {options.data}: {split}.txt has {unknown[0]!r}, which train.txt lacks: "
-                "give splits of one corpus"
+                "give splits of the same corpus"
             )
 
     def batches(split: str, streams: int) -> ArrayBatches | None:
@@ -296,14 +323,20 @@ def text(
 
 
 def _digest(words: Iterable[str]) -> str:
-    """SHA-256 (hex) of a sequence of words or characters."""
+    """Computes the SHA-256 digest (hex) of a sequence of words or characters."""
     return hashlib.sha256("\n".join(words).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _lines(folder: str | None, split: str) -> list[str]:
-    """The lines of FOLDER/SPLIT.txt or .txt.gz; [] if the file of the test is absent or empty."""
+    """Reads the lines of FOLDER/SPLIT.txt.gz or FOLDER/SPLIT.txt.
+
+    The result is empty if the split is "test" and the file is missing or has no text.
+
+    Raises:
+        UserError: `folder` is not set, or the file of another split is missing or has no text.
+    """
     if not folder:
-        raise UserError(f"--data is missing: give the folder of {split}.txt.gz")
+        raise UserError(f"--data is missing: give the folder with {split}.txt.gz or {split}.txt")
     for end in (".gz", ""):
         if (path := epath.Path(folder) / f"{split}.txt{end}").is_file():
             lines = list(lines_of(path))
@@ -313,22 +346,27 @@ def _lines(folder: str | None, split: str) -> list[str]:
                 raise UserError(f"--data {folder}: {path.name} has no text: give another folder")
             return []
     if split != "test":
-        raise UserError(f"--data {folder} has no {split}.txt.gz: give another folder")
+        raise UserError(
+            f"--data {folder} has neither {split}.txt.gz nor {split}.txt: give another folder"
+        )
     return []
 
 
 def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatches:
-    """Splits a text into parallel streams, each of which is read in overlapping windows.
+    """Makes batches of overlapping windows over parallel streams of a text.
+
+    The text is split into B streams of equal length. A batch has one window of each stream, and
+    the batches are in text order.
 
     Args:
-        ids: the text, `(N,)`.
-        streams: B, the number of streams, which are consecutive parts of the text.
-        window: L, the positions of a window, and the number of its last positions that are scored.
-            Earlier positions were scored in the window before and serve as context.
+        ids: token ids of the text, `(N,)`.
+        streams: maximum number of streams. A short text has fewer streams, so that a window fits.
+        window: window length L, and the number of positions at the end of a window that are scored.
+            The positions before were scored in the previous window and serve as context.
 
     Returns:
-        Batches of `inputs`, `targets` (the next ids) and `weight`, all `(B, L)`. The weight is 1
-        where the prediction is scored. The batches are in the order of the text.
+        Batches of `inputs`, `targets` (the next ids) and `weight`, all `(B, L)`. The weight is 1 at
+        scored positions and 0 elsewhere.
     """
     length, counted = window
     streams = max(1, min(streams, (len(ids) - 1) // length))
@@ -349,20 +387,30 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
 
 
 def known_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
-    """Ids of words, `(N,)` int32; 0 for a word that is not in the vocabulary."""
+    """Converts words to ids `(N,)` int32; a word that is not in the vocabulary becomes 0."""
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     return np.fromiter((numbers.get(word, 0) for word in words), "int32")
 
 
 def articles(options: argparse.Namespace, recipe) -> TaskData:
-    """The `TaskData` of predicting the next word of documents; unknown words are <UNK>."""
+    """Makes the data of next-word prediction on documents, such as Wikipedia articles.
+
+    Words that are not in the vocabulary become <UNK>.
+
+    Args:
+        options: options of the command.
+        recipe: the `SequenceRecipe`, whose `sources` name the documents.
+
+    Raises:
+        UserError: the training or held-out text is shorter than one window.
+    """
     parts = held_out_words(recipe, options.tfds)
     vocabulary = count_learnt(parts, recipe.vocabulary_size)
     train, held = (known_ids(part, vocabulary) for part in parts)
     if min(len(train), len(held)) <= WORDS[0]:
         raise UserError(
             f"the sources have {len(train)} training words and {len(held)} held-out words, but one "
-            f"window has {WORDS[0]}: give more documents, or lower held_out"
+            f"window has {WORDS[0]} words: give more documents, or lower held_out"
         )
     splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
     summary = f"{len(train):,} words, {len(held):,} to validate"
@@ -370,25 +418,39 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
 
 
 def _as_in_books(text: str) -> str:
-    """Replaces the Treebank's quotes and "n't" in text and lower-cases it, to resemble LAMBADA."""
+    """Converts text to a common format of books and LAMBADA.
+
+    The function replaces Penn Treebank quotes by straight quotes, joins " n't" to the word before,
+    and lower-cases the text.
+    """
     for mark, written in (("``", '"'), ("''", '"'), (" n't", "n't")):
         text = text.replace(mark, written)
     return text.lower()
 
 
 def last_words(options: argparse.Namespace, recipe) -> TaskData:
-    """The `TaskData` of LAMBADA: learns the next word of books, and predicts passages' last words.
+    """Makes the data of LAMBADA.
 
-    Passages whose last word is not in the vocabulary are left out.
+    A model is trained on next-word prediction in books, and evaluated on the last word of each
+    passage. Passages whose last word is not in the vocabulary are left out.
+
+    Args:
+        options: options of the command; `--data` names the folder of the passages.
+        recipe: the `SequenceRecipe`, whose `sources` name the books.
+
+    Raises:
+        UserError: no validation passage is left.
     """
     asked = {split: _lines(options.data, split) for split in ("dev", "test")}
     parts = held_out_words(recipe, options.tfds, _as_in_books)
-    words = [*itertools.chain.from_iterable(parts)]  # all, because the passages are held out
+    words = [
+        *itertools.chain.from_iterable(parts)
+    ]  # all documents, because the passages are held out
     vocabulary = count_words([words], recipe.vocabulary_size)
 
     def passages(split: str) -> ArrayBatches | None:
         found = read_words(map(_as_in_books, asked[split]))
-        # Without the mark that ends the last sentence.
+        # Drops the end token of the last sentence, and passages with an unknown last word.
         rows = [
             row for row in (known_ids(words[:-1], vocabulary) for words in found) if any(row[-1:])
         ]
@@ -407,8 +469,8 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
     dev, test = passages("dev"), passages("test")
     if dev is None:
         raise UserError(
-            f"--data {options.data}: no passage of dev.txt ends with one of the vocabulary's "
-            f"{vocabulary.size:,} words: give LAMBADA's files, or other sources"
+            f"--data {options.data}: no passage of dev.txt ends with a word of the vocabulary, "
+            f"which has {vocabulary.size:,} words: give the LAMBADA files, or more sources"
         )
     train = windows(known_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"
@@ -417,7 +479,7 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
 
 
 def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
-    """The `TaskData` of classifying MNIST's digits from a sequence of pixels.
+    """Makes the data of MNIST digit classification from a sequence of 784 pixels.
 
     Args:
         permutation: order of the pixels, `(784,)`.
@@ -434,7 +496,8 @@ def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> Task
 
     def batches(pixels: np.ndarray, digits: np.ndarray, size: int = _IMAGES) -> ArrayBatches:
         def gather(numbers: np.ndarray) -> dict[str, np.ndarray]:
-            # Mean 0.1307 and standard deviation 0.3081 of all pixels, as in the paper's code.
+            # All pixels have mean 0.1307 and standard deviation 0.3081. The paper's code uses these
+            # values.
             inputs = (pixels[numbers][:, permutation, None] / 255 - 0.1307) / 0.3081
             answers = {"targets": digits[numbers], "weight": np.ones(len(numbers), "float32")}
             return {"inputs": inputs.astype("float32"), **answers}
@@ -460,7 +523,7 @@ _MUSIC = dict(
 _DIGITS = dict(length=PIXELS, unit="accuracy, percent", metric="accuracy")
 _WORDS = dict(unit="perplexity", metric="perplexity")
 _ROWS = np.arange(PIXELS)
-_PERMUTED = np.random.default_rng(0).permutation(PIXELS)  # the same order in all runs
+_PERMUTED = np.random.default_rng(0).permutation(PIXELS)  # all runs use the same order
 
 TASKS = {
     "adding": Task(
@@ -492,7 +555,7 @@ TASKS = {
         "Penn Treebank, characters",
         (1.31, 1.36, 1.37, 1.48),
         CHARACTERS[0],
-        # Repeated spaces between words become one.
+        # Replaces runs of spaces by a single space.
         partial(text, lambda line: list(" ".join(line.split())), CHARACTERS, "chars"),
         "bits per character",
         metric="bits",

@@ -1,4 +1,4 @@
-"""`experiments.tcn TASK`: trains each model with each seed and writes a table."""
+"""The command `tcn train`, which trains each model with each seed and writes a report."""
 
 import argparse
 import math
@@ -22,7 +22,11 @@ from macaron_tf.training import FitModel, build_fit_model
 
 
 def run(options: argparse.Namespace) -> None:
-    """The command `train`: trains incomplete runs and writes OUT/TASK.md, .json and .png."""
+    """Runs the command `train`: trains the models of a task and writes the report OUT/TASK.md.
+
+    Complete runs are not trained again. OUT/TASK.json has the results of all runs, and OUT/TASK.png
+    shows the validation curves.
+    """
     if options.resume:
         return _resume(options)
     refuse_given(
@@ -33,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
     base = registry.load(prefix + name, SequenceRecipe)
     task, out, models = _task(base, options), as_path(options.out), options.models or MODELS
     recipes = [base.of_mixer(mixer, options.set) for mixer in models]
-    # Both raise before minutes are spent on training.
+    # These checks raise errors before the training, which takes minutes or hours.
     recipes[0].check_metric([task.metric])
     refuse_unread(recipes[0], options.set, *recipes[1:])
     rows = []
@@ -44,9 +48,16 @@ def run(options: argparse.Namespace) -> None:
             recipe = base.of_mixer(mixer, settings, data.vocab_size)
             path = out / f"{mixer}-{seed}"
             rows.append(_train(recipe, task, data, path, options))
-    lines = [f"{task.unit}; the best checkpoint by the validation.", "", *table(task, rows)]
+    lines = [
+        f"Metric: {task.unit}. The best checkpoint is chosen by validation.",
+        "",
+        *table(task, rows),
+    ]
     if all(row["test"] is None for row in rows):
-        lines += ["", "The data have no test split: the table shows the best validation."]
+        lines += [
+            "",
+            "The data have no test split, so the table shows only the best validation result.",
+        ]
     studies.write(out, base.task, "tcn", options, task.title, lines, rows=rows)
     curves = studies.curves(rows, "model", "step", task.metric)
     figure = out / f"{base.task}.png"
@@ -54,19 +65,23 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
-    """The recipe's task; raises if `--data` is given but the task does not read it."""
+    """Returns the task of a recipe.
+
+    Raises:
+        UserError: `--data` is set, but the task does not read files.
+    """
     task = TASKS[recipe.task]
     if options.data and not task.takes_data:
         raise UserError(
             f"--data {options.data} has no effect in {recipe.task}, which reads no file: leave it "
-            "out" + (", and name your texts in --set sources" if recipe.sources else "")
+            "out" + (", and name your texts by --set sources" if recipe.sources else "")
         )
     return task
 
 
 def _resume(options: argparse.Namespace) -> None:
-    """Resumes a run with the recipe saved in it, and prints its row of the table."""
-    refuse_given(options.set, dict.fromkeys(("task", "model.mixer"), "it to another run"))
+    """Resumes the run that `--resume` names with its saved recipe, and prints its results."""
+    refuse_given(options.set, dict.fromkeys(("task", "model.mixer"), "another run"))
     recipe = registry.load_given(options, SequenceRun)
     task = _task(recipe, options)
     recipe.check_metric([task.metric])
@@ -82,15 +97,17 @@ def _train(
     path: epath.Path,
     options: argparse.Namespace,
 ) -> dict:
-    """Trains or resumes a run, unless it is complete, and returns its row of the table.
+    """Trains or resumes a run, or reads the result of a complete run.
 
     Args:
         recipe: recipe of the model.
-        task: the recipe's task.
-        data: the task's data with the recipe's batch size and seed. Without a test split, the row's
-            "test" is None.
+        task: task of the recipe.
+        data: data of the task, with the batch size and seed of the recipe.
         path: folder of the run.
         options: options of the command.
+
+    Returns:
+        Row of the report's table, as a dict. Its value "test" is `None` if there is no test split.
     """
     done = path / "result.json"
     run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=options.data_dir)
@@ -98,12 +115,12 @@ def _train(
         if data.fingerprint:
             earlier.check_data(data.fingerprint)
         row = studies.read_json(done)
-        with refuse_damage(done, "remove it and give the same command again"):
+        with refuse_damage(done, "remove the file and give the same command again"):
             table(task, [row])
         if data.test is None or row.get("test_data") == _contents(data.test):
             print(f"{path}: complete")
             return row
-        print(f"{path}: complete; its best checkpoint is scored on the new test split")
+        print(f"{path}: complete; the best checkpoint is scored on the new test split")
         return _tested(run, task, data, row)
     keras.backend.clear_session()
     config = recipe.model_config(data.vocab_size)
@@ -118,8 +135,8 @@ def _train(
     )
     if result.best_checkpoint is None:
         raise UserError(
-            f"{path} stopped before its first validation: raise training.max_minutes or "
-            "lower training.validate_every"
+            f"{path} stopped before the first validation: raise training.max_minutes or lower "
+            "training.validate_every"
         )
     row = {
         "model": config.mixer,
@@ -137,7 +154,17 @@ def _train(
 
 
 def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
-    """Scores the best checkpoint on the test split, if there is one; returns and saves the row."""
+    """Evaluates the best checkpoint on the test split, if there is one, and saves the result.
+
+    Args:
+        run: the run.
+        task: task of the run.
+        data: data of the task.
+        row: result without the test score; the function adds "test" and "test_data".
+
+    Returns:
+        The completed `row`, which is also saved in RUN/result.json.
+    """
     test = None
     if data.test is not None:
         network = run.load_network("best")
@@ -149,7 +176,7 @@ def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
 
 
 def _contents(dataset: tf.data.Dataset | None) -> str:
-    """SHA-256 (hex) of all batches; "" without a dataset."""
+    """Computes the SHA-256 digest (hex) of all batches; the digest of `None` is ""."""
     if dataset is None:
         return ""
     batches = dataset.as_numpy_iterator()
@@ -157,7 +184,7 @@ def _contents(dataset: tf.data.Dataset | None) -> str:
 
 
 def _measured(model: FitModel, dataset) -> dict[str, float]:
-    """Evaluates a model; if the task predicts classes, "bits" is the loss in bits."""
+    """Evaluates a model on a dataset. For a task with classes, "bits" is the loss in bits."""
     found = measured(model, dataset)
     if "perplexity" in found:
         found["bits"] = found["loss"] / math.log(2)
@@ -165,7 +192,7 @@ def _measured(model: FitModel, dataset) -> dict[str, float]:
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
-    """Lines of a Markdown table with a row for each model, and its mean over the seeds."""
+    """Formats a Markdown table with a row for each model, averaged over the seeds."""
     slide = dict(zip(MODELS, task.slide, strict=True))
     head = ("model", "parameters", "widths", "validation", "test", "slide", "updates", "minutes")
     lines = []
@@ -187,7 +214,10 @@ def table(task: Task, rows: list[dict]) -> list[str]:
 
 
 def _cell(task: Task, values: list[float]) -> str:
-    """Formats mean and standard deviation; numbers below 0.1 with three significant digits."""
+    """Formats the mean and standard deviation of `values`.
+
+    A mean below 0.1 has three significant digits, and other means have two decimals.
+    """
     if not values:
         return "-"
     scale = 100 if task.metric == "accuracy" else 1

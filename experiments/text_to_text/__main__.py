@@ -26,10 +26,10 @@ _FORMS = """tasks:
   translation
       The metric is BLEU.
 
-Several tasks, joined by +, train one model. --set mixing.limit and --set mixing.temperature change
-the sampling rates of the tasks. Validation scores each task; "score" is the mean over the tasks.
-Each line to predict then begins with the name of its task, as in "sst2 sentence: ...", unless
---task names the task of all lines.
+Several task names, joined by +, train one model on all of these tasks. The settings mixing.limit
+and mixing.temperature change the sampling rates of the tasks. Validation scores each task, and the
+metric "score" is the mean over the tasks. In `predict`, each line must begin with the name of its
+task, as in "sst2 sentence: ...", unless --task names one task for all lines.
 
 sources of examples:
   For GLUE, SuperGLUE and squad, --source is tfds:NAME or tsv:FILE. The header of a TSV file names
@@ -79,11 +79,14 @@ main = cli.program(
         "predict",
         "print the answer to each line",
         "experiments.text_to_text.evaluate:predict",
-        cli.place("run", "folder of the run, or another T5 or BART, such as hugging-face:DIR"),
+        cli.place(
+            "run", "folder of the run, or location of a T5 or BART, such as hugging-face:DIR"
+        ),
         cli.argument(
             "--task NAME",
-            "task of all lines; needed if the model has several tasks and the lines do not begin "
-            "with a task, or if the folder of the model names no task",
+            "name of the task that the lines belong to; required if the model was trained on "
+            "several tasks and lines do not begin with a task name, or if the model's folder names "
+            "no task",
         ),
         cli.place(
             "--input FILE",

@@ -39,15 +39,16 @@ from macaron_tf.training.checkpoints import weights_record
 
 @dataclasses.dataclass(frozen=True)
 class TextPairs:
-    """Examples of one split of a task, as pairs of source and target text.
+    """Examples in one split of a task, as pairs of a source text and a target text.
 
     Attributes:
         task: name of the task.
         split: name of the split.
-        pairs: list of (source, target) lines.
-        labels: labels of `Examples`, or answers of `Questions`; `None` for pairs of text.
-        groups: group of each example, as in `Examples`; `None` if the task has no groups.
-        language: for translation, code of the target language.
+        pairs: pairs of a source line and a target line.
+        labels: labels of the examples, or correct answers to the questions; `None` for
+            summarization and translation, whose targets are texts.
+        groups: group index of each example, see `Examples`; `None` if the task has no groups.
+        language: code of the target language in translation.
     """
 
     task: str
@@ -64,7 +65,7 @@ class TextPairs:
         """Reads one split of a task.
 
         Args:
-            recipe: recipe that has the task.
+            recipe: recipe that lists the task.
             name: name of the task.
             split: name of the split. "validation" means the first validation split of the task.
             tfds: folder of TensorFlow Datasets.
@@ -72,7 +73,7 @@ class TextPairs:
         source, fields = recipe.examples_of(name)
         if prefix := PREFIXES.get(name):
             pairs = read_pairs(source, split, *fields, tfds)
-            # Joins the lines of a text, because e-mails have several lines.
+            # Joins the lines of each text, because an e-mail has several lines.
             lines = ([" ".join(text.split()) for text in pair] for pair in pairs)
             framed = [(prefix + text, answer) for text, answer in lines]
             return cls(name, split, framed, language=fields[1])
@@ -97,14 +98,17 @@ class TextPairs:
 
     @functools.cached_property
     def metric(self) -> TranslationMetric:
-        """Translation metric with the tokenization that the references need."""
+        """Settings of BLEU with the tokenizer for the language of the references."""
         return TranslationMetric(self.language).for_references([right for _, right in self.pairs])
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
-        """Computes the metrics of the task for the answers to all pairs.
+        """Computes the metrics of the task.
+
+        Args:
+            answers: answers of the model, one for each pair.
 
         Returns:
-            Dict from metric name to value; "score" is the main metric.
+            Dict from metric name to value. The key "score" has the value of the main metric.
         """
         targets = [target for _, target in self.pairs]
         if self.task == "summarization":
@@ -127,7 +131,7 @@ def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = Non
     Args:
         task: name of the task.
         vocabulary: vocabulary of the model.
-        room: maximum number of tokens in an answer, without EOS; `None` means no limit.
+        room: maximum number of tokens in an answer, excluding EOS; `None` means no limit.
     """
     if task in PREFIXES or (named := get_task(task)).kind == "spans":
         return
@@ -203,7 +207,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def _answer_json(options: argparse.Namespace) -> None:
-    """Writes the output of `Pretrained.predict` for each line, as `--json` asks."""
+    """Runs the command `predict --json`: writes a line of JSON for each line of text."""
     refuse_beside_json(
         "--json answers the task of the run, so leave one of the two flags out", task=options.task
     )

@@ -24,7 +24,7 @@ from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.text import TextVocabulary
 from macaron_tf.training import TrainingConfig
 
-# Tasks with a class, a score or a span of the context as answer.
+# Tasks whose answer is a class, a score or a span of the context.
 TEXT_TASKS = tuple(n for n, task in TASKS.items() if task.kind == "classification" or n == "squad")
 # E-mails and their subjects, from TensorFlow Datasets.
 _SUMMARIES = ("tfds:aeslc", ("email_body", "subject_line"))
@@ -42,18 +42,18 @@ class TextRecipe(Recipe):
             several tasks, a task that has a default source reads its default source instead.
         fields: names of the source field and the target field of text pairs, such as languages.
         mixing: sampling rates of several tasks.
-        init: pre-trained model: a run of `experiments.pretrain`, or `hugging-face:DIR`.
-        starts: whether sources and targets begin with [CLS], and the decoder input with [SEP]
-            [CLS], as in the BART models of Hugging Face. Runs of `experiments.pretrain` have
-            `False`.
-        sentinel_rows: number of embedding rows beyond the vocabulary, which T5 has for its
-            sentinel tokens.
-        max_source, max_target: maximum number of tokens, including EOS (and [CLS]). Longer texts
-            are truncated.
+        init: location of the pre-trained model, such as the folder of a pre-training run.
+        starts: whether sources and targets begin with [CLS], as in the BART models of Hugging
+            Face. The decoder input then begins with [SEP] [CLS]. The value is `False` for a model
+            of `experiments.pretrain`.
+        sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
+        max_source, max_target: maximum number of tokens in a source or target, including EOS and
+            [CLS]. Longer texts are truncated.
         label_smoothing: label smoothing of the training loss.
         batching: batch sizes and shapes.
         decoding: settings of beam search for answers.
-        validation_examples: number of examples that each validation answers; `None` means all.
+        validation_examples: number of examples that each validation answers; `None` means all
+            examples.
     """
 
     kind = "text_to_text"
@@ -108,15 +108,18 @@ class TextRecipe(Recipe):
         return tuple(self.task.split("+"))
 
     def examples_of(self, task: str) -> tuple[str, tuple[str, str]]:
-        """Returns the source of the examples of a task, and the names of the two fields."""
+        """Returns the source of a task's examples, and the names of the two text fields."""
         source, fields = own_examples(task)
         return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
 
     def reading(self, source: str | None) -> Self:
-        """Returns the recipe with `source`, the value of `--source`, unless it is `None`.
+        """Returns the recipe with the source that `--source` names.
+
+        Args:
+            source: value of `--source`; `None` means the source of the recipe.
 
         Raises:
-            UserError: `--source` has no effect, because every task reads its default source.
+            UserError: `source` has no effect, because every task reads its default source.
         """
         own = all(own_examples(task)[0] for task in self.tasks)
         if source and own and len(self.tasks) > 1:
@@ -162,7 +165,7 @@ class TextRecipe(Recipe):
 
 
 def own_examples(task: str) -> tuple[str, tuple[str, str]]:
-    """Returns the default source of a task, or "", and the names of the two text fields."""
+    """Returns a task's default source (or an empty string) and the names of its two fields."""
     if task == "summarization":
         return _SUMMARIES
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
@@ -223,7 +226,7 @@ def recipe_for(task: str, start: Pretrained, init: str, source: str | None) -> T
 
 @dataclasses.dataclass(frozen=True)
 class TextRun(Run):
-    """A finished or running fine-tuning run of an encoder-decoder."""
+    """A text-to-text fine-tuning run of an encoder-decoder, finished or not."""
 
     recipe_class = TextRecipe
 
@@ -243,8 +246,8 @@ class TextRun(Run):
             decoding: settings of beam search; `None` means the settings of the recipe.
         """
         recipe = self.recipe
-        # The maximum length of an answer does not depend on the source: it is the maximum length
-        # of a target in training. The search starts at BOS, and `prefix` has the ids before BOS.
+        # The maximum length of an answer is the maximum target length in training. It does not
+        # depend on the source. The search starts at BOS, and `prefix` has the ids before BOS.
         prefix = recipe.answer_start[:-1]
         longest = recipe.answer_room + 1  # including EOS
         decoding = dataclasses.replace(
@@ -253,7 +256,7 @@ class TextRun(Run):
             max_length_offset=longest,
             max_length=longest,
         )
-        # No source limit here: the translator truncates sources itself, with a warning.
+        # `texts` does not limit sources, because the translator truncates sources with a warning.
         texts = TextVocabulary(self.vocabulary, sys.maxsize, recipe.max_target, recipe.starts)
         longest_source = recipe.max_source - 1  # without EOS
         return LineTranslator(
@@ -264,7 +267,7 @@ class TextRun(Run):
 def open_run(
     place: str, checkpoint: str | None = None, task: str | None = None
 ) -> tuple[TextRun, EncoderDecoder]:
-    """Opens a run and its network, or makes a run of a model that was saved without a recipe.
+    """Opens a run and loads its network; makes a run for a model that was saved without a recipe.
 
     Args:
         place: location of a model in a form that `macaron_tf.load` accepts.

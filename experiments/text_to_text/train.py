@@ -28,7 +28,7 @@ def read_init(given: str) -> Start:
     """Loads the pre-trained T5 or BART that `--init` names.
 
     Args:
-        given: value of `--init`: a pre-training run, or `hugging-face:DIR`.
+        given: value of `--init`, which is a pre-training run or `hugging-face:DIR`.
     """
     return start_of(given, load(given), ["writer"])
 
@@ -124,11 +124,12 @@ def _metrics(recipe: TextRecipe) -> list[str]:
 
 
 def _named(metric: str, task: str, recipe: TextRecipe) -> str:
-    """Returns the validation name of a task metric.
+    """Returns the name that a task metric has in validation.
 
-    With several tasks, the prefix is the name of the task. With a single task, the prefix is
-    "task_", so that for example "task_accuracy" differs from "accuracy", the token accuracy.
-    "score" and the metrics of summarization and translation then have no prefix.
+    In a run of several tasks, the prefix is the name of the task, as in "sst2_accuracy". In a run
+    of one task, the prefix is "task_": "task_accuracy" is the accuracy of answers, and "accuracy"
+    is the accuracy of tokens. The metric "score" and the metrics of summarization and translation
+    have no prefix in a run of one task.
     """
     if len(recipe.tasks) > 1:
         return f"{task}_{metric}"

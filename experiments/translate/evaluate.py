@@ -50,7 +50,7 @@ def translate(options: argparse.Namespace) -> None:
 
 
 def _answer_json(options: argparse.Namespace) -> None:
-    """Writes the output of `Pretrained.predict` for each line, as `--json` asks."""
+    """Runs the command `translate --json`: writes a line of JSON for each line of text."""
     refuse_beside_json(
         "--json uses beam search from source to target, so leave one of the two flags out",
         temperature=options.temperature is not None,
@@ -73,7 +73,7 @@ def _translation(place: str, model: Pretrained) -> Translation:
 
 
 def _translator(options: argparse.Namespace) -> LineTranslator:
-    """Builds the `LineTranslator` of a run, or of a model that was saved without a recipe."""
+    """Builds the translator of a run, or of a model that was saved without a recipe."""
     _, seed = drawn(options)
     if not locate(options.run).without_recipe:
         opened = TranslationRun.open(options.run)
@@ -114,7 +114,7 @@ def _formatted(translations: Translations, n_best: int) -> str:
     rows = []
     for hypotheses in translations.hypotheses:
         fields = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for hypothesis in hypotheses]
-        # Beam search may find fewer than N hypotheses; empty columns fill the row.
+        # Beam search may find fewer than `n_best` hypotheses. Empty columns then fill the row.
         fields += ["\t"] * (n_best - len(fields))
         rows.append("\t".join(fields) + "\n")
     return "".join(rows)
@@ -129,7 +129,7 @@ def run_average(options: argparse.Namespace) -> None:
 def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
     """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
 
-    Uses only checkpoints at multiples of `training.save_every_steps`.
+    The average has only checkpoints whose step is a multiple of `training.save_every_steps`.
     """
     every = opened.recipe.training.save_every_steps
     chosen = last_checkpoints(opened.path, count, every)
@@ -236,7 +236,13 @@ def run_compare(options: argparse.Namespace) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Outputs(Settings):
-    """Fields that `compare` reads from a JSON file written by `evaluate`."""
+    """Fields of a JSON file from `evaluate` that the command `compare` reads.
+
+    Attributes:
+        hypotheses: translations, one for each line of the test set.
+        references: reference translations.
+        metric: settings of BLEU.
+    """
 
     hypotheses: tuple[str, ...]
     references: tuple[str, ...]

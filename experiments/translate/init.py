@@ -39,9 +39,9 @@ _FREE = (*FREE, "initializer_range", "vocab_size")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TranslationStart:
-    """Initialization with random weights and a joint vocabulary trained on the recipe's text.
+    """Initialization with random weights and with a joint vocabulary, trained on the recipe's text.
 
-    Subclasses copy pre-trained weights.
+    Subclasses copy pre-trained weights instead.
 
     Attributes:
         init: pre-trained model with its vocabulary; `None` means random weights.
@@ -50,9 +50,10 @@ class TranslationStart:
     init: Start | None = None
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
-        """Returns `recipe` with the sizes of the pre-trained model, if `init` is not `None`.
+        """Returns `recipe` with the sizes of the pre-trained model.
 
-        The dropout rates of `recipe` stay unchanged.
+        The dropout rates of `recipe` stay unchanged. Without a pre-trained model, the method
+        returns `recipe` itself.
         """
         return recipe
 
@@ -107,9 +108,9 @@ class TranslationStart:
 
 
 def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
-    """Returns the training pairs for a vocabulary.
+    """Returns the training pairs that the vocabulary is trained on.
 
-    If there are more than `SAMPLE` pairs, draws `SAMPLE` pairs at random.
+    If there are more than `SAMPLE` pairs, the function draws `SAMPLE` pairs at random.
     """
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
@@ -121,7 +122,7 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
     """Returns `recipe` with the model configuration `config`.
 
-    Lowers the maximum lengths of `recipe` to the number of positions that the model has.
+    The function limits the maximum lengths of `recipe` to the number of positions in the model.
     """
     options = differing_fields(config, catalog.config(recipe.model))
     for given in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
@@ -138,7 +139,7 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 def _fitting(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Returns `config` with sizes that let `parts` take the weights of `init`."""
+    """Returns `config` with the sizes of the model `init`, whose weights initialize `parts`."""
     with naming(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 
@@ -149,8 +150,8 @@ class EncoderStart(TranslationStart):
 
     Attributes:
         parts: members of `PARTS` to initialize; the embeddings are always initialized.
-        decoder: second pre-trained model, which initializes the decoder; `None` means that there
-            is only `init`.
+        decoder: second pre-trained model, which initializes the decoder; `None` means no second
+            model.
 
     Reference: Lample and Conneau 2019, "Cross-lingual Language Model Pretraining", table 3.
     """
@@ -195,7 +196,11 @@ class EncoderStart(TranslationStart):
             network.decoder.copy_from(self.decoder.source.encoder.stack)
 
     def _language_rows(self, recipe: TranslationRecipe) -> list[int]:
-        """Returns the indices of source and target language in the language embeddings."""
+        """Returns the language embedding indices of the source and the target language.
+
+        Raises:
+            UserError: the pre-trained model has no embedding for a language.
+        """
         if not self.init.config.num_languages:
             return [0, 0]
         known = self.init.source.languages
@@ -212,14 +217,17 @@ class EncoderStart(TranslationStart):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceStart(TranslationStart):
-    """Initialization with a pre-trained encoder-decoder that reads the output of a new encoder.
+    """Initialization with a pre-trained encoder-decoder, such as BART, behind a new encoder.
+
+    The new encoder reads the source language. The pre-trained model reads the output of the new
+    encoder instead of token embeddings.
 
     Reference: Lewis et al. 2020, "BART", section 3.4.
     """
 
     def apply(self, recipe: TranslationRecipe) -> TranslationRecipe:
         theirs, base = self.init.source, recipe.model_config()
-        # The new encoder in the paper has 6 layers, the depth of BART-base.
+        # The new encoder in the paper has 6 layers, as many as the encoder of BART-base.
         depth = base.num_source_layers or theirs.config.num_encoder_layers
         options = {**base.options(*FREE), "num_source_layers": depth}
         rows = SENTINEL_ROWS if theirs.objective == "span_corruption" else 0

@@ -28,7 +28,7 @@ from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import NormalizationRule
 from macaron_tf.training.updates import FirstStage
 
-_MAX_SOURCE = 256  # pieces of the longest line that is read
+_MAX_SOURCE = 256  # maximum number of subword pieces in a source line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +40,10 @@ class DataConfig(Settings):
             `macaron_tf.data.sources.names.PAIRS` lists the forms.
         source_language, target_language: language code, such as "en".
         train_split, validation_split, test_split: name of the split.
-        target_split: with `unsupervised`, name of the split to read the target text from. The
-            target text then does not translate the source text. `None` means `train_split`.
-        vocabulary_size: number of pieces in the joint vocabulary. If `--init` is an
-            encoder-decoder, number of pieces in the source vocabulary.
+        target_split: with `unsupervised`, name of the split with the target text, which need not
+            translate the source text; `None` means `train_split`.
+        vocabulary_size: number of pieces in the joint vocabulary or, if `--init` is an
+            encoder-decoder, in the source vocabulary.
         normalization: text normalization before subword segmentation.
         normalization_rule: SentencePiece normalization rule, applied after `normalization` and
             stored in a vocabulary that is trained for the run. `nmt_nfkc` replaces compatibility
@@ -52,7 +52,7 @@ class DataConfig(Settings):
             that end in `_cf` also fold case.
         cleaning: filters for the training pairs.
         batching: batch sizes and shapes.
-        sampling: BPE-dropout of the training text.
+        sampling: settings of BPE-dropout, which applies only to the training text.
         validation_lines: number of lines from the validation split that each validation
             translates to compute BLEU; `None` means all lines.
         held_out: fraction of the pairs that becomes the validation split if the file name has no
@@ -81,10 +81,10 @@ class DataConfig(Settings):
 
     @property
     def parts(self) -> dict[str, HeldOut]:
-        """Dict from split name to held-out part; empty if the source has its own splits.
+        """Dict from a split name to the part of the pairs that makes up this split.
 
-        The dict is also empty if the recipe names other splits than "train" or "all" for
-        training, or one of these two for validation.
+        The dict is empty if the source has its own splits. It is also empty unless `train_split`
+        is "train" or "all", and `validation_split` is another name.
         """
         names = self.train_split, self.validation_split
         if Source.of(self.source).has_splits or [name in WHOLE for name in names] != [True, False]:
@@ -107,15 +107,14 @@ class TranslationRecipe(Recipe):
         metric: settings of BLEU.
         label_smoothing: label smoothing of the training loss.
         unsupervised: whether to learn both directions without text pairs, by denoising and
-            back-translation (see `BackTranslationObjective`). `--init` must then be an encoder or
-            a language model that was pre-trained on both languages.
+            back-translation (see `BackTranslationObjective`). In this case, `--init` must be an
+            encoder or a language model that was pre-trained on both languages.
         denoising: settings of the noise that `unsupervised` adds to the text.
         average_last: number of checkpoints that `translate average` averages by default.
         init: value of `--init`; `None` means random initial weights.
         init_decoder: value of `--init-decoder`.
         init_parts: value of `--init-parts`.
-        sentinel_rows: number of embedding rows beyond the target vocabulary, which T5 has for its
-            sentinel tokens.
+        sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
         first_stage_steps: number of updates in the first stage of BART fine-tuning. The first
             stage trains only the new source encoder, the position embeddings, and the query, key
             and value projections of the first encoder layer. Later updates train all weights.
@@ -158,9 +157,8 @@ class TranslationRecipe(Recipe):
         """Returns the model configuration.
 
         Args:
-            vocab_size: size of the joint vocabulary, or of the target vocabulary.
-            source_vocab_size: size of a separate source vocabulary; `None` means that the
-                vocabulary is joint.
+            vocab_size: size of the joint vocabulary or of the target vocabulary.
+            source_vocab_size: size of the source vocabulary; `None` means a joint vocabulary.
         """
         if vocab_size is not None:
             vocab_size += self.sentinel_rows
@@ -211,7 +209,7 @@ class TranslationRecipe(Recipe):
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """Sets `metric.language` to the target language if `path` is `data.target_language`."""
+        """Returns the recipe with `metric.language` set to a new `data.target_language`."""
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)
@@ -220,7 +218,7 @@ class TranslationRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class TranslationRun(Run):
-    """A finished or running training run of a translation model."""
+    """A training run of a translation model, finished or not."""
 
     recipe_class = TranslationRecipe
 

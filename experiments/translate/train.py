@@ -82,16 +82,16 @@ def train_recipe(
 ) -> TrainingResult:
     """Trains a translation model in the folder `path`, or resumes the run in that folder.
 
-    Reads all input before it creates the folder, so that bad input leaves no files behind.
+    The function reads all input before it creates the folder, so invalid input leaves no files.
 
     Args:
-        recipe: settings of the run; with `start`, the result of `start.apply`.
+        recipe: settings of the run, to which `start.apply` was already applied.
         path: folder of the run.
         vocabulary_dir: folder of an existing vocabulary; `None` means to train a vocabulary.
         strategy: distribution strategy; `None` means the current strategy.
         start: initial weights and vocabulary; `None` means random weights.
         tfds: folder of TensorFlow Datasets.
-        data_service: comma-separated addresses of `experiments.data_service` processes that make
+        data_service: comma-separated addresses of `experiments.data_service` processes, which make
             the batches; `None` means that this process makes the batches.
         processes: number of processes that tokenize; `None` means one process per core.
         callbacks: Keras callbacks and profiling from the command line.
@@ -116,7 +116,7 @@ def train_recipe(
     made_for = (vocabulary.languages, vocabulary.normalization)
     if made_for != (config.languages, config.normalization):
         raise UserError(
-            f"the vocabulary was trained for {made_for}, but the recipe needs one for "
+            f"the vocabulary was trained for {made_for}, but the recipe needs a vocabulary for "
             f"{(config.languages, config.normalization)}: train another vocabulary by "
             "`translate vocabulary`"
         )
@@ -197,9 +197,9 @@ def train_recipe(
 
 
 def _warn_unread(config: DataConfig, tfds: Tfds | None) -> None:
-    """Prints a warning if the source text and the target text have different lengths.
+    """Warns on stderr if the source text and the target text have different line counts.
 
-    The surplus lines of the longer text are never read.
+    Training never reads the surplus lines of the longer text.
     """
     splits = config.train_split, config.target_split
     first, other = (count_pairs(config.source, name, *config.languages, tfds) for name in splits)

@@ -2,8 +2,8 @@
 
     python export/deploy/check_ops.py OUT/1
 
-A server can only load the model if the server is linked with these ops. Otherwise, it reports "Op
-type not registered".
+A server can only load the model if the server is linked with these ops. Otherwise, loading fails
+with the error "Op type not registered".
 """
 
 import argparse

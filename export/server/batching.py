@@ -22,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """Request in the queue."""
+    """Request in the queue. `enqueued` is the monotonic time of its arrival."""
 
     servable: Servable
     signature: Signature
@@ -37,9 +37,9 @@ class Batcher:
 
     Requests can be merged if their model version, signature, dtypes and dimensions except the first
     are equal. A batch starts when it is full, or when its oldest request has waited `timeout_ms`.
-    Requests that LiteRT answers do not wait for a batch to fill. They are merged only if several of
-    them arrive while all workers are busy. If a batch fails, only its faulty requests fail, see
-    `run_joined`.
+    Requests that LiteRT answers do not wait for a batch to fill. Such requests are merged only if
+    several arrive while all workers are busy. If a batch fails, only its faulty requests fail (see
+    `run_joined`).
 
     Args:
         max_batch_size: maximum number of rows in a merged batch. A larger request runs alone.

@@ -148,7 +148,7 @@ class ServingCore:
         return future, servable, signature
 
     def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
-        """Returns a context manager that measures a request, see `Metrics.measured`.
+        """Returns a context manager that measures a request (see `Metrics.measured`).
 
         Requests for unknown models are not measured.
 

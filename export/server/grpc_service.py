@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC API: PredictionService and ModelService."""
+"""Server for TensorFlow Serving's gRPC services, PredictionService and ModelService."""
 
 import concurrent.futures
 import logging
@@ -23,10 +23,11 @@ from export.server.errors import Code, ServingError, from_exception, invalid, to
 from export.server.servable import Servable, Signature
 
 _LOG = logging.getLogger(__name__)
-# A call blocks its thread until its batch is done, so there are more threads than rows of a batch.
+# A call blocks its thread until its batch is done. With fewer threads than rows in a batch, batches
+# would not fill.
 _THREADS = 64
-# The typed fields of a TensorProto that TensorFlow Serving fills. Clients read, for example,
-# `outputs["scores"].float_val`, which would be empty if `tensor_content` were filled.
+# Maps a dtype to the TensorProto field that TensorFlow Serving fills. Clients read, for example,
+# `outputs["scores"].float_val`, which would be empty if the values were in `tensor_content`.
 _FIELDS = {
     tf.float32: "float_val",
     tf.float64: "double_val",
@@ -42,16 +43,17 @@ class _Services(
     prediction_service_pb2_grpc.PredictionServiceServicer,
     model_service_pb2_grpc.ModelServiceServicer,
 ):
-    """PredictionService's Predict and GetModelMetadata, and ModelService's GetModelStatus.
+    """Handlers for the RPCs Predict, GetModelMetadata and GetModelStatus.
 
-    Classify, Regress, MultiInference and HandleReloadConfigRequest raise UNIMPLEMENTED.
+    The inherited handlers for Classify, Regress, MultiInference and HandleReloadConfigRequest raise
+    UNIMPLEMENTED.
     """
 
     def __init__(self, core: ServingCore):
         self._core = core
 
     def Predict(self, request, context) -> predict_pb2.PredictResponse:
-        """Runs a signature; the request's `output_filter` selects outputs."""
+        """Runs a signature. If `output_filter` is set, the response has only these outputs."""
         config = self._core.config
 
         def read(servable: Servable):
@@ -63,7 +65,7 @@ class _Services(
         measured = self._core.measured(request.model_spec.name, "GRPC")
         with measured, self._core.bodies.share() as take:
             future, servable, signature = self._core.submit(_model_spec(request), read)
-            context.add_callback(future.cancel)  # drops the request if the client leaves
+            context.add_callback(future.cancel)  # if the client hangs up
             left = context.time_remaining()
             seconds = config.request_timeout if left is None else min(config.request_timeout, left)
             try:
@@ -82,21 +84,24 @@ class _Services(
             return response
 
     def GetModelMetadata(self, request, context) -> get_model_metadata_pb2.GetModelMetadataResponse:
-        """Returns the signatures of a version."""
+        """Returns the signatures of the requested version."""
         if not request.metadata_field:
             raise invalid("GetModelMetadataRequest must specify at least one metadata_field")
         for field in request.metadata_field:
             if field != "signature_def":
-                raise invalid(f"Metadata field {field} is not supported")
+                raise invalid(f"Metadata field {field} is not supported: use signature_def")
         return self._core.metadata(_model_spec(request))
 
     def GetModelStatus(self, request, context) -> get_model_status_pb2.GetModelStatusResponse:
-        """Returns the states of one or all versions."""
+        """Returns the states of the requested version, or of all versions."""
         return self._core.statuses(_model_spec(request))
 
 
 def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
-    """Makes a gRPC server without starting it, and returns it with its port.
+    """Builds the gRPC server and opens its port. The caller starts the server.
+
+    Returns:
+        The server, and the number of its port.
 
     Raises:
         OSError: the port cannot be opened.
@@ -107,10 +112,10 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
         options=(
             ("grpc.max_receive_message_length", config.max_body_bytes),
             ("grpc.max_send_message_length", -1),
-            # By default gRPC shares a port that is in use, and two servers would answer in turn.
+            # By default, gRPC shares a port with another server, and both answer in turn.
             ("grpc.so_reuseport", 0),
-            # By default gRPC cancels calls that waited 30 s for Python's lock on a busy machine,
-            # without giving a reason. Here only the client's deadline counts, as in REST.
+            # By default, gRPC cancels a call without a reason if no thread takes it within 30 s,
+            # as on a busy machine. With one day instead, only the client's deadline counts.
             ("grpc.server_max_unrequested_time_in_server", 86_400),
         ),
         maximum_concurrent_rpcs=config.max_queue,
@@ -130,19 +135,19 @@ def build_server(core: ServingCore) -> tuple[grpc.Server, int]:
 
 
 class _Refusals(grpc.ServerInterceptor):
-    """Parses requests and converts exceptions to gRPC codes.
+    """Interceptor that parses requests and converts exceptions to gRPC codes.
 
-    Bytes that are not a message become INVALID_ARGUMENT, and methods that are not served
-    UNIMPLEMENTED. By itself gRPC would log a traceback for both and call the first INTERNAL. It
-    would also parse messages in the single thread that serves all connections; here each call
-    parses its message in its own thread.
+    A request that is not a valid message gets INVALID_ARGUMENT, and a method that is not served
+    gets UNIMPLEMENTED. Without the interceptor, gRPC would log a traceback for both, and a message
+    that is not valid would get INTERNAL. gRPC would also parse all messages in the single thread
+    that serves all connections. The interceptor parses each message in the thread of its call.
     """
 
     def __init__(self, bodies: Bodies):
         self._bodies = bodies
 
     def intercept_service(self, continuation, handler_call_details):
-        """Wraps the handler of a method."""
+        """Returns the handler for a method, with parsing and error conversion added."""
         handler = continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
@@ -153,9 +158,9 @@ class _Refusals(grpc.ServerInterceptor):
                     take(len(data))
                     return handler.unary_unary(handler.request_deserializer(data), context)
             except message.DecodeError:
-                failed = invalid("the bytes are not a message of this method")
+                failed = invalid("the request is not a valid message for this method")
             except NotImplementedError:
-                failed = ServingError(Code.UNIMPLEMENTED, "the method is not served")
+                failed = ServingError(Code.UNIMPLEMENTED, "this server does not offer the method")
             except Exception as error:
                 failed = from_exception(error)
                 if failed.code == Code.INTERNAL:
@@ -187,29 +192,36 @@ def _check_outputs(names: list[str], signature: Signature) -> None:
 def _to_array(name: str, proto: tensor_pb2.TensorProto, most: int, take: Callable) -> np.ndarray:
     """Converts a TensorProto to an array.
 
-    The shape is checked before, because a proto of a few bytes may stand for 10^12 zeros.
+    The array's size is checked first, because a proto of a few bytes can declare 10^12 zeros.
 
     Args:
-        name: name of the input, for the message.
+        name: name of the input, for error messages.
         proto: the proto.
-        most: most bytes of the array.
-        take: counts the bytes, see `Bodies.share`.
+        most: maximum size of the array in bytes.
+        take: function that counts the array's bytes as in use (see `Bodies.share`).
+
+    Raises:
+        ServingError: INVALID_ARGUMENT if `proto` is not valid or the array is too large, or
+            RESOURCE_EXHAUSTED if the requests in flight use too much memory.
     """
     sizes = [dim.size for dim in proto.tensor_shape.dim]
     if proto.tensor_shape.unknown_rank or any(size < 0 for size in sizes):
-        raise invalid(f"input {name!r}: the shape of a TensorProto must be known")
+        raise invalid(f"input {name!r}: the TensorProto has an unknown shape: set all dimensions")
     try:
         dtype = tf.dtypes.as_dtype(proto.dtype)
-        size = math.prod(sizes) * (dtype.size or 8)  # a string needs at least a pointer
+        size = math.prod(sizes) * (dtype.size or 8)  # a string takes at least a pointer
         if size > most:
-            raise invalid(f"input {name!r}: a tensor of shape {sizes} exceeds {most} bytes")
+            raise invalid(
+                f"input {name!r}: a tensor of shape {sizes} exceeds {most} bytes: send fewer rows"
+            )
         take(size)
         return tf.make_ndarray(proto)
     except (TypeError, ValueError, LookupError, ArithmeticError):
         known = proto.dtype in types_pb2.DataType.values()
         dtype_name = types_pb2.DataType.Name(proto.dtype) if known else str(proto.dtype)
         raise invalid(
-            f"input {name!r}: the TensorProto is no tensor of dtype {dtype_name} and shape {sizes}"
+            f"input {name!r}: the TensorProto is not a valid tensor with dtype {dtype_name} and "
+            f"shape {sizes}"
         ) from None
 
 

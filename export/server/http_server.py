@@ -45,7 +45,7 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """Answer to a request. `headers` excludes the length and type of the content."""
+    """HTTP response. `headers` does not contain Content-Type and Content-Length."""
 
     status: int
     body: bytes
@@ -61,9 +61,9 @@ def _refused(status: int, message: str) -> ServingError:
 
 
 def error_response(status: int, message: str, *headers: tuple[str, str]) -> Response:
-    """Returns an error answer in TensorFlow Serving's format, {"error": message}.
+    """Returns an error response in TensorFlow Serving's format, {"error": message}.
 
-    With status 503, a header tells the client to try again after a second.
+    Responses with status 503 also get the header Retry-After: 1 (second).
 
     Args:
         status: the HTTP status.
@@ -81,8 +81,8 @@ class HttpServer:
 
     Args:
         config: the server's settings.
-        handler: coroutine function from the head and the body of a request to the answer. It must
-            not raise.
+        handler: coroutine function that maps the head and the body of a request to the response.
+            The function must not raise.
         bodies: counter of the bytes of all requests in flight.
     """
 
@@ -271,7 +271,7 @@ class _Connection:
                 raise _refused(413, f"the body exceeds {limit} bytes: send fewer rows")
             take(len(event.data))
             body += event.data
-            if len(event.data) < 4096:  # many small parts may follow, so serve other connections
+            if len(event.data) < 4096:  # many small chunks may follow, so serve other connections
                 await asyncio.sleep(0)
         return body
 
@@ -332,9 +332,9 @@ def _head(request: h11.Request) -> Head:
     if request.http_version not in (b"1.0", b"1.1"):
         raise _refused(505, "this version of HTTP is not supported: use HTTP/1.1 or HTTP/1.0")
     if "transfer-encoding" in headers and "content-length" in headers:
-        raise _refused(400, "the request has both Content-Length and Transfer-Encoding: send one")
+        raise _refused(400, "the request has Content-Length and Transfer-Encoding: leave one out")
     if head.method == "POST" and not {"transfer-encoding", "content-length"} & headers.keys():
-        raise _refused(411, "a POST needs a Content-Length header")
+        raise _refused(411, "the POST request has no Content-Length header: add it")
     return head
 
 
@@ -345,7 +345,7 @@ async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> 
         body: the body of the request.
         head: the head of the request.
         limit: maximum size of the decompressed body in bytes.
-        take: function to call with the number of decompressed bytes, see `Bodies.share`.
+        take: function to call with the number of decompressed bytes (see `Bodies.share`).
 
     Raises:
         ServingError: the content coding is not supported, the body is not valid, or the
@@ -364,5 +364,5 @@ async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> 
             take(len(piece))
             unpacked += piece
     except (EOFError, OSError, zlib.error):
-        raise _refused(400, "the body is not complete and valid gzip data: check it") from None
+        raise _refused(400, "the body is not valid gzip data: compress it again") from None
     return unpacked

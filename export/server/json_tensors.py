@@ -1,4 +1,4 @@
-"""Converts JSON to tensors and back by the rules of TensorFlow Serving's predict API."""
+"""Conversion between JSON and tensors by the rules of TensorFlow Serving's predict API."""
 
 import base64
 import binascii
@@ -13,17 +13,21 @@ from export.server.servable import Signature
 from macaron_tf.io.serving import as_json, as_rows
 
 _JSON = json.JSONEncoder(ensure_ascii=False)
-_QUOTED = 80  # characters of a wrong value that a message quotes
+_QUOTED = 80  # maximum number of characters of a wrong value in an error message
 
 
 def parse_body(body: bytes | bytearray, max_values: int) -> dict:
-    """Parses the JSON object of a request.
+    """Parses the JSON object in a request's body.
+
+    Args:
+        body: the body of the request.
+        max_values: maximum number of commas and opening brackets in the body.
 
     Raises:
-        ServingError: INVALID_ARGUMENT if the body is not UTF-8, not JSON, or not an object; HTTP
-            413 if it has too many values.
+        ServingError: INVALID_ARGUMENT if the body is not UTF-8, not JSON, or not an object, or HTTP
+            status 413 if the body has too many values.
     """
-    # All threads wait for the parser, which takes 5 s for 16 MB of "[],[],".
+    # The parser blocks all other threads, and needs 5 s for 16 MB of "[],[],".
     if sum(map(body.count, (b",", b"[", b"{"))) > max_values:
         message = f"the request has more than {max_values} JSON values: send several requests"
         raise ServingError(Code.INVALID_ARGUMENT, message, http_status=413)
@@ -36,8 +40,8 @@ def parse_body(body: bytes | bytearray, max_values: int) -> dict:
     try:
         document = json.loads(text, object_pairs_hook=_object)
     except RecursionError:
-        raise invalid("JSON Parse error: nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError, or an integer of more than 4,300 digits
+        raise invalid("JSON Parse error: the document is nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError, or an integer with more than 4,300 digits
         raise invalid(f"JSON Parse error: {error}") from None
     if not isinstance(document, dict):
         raise invalid(f"JSON Value: {_quote(document)} Is not object")
@@ -56,14 +60,17 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
     """Converts a predict request to arrays.
 
     Args:
-        document: the parsed body, with "instances" (row form) or "inputs" (column form).
-        signature: the signature that is asked.
+        document: the parsed body, with the key "instances" (row format) or "inputs" (column
+            format).
+        signature: the requested signature.
 
     Returns:
-        Arrays by input name, and whether the request, and therefore its answer, is in row form.
+        A dict from input name to array, and whether the request is in row format. The response must
+        have the same format.
 
     Raises:
-        ServingError: INVALID_ARGUMENT; the message names the wrong item.
+        ServingError: INVALID_ARGUMENT if `document` does not match `signature`. The message names
+            the wrong item.
     """
     has_rows, has_columns = "instances" in document, "inputs" in document
     if has_rows and has_columns:
@@ -80,15 +87,20 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
 
 
 def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
-    """Converts outputs to the JSON of an answer.
+    """Converts outputs to the JSON body of a response.
 
-    Several outputs become an object by name: one for each instance in row form, a single one in
-    column form. If there is only one output, its value replaces the object. Strings are plain text,
-    but base64 for outputs named `..._bytes`.
+    In row format, "predictions" is a list with an object for each instance. In column format,
+    "outputs" is a single object. The objects map output names to values. If the model has only one
+    output, its value replaces the object. Strings are plain text, except that outputs whose names
+    end in `_bytes` are base64.
+
+    Args:
+        outputs: dict from output name to array.
+        row_form: whether to use row format.
 
     Raises:
-        ServingError: INVALID_ARGUMENT if row form is asked for and the outputs have different
-            numbers of rows, or if JSON cannot express an output's type.
+        ServingError: INVALID_ARGUMENT if JSON cannot express the dtype of an output, or if
+            `row_form` is true and the outputs have different numbers of rows.
     """
     try:
         if row_form:
@@ -96,14 +108,14 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
             return _print({"predictions": as_rows(outputs)}).encode("utf-8")
         answer = {name: as_json(name, array) for name, array in outputs.items()}
     except ValueError as error:
-        raise invalid(f"{error}; use gRPC") from None
+        raise invalid(f"{error}: send the request by gRPC") from None
     if len(answer) == 1:
         [answer] = answer.values()
     return _print({"outputs": answer}).encode("utf-8")
 
 
 def _print(value) -> str:
-    """Encodes JSON, one item of a list after the other, so that other threads run in between."""
+    """Encodes JSON. Lists are encoded item by item, so that other threads can run in between."""
     if isinstance(value, dict):
         items = [f"{_JSON.encode(name)}: {_print(item)}" for name, item in value.items()]
         return "{" + ", ".join(items) + "}"
@@ -155,31 +167,35 @@ def _is_bytes(value) -> bool:
 
 
 def _is_named(value) -> bool:
-    """Whether a JSON value is an object of named tensors, and not a base64 string."""
+    """Returns whether a JSON value is an object with named tensors, not a base64 string."""
     return isinstance(value, dict) and not _is_bytes(value)
 
 
 def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
-    """Converts a JSON value, or nested lists of values, to an array of the input's dtype.
+    """Converts a JSON value to an array with the dtype of the input.
 
     Args:
-        value: the value.
-        spec: the input.
-        place: name of the value, for messages.
+        value: a scalar, or nested lists of scalars.
+        spec: dtype and shape of the input.
+        place: description of the value for error messages, such as "'instances' 'text'".
+
+    Raises:
+        ServingError: INVALID_ARGUMENT if lists on one level differ in length, or a scalar has
+            another type.
     """
-    array = np.array(value, dtype=np.object_)  # lists of unequal lengths stay elements
+    array = np.array(value, dtype=np.object_)  # lists with unequal lengths stay Python lists
     leaves = array.reshape(-1).tolist()
     for leaf in leaves:
         if isinstance(leaf, list):
             raise invalid(
-                f"{place} is ragged, or nested deeper than a tensor can be: {_quote(leaf)} should "
-                "be a value, or a list as long as the others of its level"
+                f"{place} is ragged or nested too deeply: replace {_quote(leaf)} by a scalar, or "
+                "by a list as long as the other lists on its level"
             )
     return _convert(leaves, spec.dtype, place).reshape(array.shape)
 
 
 def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
-    """Converts scalars to a flat array of a dtype; raises if a value would change."""
+    """Converts scalars to a flat array. Raises if a scalar has another type or is out of range."""
     if dtype == tf.string:
         return np.fromiter((_string(leaf, place) for leaf in leaves), np.object_, len(leaves))
     if dtype == tf.bool:
@@ -192,7 +208,7 @@ def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
     if dtype.is_floating:
         _require(leaves, lambda leaf: type(leaf) in (int, float), dtype, place)
         limit = float(dtype.max)
-        # Infinities and NaN are accepted. An int may have no float to compare.
+        # Infinities and NaN are valid. An int can be too large for `np.isfinite`.
         fits = lambda x: abs(x) <= limit or (type(x) is float and not np.isfinite(x))  # noqa: E731
         _require(leaves, fits, dtype, place)
         return np.array([float(leaf) for leaf in leaves]).astype(dtype.as_numpy_dtype)
@@ -212,7 +228,9 @@ def _string(leaf, place: str) -> bytes:
         try:
             return leaf.encode("utf-8")
         except UnicodeEncodeError:  # half of a surrogate pair, such as "\ud800"
-            raise invalid(f"{place}: a string has an unpaired surrogate") from None
+            raise invalid(
+                f"{place}: a string has an unpaired surrogate, which UTF-8 cannot encode"
+            ) from None
     if _is_bytes(leaf):
         try:
             return base64.b64decode(leaf["b64"], validate=True)
@@ -226,13 +244,13 @@ def _check_rows(outputs: dict[str, np.ndarray]) -> None:
     for name, array in outputs.items():
         if array.ndim == 0:
             raise invalid(
-                f"Tensor name: {name} has no shape information: a scalar cannot be answered in "
-                "row form; send 'inputs' instead of 'instances'"
+                f"Tensor name: {name} has no shape information: a scalar has no rows, so send "
+                "'inputs' instead of 'instances'"
             )
         if array.shape[:1] != rows:
             raise invalid(
                 f"Tensor name: {name} has inconsistent batch size: {array.shape[0]} "
-                f"expecting: {rows[0]}; send 'inputs' instead of 'instances'"
+                f"expecting: {rows[0]}: send 'inputs' instead of 'instances'"
             )
 
 

@@ -1,4 +1,4 @@
-"""The whole server: starts and stops models, queue, REST and gRPC together."""
+"""Model server, which starts and stops the models, the queue, REST and gRPC together."""
 
 import contextlib
 import json
@@ -23,7 +23,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """A model server in this process, as a context manager that starts and stops it.
+    """Model server in this process. As a context manager, it starts and stops the server.
+
+    Args:
+        config: settings of the server.
 
     Example:
         with ModelServer(ServerConfig("exported/demo", "demo", rest_port=0, grpc_port=0)) as server:
@@ -34,24 +37,25 @@ class ModelServer:
         self.config = config
         self.models: dict[str, VersionManager] = {}
         self.rest_port = self.grpc_port = 0
-        # Functions to call at the end, last one first, with the seconds for requests in flight.
+        # Functions that `stop` calls in reverse order, with the seconds for requests in flight.
         self._stops: list[Callable[[float], None]] = []
-        self._stopped = threading.Event()  # ends the thread that reads the configuration file
+        self._stopped = threading.Event()  # ends `_reread`
 
     @property
     def url(self) -> str:
-        """The address for REST, such as http://127.0.0.1:8501."""
+        """Base URL of the REST API, such as http://127.0.0.1:8501."""
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         return f"http://{host}:{self.rest_port}"
 
     def start(self) -> None:
-        """Opens both ports, loads all models, and returns when all of them can answer.
+        """Opens both ports, loads all models, and returns when all models are loaded.
 
-        Until then, requests get the answer "not loaded yet" (503, UNAVAILABLE).
+        While a model loads, requests for the model get HTTP status 503 or the gRPC code
+        UNAVAILABLE.
 
         Raises:
-            UserError: there is nothing to serve, the host is wrong, a port is in use, or no version
-                of a model loads.
+            UserError: the model configuration is not valid, a model's folder contains no version,
+                the host or a port cannot be used, or no version of a model loads.
         """
         models = served_models(self.config)
         for model in models:
@@ -72,10 +76,11 @@ class ModelServer:
             raise
 
     def stop(self, grace_seconds: float | None = None) -> None:
-        """Stops accepting requests, waits for those in flight, and frees the models.
+        """Stops accepting requests, waits for the requests in flight, and frees the models.
 
         Args:
-            grace_seconds: seconds to wait; None: the configuration's.
+            grace_seconds: maximum number of seconds to wait for requests in flight; `None` means
+                `config.grace_seconds`.
         """
         grace = self.config.grace_seconds if grace_seconds is None else grace_seconds
         while self._stops:
@@ -84,20 +89,24 @@ class ModelServer:
             manager.stop()
 
     def _reread(self, core: ServingCore) -> None:
-        """Follows changes of the configuration file until the server stops."""
+        """Reads the configuration file again and again, and applies it, until the server stops."""
         while not self._stopped.wait(self.config.model_config_file_poll_wait_seconds):
             try:
                 self._take_up(served_models(self.config), core)
             except UserError as error:
-                _LOG.error("%s; the models are not changed", error)
+                _LOG.error("%s; the server keeps its present models", error)
             except Exception:
-                _LOG.exception("reading the configuration file failed; trying again")
+                _LOG.exception("the configuration file cannot be read; the server will try again")
 
     def _take_up(self, models: list[ServedModel], core: ServingCore) -> None:
-        """Serves the given models instead of the present ones; models in both are not interrupted.
+        """Replaces the present models. A model with the same name and folder is not reloaded.
+
+        Args:
+            models: all models to serve from now on.
+            core: request handler, whose models are replaced.
 
         Raises:
-            UserError: a new model does not load; nothing has changed then.
+            UserError: a new model does not load. The present models are kept.
         """
         old, new = self.models, {}
         added = []
@@ -128,7 +137,7 @@ class ModelServer:
         self.stop()
 
     def example(self) -> str:
-        """Returns a curl command that the first model answers."""
+        """Returns an example request to the first model, as a curl command."""
         manager = next(iter(self.models.values()))
         servable = manager.acquire()
         manager.release(servable)
@@ -155,16 +164,16 @@ class ModelServer:
         with _port("gRPC", "--grpc-port", config.grpc_port):
             grpc_server, self.grpc_port = build_server(core)
         grpc_server.start()
-        # Both stop at the same time, within the same seconds.
+        # Both servers stop at the same time, so that requests in flight share the grace period.
         self._stops[-1] = lambda grace: _stop_both(grpc_server, http, grace)
         return core
 
 
 def _load(manager: VersionManager) -> None:
-    """Starts a model.
+    """Loads a model and begins to watch its folder.
 
     Raises:
-        UserError: no version loads, or a label's version is not served.
+        UserError: no version loads, or a label names a version that is not served.
     """
     model = manager.model
     manager.start()
@@ -184,8 +193,8 @@ def _load(manager: VersionManager) -> None:
     for label, version in model.labels.items():
         if version not in manager.served:
             raise UserError(
-                f"the model {model.name!r}: the label {label!r} names version {version}, which is "
-                f"not served: name one of {', '.join(map(str, manager.served))}"
+                f"the model {model.name!r}: the label {label!r} has version {version}, which is "
+                f"not served: choose one of {', '.join(map(str, manager.served))}"
             )
 
 
@@ -202,12 +211,12 @@ def _port(kind: str, flag: str, port: int) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(
-            f"the {kind} port {port} cannot be opened ({reason}): choose another with {flag}"
+            f"the {kind} port {port} cannot be opened ({reason}): choose another port with {flag}"
         ) from None
 
 
 def _check_host(host: str) -> None:
-    """Raises a UserError if no port can be opened at a host's address."""
+    """Raises a UserError if the server cannot open a port on `host`."""
     try:
         kind, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind) as probe:
@@ -215,6 +224,6 @@ def _check_host(host: str) -> None:
     except (OSError, UnicodeError) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"--host {host!r} is no address of this machine ({said}): give another, "
-            "such as 127.0.0.1, or 0.0.0.0 for all addresses"
+            f"--host {host!r} is not an address of this machine ({said}): give another host, such "
+            "as 127.0.0.1, or 0.0.0.0 for all addresses"
         ) from None

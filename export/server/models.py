@@ -49,7 +49,7 @@ def served_models(config: ServerConfig) -> list[ServedModel]:
     """Returns the models to serve.
 
     Raises:
-        UserError: the model configuration file is not valid, see `read_model_config`.
+        UserError: the model configuration file is not valid (see `read_model_config`).
     """
     if config.model_config_file is None:
         return [ServedModel(config.name, config.base_path)]

@@ -35,7 +35,7 @@ _fields = functools.partial(
 
 
 class RestApi:
-    """REST API of the server; `handle` is the handler of `HttpServer`.
+    """REST API of the server. The method `handle` is the handler for `HttpServer`.
 
     The API has three paths in addition to TensorFlow Serving's. `GET /healthz` returns status 200
     if every model has a loaded version, and 503 otherwise. `GET /` returns a page for browsers.
@@ -50,7 +50,7 @@ class RestApi:
         self._core = core
 
     async def handle(self, head: Head, body: bytearray) -> Response:
-        """Answers a request. Exceptions are converted to error answers."""
+        """Answers a request. Exceptions become error responses."""
         try:
             return await self._route(head, body)
         except ServingError as error:

@@ -1,4 +1,4 @@
-"""A loaded version of a model, and its signatures."""
+"""Loaded model versions and their signatures."""
 
 import functools
 import logging
@@ -21,19 +21,25 @@ _LOG = logging.getLogger(__name__)
 
 
 def _spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
-    """Makes the spec of an input or output; its name is that of the tensor in the graph."""
+    """Converts an input or output of a signature to a spec. Keeps the name of the graph tensor."""
     return tf.TensorSpec(tf.TensorShape(info.tensor_shape), info.dtype, info.name)
 
 
 class Signature:
-    """A named function of the model.
+    """Named function of a SavedModel.
+
+    Args:
+        name: name of the signature, such as `serving_default`.
+        signature_def: the signature in the SavedModel.
 
     Attributes:
-        inputs, outputs: specs by name.
-        batchable: whether requests may be joined along axis 0. Initially, this is true if all
-            inputs and outputs have an open first dimension. The batcher sets it to False if a run
-            does not return one row for each row of input.
-        waits: whether a request waits for others to join. Requests that LiteRT answers do not.
+        inputs: dict from input name to spec.
+        outputs: dict from output name to spec.
+        batchable: whether requests may be joined along axis 0. The value is true at first if the
+            first dimension of every input and output has no fixed size. The batcher sets it to
+            False if a run does not return one output row for each input row.
+        waits: whether a request waits for further requests to join its batch. The value is False if
+            LiteRT answers small requests.
     """
 
     def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
@@ -47,17 +53,25 @@ class Signature:
         )
 
     def check(self, inputs: dict[str, np.ndarray], max_rows: int) -> int:
-        """Checks arrays by input name, and returns their number of rows (1 if not batchable).
+        """Checks the inputs of a request.
+
+        Args:
+            inputs: dict from input name to array.
+            max_rows: maximum number of rows.
+
+        Returns:
+            The number of rows, or 1 if the signature is not batchable.
 
         Raises:
-            ServingError: INVALID_ARGUMENT; the message names the wrong input.
+            ServingError: INVALID_ARGUMENT if the names, dtypes, shapes or row counts are wrong. The
+                message names the wrong input.
         """
         if inputs.keys() != self.inputs.keys():
             extra = ", ".join(sorted(inputs.keys() - self.inputs.keys()))
             missing = ", ".join(sorted(self.inputs.keys() - inputs.keys()))
             raise invalid(
-                f"inputs do not match signature {self.name!r}: sent extra {{{extra}}}, "
-                f"missing but required {{{missing}}}"
+                f"the inputs do not match the signature {self.name!r}: leave out {{{extra}}}, and "
+                f"add {{{missing}}}"
             )
         for name, array in inputs.items():
             spec = self.inputs[name]
@@ -82,9 +96,14 @@ class Signature:
 
 
 class Servable:
-    """A version of a model in memory.
+    """Model version in memory.
 
-    Loading a damaged SavedModel raises an error of TensorFlow, of any class.
+    Args:
+        path: folder of the version.
+        version: number of the version.
+
+    Raises:
+        Exception: the SavedModel is damaged. TensorFlow's exception can have any class.
     """
 
     def __init__(self, path: str, version: int):
@@ -95,7 +114,7 @@ class Servable:
         self._signatures = {
             name: Signature(name, signature)
             for name, signature in self.signature_defs.items()
-            if signature.method_name  # the loader's own "__saved_model_init_op" has none
+            if signature.method_name  # "__saved_model_init_op" has no method name
         }
         if self._model.small is not None:
             self._signatures[DEFAULT_SIGNATURE].waits = False
@@ -103,7 +122,11 @@ class Servable:
             _LOG.warning("LiteRT is not used for small requests: %s", self._model.warning)
 
     def signature(self, name: str = "") -> Signature:
-        """Returns a signature; "": `serving_default`. Raises a ServingError if there is none."""
+        """Returns the signature `name`. An empty name means `serving_default`.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT if there is no such signature.
+        """
         name = name or DEFAULT_SIGNATURE
         if name not in self._signatures:
             known = ", ".join(sorted(self._signatures))
@@ -113,15 +136,15 @@ class Servable:
         return self._signatures[name]
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a signature and returns its outputs by name. Thread-safe."""
+        """Runs a signature and returns a dict from output name to array. Thread-safe."""
         return self._model.run(signature.name, inputs)
 
     def warm_up(self) -> None:
-        """Runs requests so that graph optimization and compilation do not delay a first request.
+        """Runs example requests, so that graph optimization does not delay the first real request.
 
-        The requests are those recorded in the version (`assets.extra/tf_serving_warmup_requests`,
-        TensorFlow Serving's file); without them, each signature gets a row of typical values.
-        Errors are logged, because a model need not accept such a row.
+        The requests are read from TensorFlow Serving's file for warm-up requests in the version
+        folder, `assets.extra/tf_serving_warmup_requests`. If there is no such file, each signature
+        gets one row of typical values. Errors are only logged, because a model may reject this row.
         """
         try:
             for signature, inputs in self._typical_requests():
@@ -129,7 +152,7 @@ class Servable:
                     self.run(signature, inputs)
                 except tf.errors.OpError as error:
                     _LOG.info("warm-up of %r: %s", signature.name, str(error).split("\n", 1)[0])
-        except Exception as error:  # a damaged file of requests does not harm the model
+        except Exception as error:  # if the request file is damaged, the model still works
             _LOG.warning("warm-up of version %d failed: %s", self.version, error)
 
     def _typical_requests(self) -> Iterator[tuple[Signature, dict[str, np.ndarray]]]:
@@ -147,7 +170,7 @@ class Servable:
 
     @functools.cached_property
     def example(self) -> dict[str, Any]:
-        """An example of inputs for one row of `serving_default`, as JSON values by name."""
+        """Dict from input name of `serving_default` to a JSON value, for a request with one row."""
         signature = self.signature()
         try:
             inputs = next(given for one, given in self._typical_requests() if one is signature)
@@ -157,7 +180,7 @@ class Servable:
         return {k: v[0] for k, v in values.items()} if signature.batchable else values
 
     def close(self) -> None:
-        """Frees the model. No thread may be in `run`."""
+        """Frees the model. No thread may be running `run`."""
         self._model.close()
 
 

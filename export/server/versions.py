@@ -1,4 +1,4 @@
-"""Manages the versions of a model: finds them on disk, loads them, and switches between them."""
+"""Management of model versions: finding, loading and switching between versions."""
 
 import contextlib
 import dataclasses
@@ -22,13 +22,13 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 def find_versions(base_path: str) -> dict[int, str]:
-    """Finds the complete versions of a model.
+    """Finds the versions in a model's folder.
 
-    A version is a folder whose name is a number and which contains `saved_model.pb`. Other folders
-    and files are ignored, such as copies in progress under another name.
+    A version is a subfolder that has a number as its name and contains `saved_model.pb`. All other
+    files and folders are ignored.
 
     Returns:
-        The folders by version.
+        A dict from version to folder.
     """
     found = {}
     for name in os.listdir(base_path):
@@ -40,32 +40,43 @@ def find_versions(base_path: str) -> dict[int, str]:
 
 
 def check_base_path(base_path: str) -> None:
-    """Raises a UserError if a folder is missing, remote, itself a version, or has no version."""
+    """Checks that a model's folder is local and contains a version.
+
+    Raises:
+        UserError: the folder is missing, is in a bucket, is a version itself, cannot be read, or
+            contains no version.
+    """
     if "://" in base_path:
         raise UserError(
-            f"{base_path} is in a bucket: copy it to a local folder, or serve it with TensorFlow "
-            "Serving, which reads buckets"
+            f"{base_path} is in a bucket: copy the folder to a local disk, or use TensorFlow "
+            "Serving, which can read buckets"
         )
     if not os.path.isdir(base_path):
         raise UserError(f"{base_path} is not a folder: export a model there first")
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
-        raise UserError(f"{base_path} is a version of a model: give the folder that contains it")
+        raise UserError(f"{base_path} is a version of a model: give its parent folder")
     try:
         found = find_versions(base_path)
     except OSError as error:
         raise UserError(
-            f"cannot read {base_path} ({error.strerror}): check its permissions"
+            f"cannot read {base_path} ({error.strerror}): check the permissions of the folder"
         ) from None
     if not found:
         raise UserError(
-            f"{base_path} has no version of a model: export one, which is a folder such as "
-            f"{os.path.join(base_path, '1')} that contains {MODEL_FILE}"
+            f"{base_path} has no version of a model, such as a folder "
+            f"{os.path.join(base_path, '1')} with {MODEL_FILE}: export a model there first"
         )
 
 
 @dataclasses.dataclass
 class _Failure:
-    """A version that did not load. It is tried again when its files change, or at `retry_at`."""
+    """Failure to load a version. The manager tries again when the files change or at `retry_at`.
+
+    Attributes:
+        fingerprint: names, sizes and modification times of the version's files.
+        attempts: number of failed attempts.
+        retry_at: time of the next attempt, by `time.monotonic()`.
+    """
 
     fingerprint: Fingerprint
     attempts: int
@@ -73,17 +84,18 @@ class _Failure:
 
 
 class VersionManager:
-    """Serves the newest versions of a model that its policy allows and that load.
+    """Manager that serves the newest versions of a model.
 
-    The old version answers while a new one is loaded and warmed up. Then requests go to the new
-    one, and the old one is freed when its last request has ended. If a version does not load, the
-    error is logged and the old one keeps serving. The last version is never unloaded.
+    The manager scans the model's folder for new versions. While a new version is loaded and warmed
+    up, the old version answers requests. Then the new version takes over, and the old version is
+    freed when its last request has ended. If a new version does not load, the error is logged, and
+    the old version continues to answer. A running server always keeps at least one loaded version.
 
     Args:
-        model: the model. The attribute may be set to a model with the same name and folder and
-            another policy or other labels.
-        poll_seconds: seconds between scans of the folder.
-        loader: makes a `Servable` from a folder and a version.
+        model: the model, with its version policy and labels. The attribute `model` may be replaced
+            if name and folder stay the same.
+        poll_seconds: seconds between two scans of the folder.
+        loader: function that loads a `Servable` from a folder and a version number.
     """
 
     def __init__(
@@ -106,29 +118,34 @@ class VersionManager:
 
     @property
     def current(self) -> int | None:
-        """The version that answers requests which name none; None before one is loaded."""
+        """Version that answers requests without a version; `None` before a version is loaded."""
         return max(self.served, default=None)
 
     @property
     def served(self) -> list[int]:
-        """The loaded versions, oldest first."""
+        """Loaded versions, oldest first."""
         with self._lock:
             return sorted(self._serving)
 
     def labelled(self, label: str) -> int:
-        """Returns the version of a label; raises a ServingError if there is no such label."""
+        """Returns the version that a label stands for.
+
+        Raises:
+            ServingError: INVALID_ARGUMENT if there is no such label.
+        """
         if label not in self.model.labels:
             raise invalid(f"Unrecognized servable version label: {label}")
         return self.model.labels[label]
 
     def acquire(self, version: int | None = None) -> Servable:
-        """Returns a version, and keeps it loaded until `release` is called.
+        """Returns a loaded version, which stays loaded until `release` is called.
 
         Args:
-            version: the version; None: the current one.
+            version: number of the version; `None` means the newest loaded version.
 
         Raises:
-            ServingError: NOT_FOUND if the version is not served, UNAVAILABLE while it loads.
+            ServingError: NOT_FOUND if the version is not served, or UNAVAILABLE while the version
+                loads.
         """
         with self._lock:
             newest = max(self._serving, default=None)
@@ -148,26 +165,30 @@ class VersionManager:
         self._close_if_idle(servable)
 
     def statuses(self, version: int | None = None) -> list[ModelVersionStatus]:
-        """Returns the states of one version or of all, newest first.
+        """Returns the states of the versions, newest first.
+
+        Args:
+            version: number of the only version to return; `None` means all versions.
 
         Raises:
-            ServingError: there is no such version, or no version yet.
+            ServingError: NOT_FOUND if there is no such version, or UNAVAILABLE if `version` is
+                `None` and no version has begun to load.
         """
         with self._lock:
             statuses = sorted(self._statuses.items(), reverse=True)
         known = [status for number, status in statuses if version in (None, number)]
-        if not known:  # for any version, the server is still loading other models
+        if not known:  # without `version`, this means that the server still loads other models
             name = self.model.name
             raise not_loaded(name) if version is None else no_status(name, version)
         return known
 
     def start(self) -> None:
-        """Loads versions, then watches the folder for others in the background."""
+        """Loads versions, then starts a background thread that watches for new versions."""
         self.poll()
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the background thread and frees the model. Call it after the last request."""
+        """Ends the background thread and frees the model. No request may be in flight."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -175,12 +196,12 @@ class VersionManager:
             self._retire(version)
 
     def poll(self) -> None:
-        """Scans the folder once, loads the versions to serve and unloads the others."""
+        """Scans the folder once, loads the versions to serve, and unloads all other versions."""
         model = self.model
         try:
             found = find_versions(model.base_path)
         except OSError as error:
-            _LOG.warning("cannot read %s: %s; the loaded version stays", model.base_path, error)
+            _LOG.warning("cannot read %s: %s; the loaded version is kept", model.base_path, error)
             return
         self._seen = {v: seen for v, seen in self._seen.items() if v in found}
         with self._lock:
@@ -204,10 +225,19 @@ class VersionManager:
             try:
                 self.poll()
             except Exception:
-                _LOG.exception("looking for versions failed; trying again")
+                _LOG.exception("the search for new versions failed; the server will try again")
 
     def _due(self, version: int, path: str, at_once: bool) -> bool:
-        """Whether to load a version now: its files are stable, and a retry is not too early."""
+        """Returns whether to load a version now.
+
+        A version is due if its files have not changed since the last scan, and if enough time has
+        passed since the last failure to load the same files.
+
+        Args:
+            version: number of the version.
+            path: folder of the version.
+            at_once: whether to skip the check that the files have not changed.
+        """
         fingerprint = _fingerprint(path)
         settled = self._seen.get(version) == fingerprint
         self._seen[version] = fingerprint
@@ -226,7 +256,7 @@ class VersionManager:
             self._statuses[version] = _status(version, "LOADING")
         try:
             servable = self._loader(path, version)
-            servable.warm_up()  # logs its failures, which do not prevent serving
+            servable.warm_up()  # only logs errors
         except Exception as error:
             failed = from_exception(error)
             attempts = self._failures[version].attempts + 1 if version in self._failures else 1
@@ -258,7 +288,7 @@ class VersionManager:
             if servable is self._serving.get(version) or self._leases.get(servable) != 0:
                 return
             del self._leases[servable]
-            if version not in self._serving:  # it may have come back
+            if version not in self._serving:  # the same version may be loaded again
                 self._statuses[version] = _status(version, "END")
         servable.close()
         _LOG.info("%s: version %d is unloaded", self.model.name, version)
@@ -267,18 +297,28 @@ class VersionManager:
 def _status(
     version: int, state: str, code: Code = Code.OK, message: str = ""
 ) -> ModelVersionStatus:
-    """Makes the state of a version, with an error if it did not load."""
+    """Builds the state of a version.
+
+    Args:
+        version: number of the version.
+        state: name of a `ModelVersionStatus.State`, such as "AVAILABLE".
+        code: code of the error, if the version did not load.
+        message: message of the error.
+    """
     error = {"error_code": code.value[0], "error_message": message}
     return ModelVersionStatus(version=version, state=state, status=error)
 
 
 def _fingerprint(path: str) -> Fingerprint:
-    """Names, sizes and times of all files, which change while a copy is in progress."""
+    """Returns names, sizes and modification times of all files in a folder.
+
+    The value changes while files are being copied into the folder.
+    """
     files = []
-    for folder, folders, names in os.walk(path):  # skips folders that are removed meanwhile
+    for folder, folders, names in os.walk(path):  # skips folders that are deleted meanwhile
         for name in folders + names:
             file = os.path.join(folder, name)
-            with contextlib.suppress(OSError):  # removed meanwhile; the next fingerprint differs
+            with contextlib.suppress(OSError):  # the file was deleted, so the next value differs
                 info = os.stat(file)
                 files.append((file, info.st_size, info.st_mtime_ns))
     return tuple(sorted(files))

@@ -1,1 +1,1 @@
-"""Command lines: the launcher, the process of a command, and its arguments."""
+"""Command line interface: the launcher, process setup and argument parsers."""

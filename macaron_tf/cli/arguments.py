@@ -1,7 +1,8 @@
 """Command line parsers, built from parts such as `argument`, `switch` and `settings`.
 
-A part is a function that adds one or more arguments to a parser. A command names the function that
-it runs as a string, and imports that function only to run it. So `--help` needs no TensorFlow.
+A part is a function that adds one or more arguments to a parser. A command stores the function to
+run as the string `module:function`, and imports the module only when the command runs. `--help`
+therefore does not need TensorFlow.
 """
 
 import argparse
@@ -18,9 +19,9 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, check_path
 from macaron_tf.plug_ins import trusting
 
-# Adds arguments to a parser and returns them, or None if no caller needs them.
+# Adds arguments to a parser. Returns the arguments, or None if no caller needs the result.
 Part = Callable[[argparse.ArgumentParser], Sequence[argparse.Action] | None]
-# Name of a command, its help, its function (as `module:function`), and its arguments.
+# A command's name, its help text, its function (as `module:function`), and its arguments.
 Command = tuple[str, str, str, tuple[Part, ...]]
 # Completes the parsed options. The second argument tells whether the options are from sys.argv.
 Prepare = Callable[[argparse.Namespace, bool], None]
@@ -52,8 +53,9 @@ def program(
         module: full name of the module.
         text: help text with examples.
         commands: commands of the program; see `command`.
-        forms: text at the end of each command's help, such as the accepted forms of sources.
-        default: name of the command to run if the first word is not a command.
+        forms: text at the end of each command's help, such as a list of accepted data sources.
+        default: command to run if the first argument is not the name of a command. `None` means
+            that the user must give a command.
         prepare: function to call before the command's function.
     """
     parser = Parser(prog=f"python -m {module}", description=text, epilog=forms)
@@ -137,7 +139,14 @@ def _word(name: str, text: str) -> str:
 
 
 def place(form: str, text: str, local: bool = False, **options) -> Part:
-    """Returns a part that adds a file, a folder or a data source; see `check_path`."""
+    """Returns a part that adds an argument for paths, which `check_path` checks.
+
+    Args:
+        form: see `argument`.
+        text: see `argument`.
+        local: whether to accept only local paths.
+        options: see `argument`.
+    """
     checked = functools.partial(check_path, local=local, name=form.partition(" ")[0])
     return argument(form, text, type=checked, **options)
 
@@ -146,7 +155,7 @@ local_place = functools.partial(place, local=True)
 
 
 def switch(name: str, text: str) -> Part:
-    """Returns a part that adds a flag without a value, which is off by default."""
+    """Returns a part that adds a flag that takes no value. The flag is off by default."""
     return argument(name, text, action="store_true")
 
 
@@ -165,12 +174,14 @@ class Distinct(argparse.Action):
 
 
 def count(form: str, text: str, default=None, least=1, below=None, **options) -> Part:
-    """Returns a part that adds a flag for a number in a range. Other values raise a UserError.
+    """Returns a part that adds a flag for a number in a range.
+
+    A value outside of the range raises a UserError.
 
     Args:
         form: see `argument`.
         text: see `argument`.
-        default: value without the flag.
+        default: value if the flag is absent.
         least: minimum value. If this is an int, the flag accepts only integers.
         below: exclusive upper bound. `None` means the limit of int32 or float32.
         options: see `argument`.
@@ -214,5 +225,5 @@ def checkpoint(names: str = "checkpoint: best, last or a step number (default: b
 
 
 TRUST_CODE = switch(
-    "--trust-code", "import and run Python code that a model folder names (default: refuse)"
+    "--trust-code", "import and run the Python code that a model folder names (default: off)"
 )

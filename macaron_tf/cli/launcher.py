@@ -2,8 +2,9 @@
 
 The commands are in the packages `experiments` and `export`. A checkout has these packages beside
 `macaron_tf`. An installed wheel has them in `macaron_tf/commands`, because a wheel should have only
-one top-level package. The launcher adds their folder to the path, so that their modules have the
-same names in a checkout and in a wheel. Runs record these names, and child processes import them.
+one top-level package. The launcher adds the folder of these packages to the path, so that modules
+have the same names in a checkout and in a wheel. Runs record the names, and child processes import
+the modules by name.
 """
 
 import argparse
@@ -33,7 +34,7 @@ commands:
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the module of a command like `python -m MODULE`."""
+    """Parses the name of a command, and runs the command's module as `python -m` would do."""
     begin_command()
     short = pathlib.PurePath(sys.argv[0]).name == SCRIPT
     me = SCRIPT if short else "python -m macaron_tf"
@@ -50,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     folder = str(FOLDER)
-    # The first entry of the path, because the user may have a folder called `experiments`.
+    # Insert at the beginning, because the working directory may have a folder `experiments` too.
     sys.path.insert(0, folder)
     if alias := ALIASES.get((options.command, *options.words[:1])):
         options.command, options.words = alias, options.words[1:]

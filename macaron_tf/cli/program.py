@@ -39,7 +39,8 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     TensorFlow and Keras import JAX, pandas, matplotlib, OpenCV and scikit-learn if these packages
     are installed. A command then takes 5.3 seconds of CPU time and 850 MB of memory to start.
-    Without these packages, it takes 2.9 seconds and 580 MB. The packages can be imported later.
+    If the packages are hidden, a command takes 2.9 seconds and 580 MB. The hook hides the packages
+    only during the import, so a command can still import the packages later.
     """
 
     _NAMES = ("tensorflow", "keras")
@@ -86,21 +87,21 @@ def _without_notes() -> Iterator[None]:
 
 
 def lean_imports() -> None:
-    """Installs `_LeanImports`, which speeds up later imports of TensorFlow and Keras.
+    """Installs the import hook `_LeanImports`, which speeds up importing TensorFlow and Keras.
 
-    This function also sets KERAS_BACKEND to tensorflow if the variable is not set. The variable
-    takes precedence over keras.json.
+    If the environment variable KERAS_BACKEND is not set, this function sets it to tensorflow. A
+    backend in the user's keras.json therefore has no effect.
     """
     os.environ.setdefault("KERAS_BACKEND", "tensorflow")
     sys.meta_path.insert(0, _LeanImports())
 
 
 class Repeats:
-    """Detector of deliberately repeated signals: at least a second after the first signal.
+    """Detector of signals that a user repeats deliberately.
 
-    Earlier repetitions may be accidental. For example, a key may bounce, or a terminal and
-    `timeout` may both signal the same process. Calling the object with a signal number returns
-    whether the signal is a deliberate repetition.
+    Calling the object with a signal number returns whether the same signal first arrived a second
+    or more ago. Faster repetitions may be accidental. For example, a key may bounce, or a terminal
+    and the program `timeout` may both send a signal to the same process.
     """
 
     def __init__(self):
@@ -116,7 +117,7 @@ class _CtrlC:
 
     The first Ctrl-C within a command's `main` raises KeyboardInterrupt, so that the command removes
     incomplete files and stops helper processes. A deliberate repetition (see `Repeats`) ends the
-    process at once. So does any Ctrl-C outside of `main`, such as during imports.
+    process at once. Outside of `main`, such as during imports, any Ctrl-C ends the process at once.
     """
 
     running = False  # whether `main` runs
@@ -153,7 +154,7 @@ def begin_command() -> None:
     os.environ.setdefault(LOG_LEVEL, "3")
     lean_imports()
     _reserve_descriptors()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # an ignored SIGINT stays so
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if SIGINT is ignored
         signal.signal(signal.SIGINT, _ctrl_c)
 
 
@@ -166,11 +167,14 @@ def _is_installed(module: str) -> bool:
 def exit_on_user_error(main: Callable[..., int | None]) -> Callable[..., int]:
     """Decorates a command's `main(arguments=None)`, so that `main` returns the exit status.
 
-    The status is the result of `main`, or 0 if that is `None`. It is 2 for a `UserError`, whose
-    message is printed to stderr in one line, 130 for Ctrl-C, and 141 for a closed output pipe.
+    - If `main` returns a number, the number is the status. If `main` returns `None`, the status
+      is 0.
+    - For a `UserError`, and for other errors that have a one-line message, the status is 2. The
+      message is printed to stderr.
+    - For Ctrl-C, the status is 130. For a closed output pipe, the status is 141.
 
-    If `main` is called without arguments, it also opens the standard streams as UTF-8 and turns
-    failures of these streams into `UserError`s; see `_open_streams`.
+    A call without arguments also opens the standard streams as UTF-8, and turns failures of these
+    streams into `UserError`s; see `_open_streams`.
     """
 
     @functools.wraps(main)
@@ -210,7 +214,7 @@ def _status(main: Callable[..., int | None], *args, **kwargs) -> int:
 
 
 def _refused(sentence: object) -> int:
-    # User input that the sentence quotes may have line breaks or colour codes of terminals.
+    # The sentence may quote user input with line breaks or a terminal's colour codes.
     words = (c if c.isprintable() else repr(c)[1:-1] for c in str(sentence))
     print(as_typed(f"error: {''.join(words)}"), file=sys.stderr)
     return 2
@@ -304,8 +308,8 @@ class _Closed(io.RawIOBase):
 def _open_streams() -> None:
     """Replaces the standard streams with UTF-8 streams, except streams that a notebook has set.
 
-    A closed standard output raises a `UserError` at once. A closed standard input raises a
-    `UserError` when it is read. A closed standard error discards its text.
+    If standard output is closed, this function raises a `UserError`. If standard input is closed,
+    reading it raises a `UserError`. If standard error is closed, its text is discarded.
     """
     if sys.stderr is sys.__stderr__:
         raw = _Errors(2, "w", closefd=False)
@@ -327,7 +331,7 @@ def _text(buffer, errors: str = "surrogateescape", **options) -> io.TextIOWrappe
 
 
 def _discard_output() -> None:
-    """Discards the buffered standard output if it cannot be written."""
+    """Writes the buffered standard output, or discards the buffer if writing fails."""
     try:
         sys.stdout.flush()
     except (UserError, OSError):
@@ -335,7 +339,7 @@ def _discard_output() -> None:
 
 
 def decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Yields decoded UTF-8 lines without line ends.
+    """Decodes lines of UTF-8 text, and yields the lines without line ends.
 
     Invalid bytes become U+FFFD, with a warning on stderr. Only a newline ends a line, so that line
     numbers of input and output agree.

@@ -288,7 +288,7 @@ class TranslationData(BucketBatches):
         The cache is a folder of shards that `macaron_tf.data.token_shards.prepare` writes.
 
         Args:
-            source, split, tfds: as in `stream_pairs`.
+            source, split, tfds: arguments of `stream_pairs`.
             vocabulary: vocabulary of both sides, whose first two languages are the source language
                 and the target language.
             target_split: split that the target sides come from; `None` means `split`. If it
@@ -410,8 +410,8 @@ class TranslationData(BucketBatches):
         machine.
 
         Args:
-            addresses, process: as in `through_service`.
-            seed, start_step: as in `Batches.batches`.
+            addresses, process: arguments of `through_service`.
+            seed, start_step: arguments of `Batches.batches`.
         """
         batching = dataclasses.asdict(self.batching)
         record = {"folder": self.tokens.folder, "batching": batching, "seed": seed}

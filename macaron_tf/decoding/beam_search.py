@@ -48,7 +48,7 @@ class LengthLimits(Settings):
 
 
 def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Tensor, tf.Tensor]:
-    """Computes the maximum output lengths, which are at least 1; see `LengthLimits`.
+    """Computes the maximum output lengths (see `LengthLimits`), which are at least 1.
 
     Args:
         source: `(B, S)` int32, source ids of length S, with PAD after EOS.
@@ -102,7 +102,7 @@ class BeamSearchConfig(LengthLimits):
 
 
 def length_penalty(length: tf.Tensor, name: str, alpha: float) -> tf.Tensor:
-    """Computes the divisor of log P, see `BeamSearchConfig`.
+    """Computes the divisor of log P (see `BeamSearchConfig`).
 
     Args:
         length: output lengths with EOS, of any shape.
@@ -300,7 +300,8 @@ def _dropping_final(
     """Runs steps until the search for all sentences has ended.
 
     As soon as the search has ended for a quarter of the batch, these sentences are removed. The
-    removal copies all tensors once. A step with a growing cache copies all tensors twice.
+    removal copies all tensors once, so it costs less than a single step with a growing cache, which
+    copies all tensors twice.
 
     Returns:
         The ended hypotheses, ids `(B, K, T)` int32 and scores `(B, K)` float32.

@@ -24,7 +24,7 @@ class GreedySearch:
     At each step, the search takes the most probable token, until EOS or the length limit.
 
     Args:
-        model: encoder-decoder, see `macaron_tf.decoding.translator.translate_ids`.
+        model: encoder-decoder (see `macaron_tf.decoding.translator.translate_ids`).
         pieces: number of ids in the vocabulary. Larger ids are never produced.
         limits: limits of the output length.
     """
@@ -39,7 +39,7 @@ class GreedySearch:
     def __call__(
         self, batches: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the outputs of each batch, in the form of `beam_search` with `n_best=1`.
+        """Yields the outputs of each batch, in the format of `beam_search` with `n_best=1`.
 
         Args:
             batches: pairs of source ids `(B, S)` and a seed, which greedy search ignores.

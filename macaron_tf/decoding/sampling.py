@@ -73,8 +73,8 @@ def threefry(
     """Computes 64 random bits for each key and counter with Threefry-2x32-20.
 
     TensorFlow's stateless random ops take one seed for a whole tensor, and their bits differ under
-    XLA. Here, each element has its own key, so a text's draws do not depend on the other texts of
-    the batch.
+    XLA. This function takes one key per element, so the draws for a text do not depend on the other
+    texts in the batch.
 
     Args:
         key: pair of uint32 tensors.
@@ -117,7 +117,7 @@ def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.T
 
 
 class Controls(NamedTuple):
-    """Values of `temperature`, `top_k` and `top_p`, see `DrawSettings`.
+    """Values of `temperature`, `top_k` and `top_p` (see `DrawSettings`).
 
     The values are either three Python numbers for all rows or three tensors `(B,)`, one number per
     row.

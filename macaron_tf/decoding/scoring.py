@@ -140,7 +140,7 @@ class TextScorer:
         `window - 1 - stride` tokens or more were scored before and serve as context.
 
         Args:
-            ids: ids of the text, see `text_ids`.
+            ids: ids of the text (see `text_ids`).
             stride: number of tokens between the starts of two windows; `None` means half a window.
 
         Returns:
@@ -182,7 +182,7 @@ class TextScorer:
         return found
 
     def _score(self, token_ids: tf.Tensor, starts: tf.Tensor) -> Scores:
-        """Scores the tokens of rows `(B, L)` from the positions `starts (B,)`, 1 or more."""
+        """Scores the tokens of rows `(B, L)` from position `starts (B,)` on, which is 1 or more."""
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)
         counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])

@@ -15,8 +15,8 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
     """Finds the best span in each of M windows.
 
     The score of a span is the sum of its start logit and its end logit. Position 0, [CLS],
-    represents "no answer". If several spans have the best score, the shortest is taken, and of
-    several shortest spans the first.
+    represents "no answer". If several spans have the best score, the function chooses the shortest
+    of them. If several of these spans are equally short, the function chooses the first.
 
     Args:
         logits: `(M, 2, L)` float, start and end logits. The logit is -1e9 at positions where no
@@ -57,11 +57,12 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 
     Args:
         spans: result of `best_spans` for the windows of all questions.
-        positions: the question of each window, and the character positions of its pieces.
+        positions: index of the question for each window, and character positions of the window's
+            subword pieces.
 
     Returns:
-        Dict of five `(N,)` tensors. `"start"` and `"end"` int64 are character positions such that
-        the answer is `context[start:end]`, or both 0 if no span is possible. `"score"` float32 is
+        Dict of five `(N,)` tensors. `"start"` and `"end"` int64 are character positions. The answer
+        is `context[start:end]`. Both positions are 0 if no span is possible. `"score"` float32 is
         the best score. `"null"` float32 is the minimum "no answer" score over the windows, as in
         BERT's released code. `"log_total"` float32 is the log-sum-exp of the scores of all spans.
     """
@@ -70,7 +71,7 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
     windows = tf.range(tf.size(question, tf.int64), dtype=tf.int64)
     is_best = spans["score"] >= tf.gather(score, question)
     best = tf.math.segment_min(tf.where(is_best, windows, tf.int64.max), question)  # (N,)
-    # If the best score is NaN, no window equals it. Keep the index in range.
+    # If the best score is NaN, no window equals the score. Keep the index in range.
     best = tf.minimum(best, tf.size(question, tf.int64) - 1)
     possible = score > IMPOSSIBLE
     shift = tf.gather(positions.first_piece - positions.boundary, best)  # (N,)

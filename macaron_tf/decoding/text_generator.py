@@ -153,7 +153,7 @@ class TextGenerator:
         if self.fits(len(row)):
             return row
         raise UserError(
-            f"the text {text[:40]!r}... has {len(row)} tokens, too many for a model of "
+            f"the text {text[:40]!r}... has {len(row)} tokens, but the model has only "
             f"{self.longest} positions: shorten the text, so that new tokens fit"
         )
 
@@ -182,14 +182,14 @@ class TextGenerator:
         return None if self.longest is None else self.longest - length
 
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Returns whether new text after `length` ids starts a text, without a leading space."""
+        """Returns whether a prompt of `length` ids is empty, so that no space precedes new text."""
         return length == len(self.prefix)
 
     def begin(self, rows: Prompts, room: int | None = None) -> tuple[Prompts, Any, Any]:
         """Returns the decoder's prompts, context and cache for a batch of rows.
 
         Args:
-            rows: encoded rows, see `row`.
+            rows: encoded rows (see `row`).
             room: maximum number of tokens in the cache; `None` means a growing cache.
         """
         count, samples = tf.shape(rows.ids)[0], rows.seeds.shape[1]
@@ -201,7 +201,7 @@ class TextGenerator:
         return self.model.prefill if self.model.can_prefill else None
 
     def generate(self, rows: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
-        """Continues encoded rows in a graph, see `sampling.generate`."""
+        """Continues encoded rows in a graph (see `sampling.generate`)."""
         prompts, context, cache = self.begin(rows)
         step, most = self.model.decode_step, tf.maximum(tf.reduce_max(rows.limits), 1)
         return generate(step, context, cache, prompts, rules, most, self.prefill_fn)
@@ -236,7 +236,7 @@ class TextGenerator:
     def continue_rows(
         self, rows: Sequence[list[int]], config: GenerationConfig | None = None, seed: int = 1
     ) -> list[list[Completion]]:
-        """Continues rows of ids that `row` returned, see `complete`."""
+        """Continues rows of ids that `row` returned (see `complete`)."""
         config = config or GenerationConfig()
         found: list[list[Completion]] = [[]] * len(rows)
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))

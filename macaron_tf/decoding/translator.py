@@ -30,7 +30,7 @@ def translate_ids(
     Args:
         model: encoder-decoder with the method `init_decode(source, beams, max_length) -> (context,
             cache)`, where `max_length=None` means a growing cache, and the method
-            `decode_step(tokens, index, context, cache) -> (logits, cache)`, see `beam_search`.
+            `decode_step(tokens, index, context, cache) -> (logits, cache)` (see `beam_search`).
         source: `(B, S)` int32, source ids with EOS and then PAD at the end.
         config: settings of beam search or of sampling.
         vocabulary_size: number of ids that can be produced; `None` means all ids of the model.
@@ -99,7 +99,7 @@ class LineTranslator:
     greedy.
 
     Attributes:
-        model: an encoder-decoder, see `translate_ids`.
+        model: an encoder-decoder (see `translate_ids`).
         vocabulary: vocabulary with the methods `encode_lines` (from lines to lists of ids without
             special ids) and `decode_lines` (from rows of ids to lines), and the attribute `pieces`
             (the number of ids).
@@ -125,7 +125,7 @@ class LineTranslator:
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)} is too small: give 1 or more")
         if keras.backend.backend() == "jax":
-            from macaron_tf.decoding.greedy import GreedySearch  # it needs JAX
+            from macaron_tf.decoding.greedy import GreedySearch  # needs JAX
 
             self._search = GreedySearch(self.model, self.vocabulary.pieces, self.config)
             return

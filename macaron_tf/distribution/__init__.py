@@ -1,4 +1,4 @@
-"""Distributed training: strategies, meshes, worker processes, and the sharding of batches."""
+"""Distributed training: strategies, device meshes, worker processes and batch sharding."""
 
 from macaron_tf.distribution.replicas import distributed, spread_seeds
 from macaron_tf.distribution.strategy import (

@@ -1,4 +1,4 @@
-"""Memory of the devices, and errors for networks that do not fit into it."""
+"""Device memory, and errors for networks that exceed the device memory."""
 
 import contextlib
 import pathlib
@@ -10,19 +10,19 @@ import tensorflow as tf
 
 from macaron_tf.errors import UserError
 
-# Files with the memory limit of the process's control group on Linux (versions 2 and 1).
+# Files with the memory limit of the process's Linux control group (versions 2 and 1).
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def device_memory() -> int | None:
-    """Bytes of memory of the smallest GPU, or of the machine if there is none.
+    """Returns the memory of the smallest GPU in bytes, or without a GPU the machine's memory.
 
-    None: unknown, as for a TPU.
+    Returns `None` if the memory is unknown, for example on a TPU.
     """
     if tf.config.list_logical_devices("TPU"):
         return None
     if tf.config.list_logical_devices("GPU"):
-        from tensorflow.python.client import device_lib  # there is no public way
+        from tensorflow.python.client import device_lib  # no public API has this limit
 
         devices = device_lib.list_local_devices()
         return min(one.memory_limit for one in devices if one.device_type == "GPU")
@@ -30,18 +30,18 @@ def device_memory() -> int | None:
 
 
 def peak_memory() -> int | None:
-    """Peak memory of this process in bytes; None if not on Linux.
+    """Returns the peak memory of this process in bytes, or `None` on systems other than Linux.
 
-    `getrusage` is not used, because it counts memory of the parent process as well.
+    `getrusage` is not used, because `getrusage` includes memory of the parent process.
     """
     found = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
     return int(found[1]) * 1024 if found else None
 
 
 def limit_memory() -> None:
-    """Makes allocations beyond the machine's memory fail in a process that computes on the CPU.
+    """Makes allocations beyond the machine's memory raise an error if this process runs on the CPU.
 
-    By default, Linux grants them and kills the process when it uses them.
+    By default, Linux grants such allocations, and kills the process when it writes to the memory.
     """
     memory = _machine_memory("MemTotal", "SwapTotal")
     elsewhere = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")
@@ -52,7 +52,10 @@ def limit_memory() -> None:
 
 
 def _machine_memory(*kinds: str) -> int | None:
-    """Sum of the `kinds` of /proc/meminfo, at most the control group's limit; None off Linux."""
+    """Returns the bytes of the /proc/meminfo entries `kinds`, limited by the control group.
+
+    Returns `None` on systems without /proc/meminfo and control groups.
+    """
     sizes = [int(text) for text in map(_read, _LIMITS) if text.strip().isdigit()]
     lines = re.findall(r"(\w+):\s*(\d+) kB", _read("/proc/meminfo"))
     if lines:
@@ -69,12 +72,14 @@ def _read(path: str) -> str:
 
 @contextlib.contextmanager
 def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]:
-    """Context in which variables that do not fit into memory raise before it is allocated.
+    """Raises in a `with` block when the created variables exceed the device memory.
+
+    The check precedes the allocation of each variable.
 
     Args:
-        place: the model's name in the error message.
-        copies: values kept for each trained weight. Training with Adam keeps four: the weight, its
-            gradient and two moments.
+        place: name of the model in the error message.
+        copies: number of values stored for each trainable weight. Training with Adam stores four
+            values, which are the weight, its gradient and two moments.
 
     Raises:
         UserError: the weights need more than `device_memory`.
@@ -83,7 +88,7 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
 
     def create(next_creator, **options):
         nonlocal needed
-        value, shape = options["initial_value"], "a shape that TensorFlow cannot hold"
+        value, shape = options["initial_value"], "(too large for TensorFlow)"
         if memory is not None:
             try:
                 value = _symbolic(value)
@@ -91,7 +96,7 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
                 kept = copies if options.get("trainable", True) else 1
                 needed += kept * value.shape.num_elements() * value.dtype.size
             except (ValueError, OverflowError, tf.errors.InvalidArgumentError) as error:
-                raise UserError(_sentence(place, options, shape, "too many", memory)) from error
+                raise UserError(_sentence(place, options, shape, "2^63", memory)) from error
             if needed > memory:
                 raise UserError(_sentence(place, options, shape, needed, memory))
         return next_creator(**options)
@@ -102,8 +107,11 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Context in which variables have a shape and a dtype but no values, and take no memory."""
-    from tensorflow.python.ops import resource_variable_ops  # there is no public way
+    """Creates variables without values in a `with` block.
+
+    Such a variable has a shape and a dtype and takes no memory.
+    """
+    from tensorflow.python.ops import resource_variable_ops  # no public API makes such variables
 
     def create(next_creator, **options):
         value = _symbolic(options["initial_value"])
@@ -116,8 +124,8 @@ def without_values() -> Iterator[None]:
 
 
 def _symbolic(value) -> tf.Tensor:
-    """A symbolic tensor with the shape and dtype of a variable's initial value."""
-    # A FuncGraph, because a plain graph cannot capture values from outside.
+    """Returns a symbolic tensor with the shape and dtype of a variable's initial value."""
+    # Unlike a plain tf.Graph, a FuncGraph can capture values from outside the graph.
     with tf.__internal__.FuncGraph("sizes").as_default():
         return value() if callable(value) else tf.convert_to_tensor(value)
 
@@ -125,7 +133,7 @@ def _symbolic(value) -> tf.Tensor:
 def _sentence(place: str, options: dict, shape: str, needed: int | str, memory: int) -> str:
     size = f"{needed / 2**30:,.1f} GiB" if isinstance(needed, int) else f"{needed} bytes"
     return (
-        f"{place} does not fit: its weights need {size} or more, and there are "
-        f"{memory / 2**30:,.1f} GiB; {options['name']} has {shape}: lower the model's sizes or its "
-        "vocabulary's"
+        f"{place} does not fit into memory, because its weights need at least {size} of "
+        f"{memory / 2**30:,.1f} GiB ({options['name']} has the shape {shape}): reduce the model's "
+        "dimensions or its vocabulary size"
     )

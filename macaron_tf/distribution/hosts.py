@@ -1,4 +1,4 @@
-"""Several processes on Keras's JAX backend: connecting them, and ending after a failure."""
+"""Multi-process training on Keras's JAX backend: connection, and exit after a failure."""
 
 import atexit
 import os
@@ -10,30 +10,31 @@ import keras
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
 
-# Seconds that a process waits at its end for the others to end as well.
+# Seconds that a finished process waits for the other processes to finish.
 _FAREWELL = 60
 
-# Status codes at the start of JAX's message when the partner of a collective has died.
+# Status codes at the start of JAX's error message when a process in a collective has died.
 _GONE = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
 
 
 def join_hosts(addresses: list[str] | None = None, number: int | None = None) -> None:
-    """Connects this process to the others, so that JAX sees the devices of all.
+    """Connects this process to the other processes, so that JAX sees the devices of all processes.
 
-    Call it before JAX computes anything. It returns when all processes have connected; if one is
-    missing for five minutes, JAX aborts the others.
+    Must be called before JAX computes anything. Returns when all processes have connected. If a
+    process is missing after five minutes, JAX aborts the connected processes.
 
     Args:
-        addresses: `"host:port"` of each process; all connect to the first. None: JAX asks the
-            cluster, which may be a TPU slice, SLURM, Open MPI or Kubernetes.
-        number: number of this process.
+        addresses: `"host:port"` of each process. All processes connect to the first address. `None`
+            means that JAX detects the cluster: a TPU slice, SLURM, Open MPI or Kubernetes.
+        number: index of this process, from 0.
 
     Raises:
-        UserError: JAX finds no cluster, or has computed something before.
+        UserError: JAX detects no cluster, or JAX has already computed something.
     """
     import jax
 
-    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
+    # The preemption service would replace this program's SIGTERM handler.
+    jax.config.update("jax_enable_preemption_service", False)
     given = {}
     if addresses is not None:
         given = dict(coordinator_address=addresses[0], num_processes=len(addresses))
@@ -45,24 +46,25 @@ def join_hosts(addresses: list[str] | None = None, number: int | None = None) ->
     except (ValueError, RuntimeError) as error:
         said = str(error).partition("\n")[0]
         raise UserError(
-            f"--strategy multi_worker: JAX finds no other processes ({said}): set TF_CONFIG in "
-            "each, or start them on a TPU slice or by SLURM"
+            f"--strategy multi_worker: JAX cannot connect to other processes ({said}): set "
+            "TF_CONFIG for each process, or start the processes on a TPU slice or with SLURM"
         ) from error
     keras.utils.set_random_seed(0)  # all processes must draw the same numbers
 
 
 def lost_on_jax(error: Exception) -> bool:
-    """Whether an error says that the partner of a collective operation has died."""
+    """Returns whether an error means that another process in a collective operation has died."""
     import jax
 
-    kinds = (ValueError, jax.errors.JaxRuntimeError)  # XLA raises a ValueError on reading arrays
+    kinds = (ValueError, jax.errors.JaxRuntimeError)  # XLA raises ValueError when arrays are read
     return isinstance(error, kinds) and _GONE.match(str(error)) is not None
 
 
 def leave_at_exit() -> None:
-    """Makes this process, which has failed, skip JAX's shutdown at its end.
+    """Makes this failed process skip JAX's shutdown when it exits.
 
-    The shutdown would wait for processes that wait for this one, then abort with a long trace.
+    JAX's shutdown would wait for the other processes, which wait for this process, and then abort
+    with a long stack trace.
     """
 
     def leave() -> None:
@@ -70,4 +72,4 @@ def leave_at_exit() -> None:
         sys.stderr.flush()
         os._exit(2)
 
-    atexit.register(leave)  # it runs before those of JAX, registered earlier
+    atexit.register(leave)  # runs before JAX's exit handlers, which were registered earlier

@@ -1,4 +1,4 @@
-"""Meshes of JAX devices: rows are sharded along the axis `data`, weights along `model`."""
+"""JAX device meshes, which shard batches along the axis `data` and weights along `model`."""
 
 import math
 import re
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 Batch = dict[str, np.ndarray]
 
 AXES = ("data", "model")
-# Named axes of weights that are sharded, see `WeightSpec`. A product whose output dimension is
-# sharded needs no communication, and one whose input dimension is sharded adds over the devices.
+# Weight axes (see `WeightSpec`) that are sharded. A matrix product with a sharded output dimension
+# needs no communication. A matrix product with a sharded input dimension needs an all-reduce.
 CUT = ("heads", "mlp", "vocab")
 
 
 class MeshParallel(keras.distribution.ModelParallel):
-    """Shards weights along their named axes `CUT`.
+    """Model parallelism that shards each weight along its axes `heads`, `mlp` and `vocab`.
 
-    A dimension that is no multiple of the number of devices is replicated. Optimizers shard their
-    moments as the weights.
+    An axis whose size is not a multiple of the number of devices along `model` is replicated.
+    Optimizer moments are sharded like their weights.
     """
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
@@ -40,7 +40,7 @@ class MeshParallel(keras.distribution.ModelParallel):
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Parses the sizes of the axes in `data=4,model=2`; an axis that is left out has size 1."""
+    """Parses mesh axis sizes such as `data=4,model=2`. An omitted axis has size 1."""
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
         found = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
@@ -54,16 +54,16 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def use_mesh(sizes: dict[str, int] | None = None) -> None:
-    """Places the variables and batches that are made from now on on a mesh of devices.
+    """Sets the device mesh on which new variables and batches are sharded.
 
-    With a single device no mesh is used. A mesh of several processes must have all their devices.
+    A single device needs no mesh. A mesh over several processes must contain all their devices.
 
     Args:
-        sizes: sizes of the axes; None: one device, or with several processes all devices along
-            `data`.
+        sizes: dict from axis name to size. `None` means one device in a single process, and all
+            devices along `data` in several processes.
 
     Raises:
-        UserError: the sizes do not match the devices.
+        UserError: `sizes` do not match the number of devices.
     """
     import jax
 
@@ -78,8 +78,9 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
         )
     if count > len(devices):
         raise UserError(
-            f"--mesh {axes} needs {count} devices, but JAX sees {len(devices)}: give fewer; "
-            f"to try on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count={count}"
+            f"--mesh {axes} needs {count} devices, but JAX sees {len(devices)}: give a smaller "
+            "mesh, or set XLA_FLAGS=--xla_force_host_platform_device_count="
+            f"{count} to emulate devices on a CPU"
         )
     distribution = None
     if count > 1:
@@ -89,11 +90,11 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
 
 
 def spread(batch: Batch) -> Batch:
-    """Shards the rows of a batch over the mesh, if there is one; no row is added.
+    """Shards the rows of a batch over the mesh axis `data`, without padding.
 
-    If the number of rows is no multiple of the axis `data`, every device computes all rows, with a
-    warning. XLA could shard them unevenly, but then gives wrong gradients on a mesh with
-    `model` > 1 (JAX 0.10).
+    If the row count is not a multiple of the size of `data`, every device computes all rows, and a
+    warning is shown. XLA supports uneven shards, but they give wrong gradients on a mesh whose axis
+    `model` is larger than 1 (JAX 0.10). Without a mesh, the batch is returned unchanged.
     """
     distribution = keras.distribution.distribution()
     if distribution is None:
@@ -108,8 +109,8 @@ def spread(batch: Batch) -> Batch:
             axes[0] = "data"
         elif array.ndim:
             warnings.warn(
-                f"each of {count} devices computes all rows of batches of {len(array)}: a batch "
-                f"size that is a multiple of {count} is shared, and faster",
+                f"a batch of {len(array)} rows cannot be divided over {count} devices, so each "
+                f"device computes all rows: set a batch size that is a multiple of {count}",
                 stacklevel=2,
             )
         layout = keras.distribution.TensorLayout(axes, distribution.device_mesh)
@@ -122,7 +123,7 @@ def spread(batch: Batch) -> Batch:
 
 
 def whole() -> "jax.sharding.Sharding | None":
-    """The sharding of arrays that are replicated on every device; None without a mesh."""
+    """Returns the sharding that replicates arrays on every device, or `None` without a mesh."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return None

@@ -1,4 +1,8 @@
-"""Batches on several replicas: divided in training, one per replica in evaluation."""
+"""Batches on several replicas.
+
+In training, the replicas divide the rows of each batch. In evaluation, each replica gets a whole
+batch.
+"""
 
 import itertools
 import pickle
@@ -16,10 +20,12 @@ Result = dict[str, np.ndarray]
 
 
 class ReplicaMap:
-    """Applies a function to batches on the replicas of all workers, one batch per replica.
+    """A function that is applied to batches on the replicas of all workers, one batch per replica.
 
-    The function is a `tf.function` with an input signature of tensors. It returns a dict of
-    tensors, and its variables were created in the strategy's scope.
+    Args:
+        strategy: distribution strategy.
+        function: `tf.function` with an input signature of tensors, which returns a dict of tensors.
+            Its variables must have been created in the scope of `strategy`.
     """
 
     def __init__(
@@ -28,7 +34,7 @@ class ReplicaMap:
         self.strategy = strategy
         self.function = function
         self.workers = Workers(strategy)
-        # The lambda: strategy.run would merge a tf.function over the replicas.
+        # Inside a plain lambda, because strategy.run would merge a tf.function over the replicas.
         self._step = tf.function(
             lambda batch: strategy.run(lambda *tensors: function(*tensors), args=batch),
             autograph=False,
@@ -36,7 +42,7 @@ class ReplicaMap:
         )
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[Result]:
-        """Yields the results in the order of the batches, which must be equal on all workers."""
+        """Yields one result per batch, in order. All workers must pass the same batches."""
         replicas = self.strategy.num_replicas_in_sync
         if replicas == 1:
             for batch in batches:
@@ -44,7 +50,7 @@ class ReplicaMap:
             return
         batches = iter(batches)
         while found := list(itertools.islice(batches, replicas)):
-            # In the last round, surplus replicas repeat a batch; their results are dropped.
+            # In the last round, surplus replicas repeat a batch, and their results are dropped.
             full = found + [found[-1]] * (replicas - len(found))
             given = tuple(self._dealt([batch[i] for batch in full]) for i in range(len(full[0])))
             results = self._local(self._step(given))
@@ -52,7 +58,7 @@ class ReplicaMap:
             yield from [result for part in parts for result in pickle.loads(part)][: len(found)]
 
     def _dealt(self, arrays: list[np.ndarray]):
-        """Makes a per-replica value of arrays, one for each replica."""
+        """Places one array on each replica, as a per-replica value."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
         )
@@ -70,19 +76,20 @@ def _fetched(result: dict[str, tf.Tensor]) -> Result:
 def distributed(
     strategy: tf.distribute.Strategy, dataset: tf.data.Dataset, per_worker: bool = False
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
-    """Divides the rows of each batch among the replicas, in order; no row is added.
+    """Divides the rows of each batch among the replicas, in order and without padding.
 
-    If B is no multiple of the R replicas, some replicas have one row more than others; if B is less
-    than R, some have none. One device and R replicas see the same batches.
+    If B is not a multiple of the number of replicas, some replicas get one row more than other
+    replicas. If B is less than the number of replicas, some replicas get no row. The batch as a
+    whole does not depend on the number of replicas.
 
     Args:
-        dataset: batches of tensors `(B, ...)`, in dicts or tuples, equal on every worker. Each
-            worker takes its replicas' rows. Scalars go to all replicas.
-        per_worker: whether the batches are this worker's own, for its replicas only.
+        dataset: batches of tensors `(B, ...)` in dicts or tuples. The batches must be equal on
+            every worker unless `per_worker` is set. Scalars are copied to all replicas.
+        per_worker: whether each worker has batches of its own, which only its replicas divide.
     """
     if strategy.num_replicas_in_sync == 1:
         return dataset
-    # flat_map loses the cardinality of endless data; every step would check for their end.
+    # flat_map loses the infinite cardinality, without which Keras checks for the end at each step.
     endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     steps = tf.data.INFINITE_CARDINALITY if endless else tf.data.UNKNOWN_CARDINALITY
 
@@ -104,7 +111,10 @@ def distributed(
 
 
 def _share(tensor, number: tf.Tensor, count: int):
-    """Share `number` of `count`: `(B, ...)` -> `(B / count, ...)`, the first ones rounded up."""
+    """Returns share `number` of `count` equal shares: `(B, ...)` -> `(B / count, ...)`.
+
+    If `count` does not divide B, some shares have one row more than other shares.
+    """
     if tensor.shape.rank == 0:
         return tensor
     static, rest = tensor.shape[0], tensor.shape[1:]
@@ -118,21 +128,22 @@ def _share(tensor, number: tf.Tensor, count: int):
 
 
 def spread_seeds(strategy: tf.distribute.Strategy, states: Sequence[keras.Variable]) -> None:
-    """Gives each replica except the first its own dropout seed; in Keras all have the same.
+    """Gives each replica a different dropout seed. Keras uses the same seed on all replicas.
 
     Args:
-        states: states `(2,)` of Keras's seed generators, each a seed and a counter.
+        states: states `(2,)` of Keras seed generators, which hold a seed and a counter.
     """
     if strategy.num_replicas_in_sync == 1 or not states:
         return
-    numbers = strategy.experimental_local_results(  # of this worker's replicas
+    numbers = strategy.experimental_local_results(  # indices of this worker's replicas
         tf.function(lambda: strategy.run(_replica_number), autograph=False)()
     )
     for state in states:
         copies = strategy.experimental_local_results(state.value)
         seed, counter = copies[0].numpy().tolist()
         for copy, number in zip(copies, numbers, strict=True):
-            # A large odd stride keeps adjacent user seeds apart; the result fits in 32 bits.
+            # With a large odd stride, runs with adjacent seeds share no replica seed. The result
+            # fits into 32 bits.
             own = (seed + 0x9E3779B1 * int(number)) % 2**31
             copy.assign(tf.constant([own, counter], copy.dtype))
 

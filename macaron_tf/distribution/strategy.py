@@ -1,4 +1,4 @@
-"""Distribution strategies (one device, several, several machines, a TPU) and their workers."""
+"""Distribution strategies for one device, several devices, several machines or a TPU."""
 
 import contextlib
 import os
@@ -18,19 +18,22 @@ STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 def make_strategy(
     name: str | None = None, tpu: str | None = None, replicas: int | None = None
 ) -> tf.distribute.Strategy:
-    """Makes a distribution strategy by name; call it before TensorFlow computes anything.
+    """Returns the distribution strategy `name`.
+
+    Must be called before TensorFlow computes anything.
 
     Args:
-        name: `"cpu"`; `"one_gpu"`; `"mirrored"`, all GPUs of this machine, or without a GPU several
-            logical devices of its CPU; `"multi_worker"`, the processes that the environment
-            variable TF_CONFIG names; or `"tpu"`. None: TensorFlow's default, the first GPU or else
-            the CPU.
-        tpu: name of a Cloud TPU, or `"local"` on a TPU VM; with `"tpu"` only.
-        replicas: number of devices of `"mirrored"`; None: all GPUs, or 2 of the CPU.
+        name: `"cpu"`, `"one_gpu"`, `"mirrored"`, `"multi_worker"` or `"tpu"`. `"mirrored"` uses
+            several GPUs of this machine, or logical CPU devices if the machine has no GPU.
+            `"multi_worker"` uses the processes in the environment variable TF_CONFIG. `None` means
+            TensorFlow's default device, which is the first GPU, or the CPU without a GPU.
+        tpu: name of a Cloud TPU, or `"local"` on a TPU VM. Only valid for `"tpu"`.
+        replicas: number of devices. Only valid for `"mirrored"`. `None` means all GPUs, or two
+            logical CPU devices.
 
     Raises:
-        UserError: a device is missing, TF_CONFIG is missing or malformed, or an argument belongs to
-            another strategy.
+        UserError: a device is missing, TF_CONFIG is missing or malformed, or `tpu` or `replicas`
+            is passed for another strategy.
 
     Example:
         strategy = make_strategy("mirrored", replicas=2)
@@ -40,9 +43,11 @@ def make_strategy(
     if name is not None and name not in STRATEGIES:
         raise UserError(f"--strategy {name}: give one of {', '.join(STRATEGIES)}")
     if tpu is not None and name != "tpu":
-        raise UserError("--tpu names a TPU: give --strategy tpu with it")
+        raise UserError(f"--tpu {tpu} needs --strategy tpu: add --strategy tpu")
     if replicas is not None and (name != "mirrored" or replicas < 1):
-        raise UserError(f"--replicas {replicas}: give 1 or more, with --strategy mirrored")
+        raise UserError(
+            f"--replicas {replicas} is not valid: give 1 or more replicas and --strategy mirrored"
+        )
     try:
         if name == "cpu":
             tf.config.set_visible_devices([], "GPU")
@@ -57,8 +62,8 @@ def make_strategy(
             return _tpu(tpu or "local")
     except RuntimeError as error:
         raise UserError(
-            f"--strategy {name} comes too late: TensorFlow has initialized its devices ({error}); "
-            "make the strategy first"
+            f"--strategy {name} comes too late, because TensorFlow has already initialized its "
+            f"devices ({error}): call make_strategy before any other TensorFlow function"
         ) from error
     return tf.distribute.get_strategy()
 
@@ -86,7 +91,7 @@ def _mirrored(replicas: int | None) -> tf.distribute.Strategy:
 
 
 def read_cluster() -> tuple[list[str], int]:
-    """Reads the addresses of the workers from TF_CONFIG, and the number of this worker."""
+    """Reads the addresses of all workers and the index of this worker from TF_CONFIG."""
     text = os.environ.get("TF_CONFIG", "")
     try:
         given = parse_json(text, task=dict, cluster=dict)
@@ -97,7 +102,8 @@ def read_cluster() -> tuple[list[str], int]:
         whole = False
     if not whole:
         raise UserError(
-            f"--strategy multi_worker reads TF_CONFIG, which is {text!r}: set it, such as to "
+            f"--strategy multi_worker needs TF_CONFIG, which is {text!r}: set TF_CONFIG to a value "
+            "such as "
             '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
             '"task": {"type": "worker", "index": 0}}'
         )
@@ -120,14 +126,15 @@ def _tpu(name: str) -> tf.distribute.Strategy:
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Whether the devices are a TPU, whose programs need static shapes."""
+    """Returns whether the strategy runs on a TPU, which needs static shapes."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cpuinfo") -> bool:
-    """Whether the device is a CPU that emulates bfloat16, which is slower than float32.
+    """Returns whether the device is a CPU without bfloat16 instructions.
 
-    False if the system does not tell.
+    On such a CPU, emulated bfloat16 is slower than float32. Returns `False` if the file `cpuinfo`
+    cannot be read.
     """
     if keras.backend.backend() == "jax":
         import jax
@@ -144,7 +151,7 @@ def emulates_bfloat16(strategy: tf.distribute.Strategy, cpuinfo: str = "/proc/cp
     return not words & {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
-# Errors when the partner of a collective operation has died; they appear within a minute.
+# TensorFlow raises these errors within a minute after a worker in a collective has died.
 _GONE = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -157,14 +164,14 @@ _GONE = (
 class Workers:
     """The worker processes of a strategy.
 
-    There is one, except with `MultiWorkerMirroredStrategy`. On Keras's JAX backend they are JAX's
-    processes, see `hosts.join_hosts`.
+    In TensorFlow only `MultiWorkerMirroredStrategy` has more than one worker. On Keras's JAX
+    backend the workers are the JAX processes that `hosts.join_hosts` connects.
 
     Attributes:
-        several: whether there is more than one.
-        number: number of this worker, from 0.
+        several: whether the strategy has several workers.
+        number: index of this worker, from 0.
         count: number of workers.
-        chief: whether this is the first worker, which writes logs and checkpoints.
+        chief: whether this is worker 0, which writes logs and checkpoints.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy):
@@ -184,7 +191,10 @@ class Workers:
         self._summed = tf.function(self._reduced, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """Sums numbers over all workers; waits for all. Integers up to 2^53 are exact."""
+        """Sums each number over all workers, and waits for all workers.
+
+        The sums are float64, in which integers up to 2^53 are exact.
+        """
         if not self.several:
             return list(values)
         return self._sums(np.asarray(values, np.float64)).tolist()
@@ -194,25 +204,25 @@ class Workers:
         return self.totals([value if self.chief else 0.0 for value in values])
 
     def gathered(self, mine: bytes) -> list[bytes]:
-        """Gathers the bytes of every worker, in their order."""
+        """Returns the bytes that each worker passes, in the order of the workers."""
         lengths = self.joined(np.array([len(mine)]))
         padded = np.frombuffer(mine.ljust(lengths.max(), b"\0"), np.uint8)
         rows = self.joined(padded).reshape(len(lengths), -1)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def joined(self, mine: np.ndarray) -> np.ndarray:
-        """Concatenates arrays `(N, ...)` of equal shape over the workers: `(count N, ...)`."""
+        """Concatenates arrays of equal shape over workers, `(N, ...)` -> `(count N, ...)`."""
         if not self.several:
             return mine
         table = np.zeros((self.count, mine.size))
         table[self.number] = mine.reshape(-1)
-        # One dimension, so that all shapes of a rank share a graph. Sums with zeros are exact.
+        # Flat arrays of any size share one graph. Sums with zeros are exact.
         joined = self._sums(table.reshape(-1)).astype(mine.dtype)
         return joined.reshape(-1, *mine.shape[1:])
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Context that raises a UserError if another worker dies."""
+        """Raises a `UserError` in a `with` block if another worker has died."""
         try:
             yield
         except Exception as error:
@@ -224,9 +234,9 @@ class Workers:
             if not (lost_on_jax(error) if on_jax else isinstance(error, _GONE)):
                 raise
             raise UserError(
-                f"worker {self.number} lost another one: find out why in its output, then give "
-                "every worker its command again; they go on from the last checkpoint "
-                f"({str(error).splitlines()[0]})"
+                f"worker {self.number} lost the connection to another worker "
+                f"({str(error).splitlines()[0]}): look for the cause in the other worker's output, "
+                "then start all workers again, which resume from the last checkpoint"
             ) from error
 
     def _sums(self, values: np.ndarray) -> np.ndarray:
@@ -235,7 +245,7 @@ class Workers:
             return self._summed(tf.constant(values)).numpy()
         from jax.experimental import multihost_utils
 
-        # JAX would round float64 to float32, so the bytes are gathered instead.
+        # JAX would round float64 to float32, so the raw bytes are gathered.
         rows = multihost_utils.process_allgather(values.view(np.uint8))  # (workers, 8 N)
         return np.ascontiguousarray(rows).view(np.float64).sum(axis=0)
 
@@ -243,7 +253,7 @@ class Workers:
         local = len(self.strategy.extended.worker_devices)
 
         def contributed() -> tf.Tensor:
-            # A worker's first replica contributes the numbers, the others zeros.
+            # The first replica of a worker contributes the values. Its other replicas add zeros.
             number = tf.distribute.get_replica_context().replica_id_in_sync_group
             return tf.where(number % local == 0, values, tf.zeros_like(values))
 

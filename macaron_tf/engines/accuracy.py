@@ -25,7 +25,7 @@ class Accuracy:
         task: task that defines the score.
         source: source of the examples, in the form of `finetune evaluate --source`. If the source
             has splits, such as a data set of TensorFlow Datasets, the examples are the task's first
-            validation split. Otherwise they are the whole file.
+            validation split. Otherwise the examples are the whole file.
 
     Raises:
         UserError: the task has no score, or the examples do not fit the task.
@@ -54,9 +54,13 @@ class Accuracy:
         return self._measured(self._exact)
 
     def of_engine(self, opened: OpenedNetwork) -> dict[str, float]:
-        """Computes the metrics of an opened network. The caller must call `of_network` first.
+        """Computes the metrics of an exported network.
 
-        For rows that are too long for LiteRT, this method uses the outputs from `of_network`.
+        The caller must call `of_network` first. For rows that are too long for LiteRT, this method
+        uses the outputs that `of_network` computed.
+
+        Args:
+            opened: exported network that a runtime has loaded.
         """
         logits = self._exact.copy()
         for numbers, rows in self._rows(opened):

@@ -60,8 +60,8 @@ class Certificate:
     """Comparison of exported files with the network's answers to `TEXTS`.
 
     Create the certificate before the export changes the network's dtype policy, because the
-    constructor computes the reference answers. It runs the network eagerly, and in float32 unless
-    the network is quantized.
+    constructor computes the reference answers. The constructor runs the network eagerly, and in
+    float32 unless the network is quantized.
 
     Args:
         task: task to export.
@@ -115,14 +115,15 @@ class Certificate:
             formats: names of additional formats; see `write_version`.
 
         Returns:
-            A dictionary for the record of an export, with these keys:
-            - `certificate`, a list of a dictionary per file. It has `target` (a description of the
-              file), `bytes`, `difference`, `ms_1` and `ms_32` (milliseconds per line for a batch of
-              1 or 32 lines), and `metrics` if files are scored. For a file that was not compared,
-              it has `target`, `bytes` and `not_checked` (the reason).
-            - `lite`, if there is a LiteRT file, with the result of `break_even` as `measured`.
-            - `check`, if files are scored, with `source`, `examples`, and the `metrics` of the
-              network.
+            A dict for the record of an export, with these keys:
+            - `certificate` is a list with a dict per file. Each dict has the keys `target` (a
+              description of the file), `bytes`, `difference`, `ms_1` and `ms_32` (milliseconds per
+              line for a batch of 1 or 32 lines), and `metrics` if files are scored. For a file that
+              was not compared, the keys are `target`, `bytes` and `not_checked` (the reason).
+            - `lite` is present if there is a LiteRT file. Its field `measured` is the result of
+              `break_even`.
+            - `check` is present if files are scored. It has the fields `source`, `examples`, and
+              `metrics` (the scores of the network).
 
         Raises:
             UserError: a file cannot be opened, or differs by more than its bound in `BOUNDS`.
@@ -155,7 +156,7 @@ class Certificate:
         return {"certificate": found, **facts}
 
     def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
-        """Returns inputs of `serving_default` with `count` equal rows."""
+        """Returns a request to the signature `serving_default` with `count` equal rows."""
         strings = dict(zip(self.task.texts, texts, strict=True))
         specs = {
             key: tf.TensorSpec([count], dtype)
@@ -166,7 +167,11 @@ class Certificate:
     def _saved_model(
         self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
     ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-        """Checks the SavedModel, and returns its facts and the texts that it accepts."""
+        """Checks the SavedModel.
+
+        Returns:
+            A dict about the SavedModel as in `check`, and the texts that the SavedModel accepts.
+        """
         kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
         pairs, taken, metrics = [], [], {}
         if isinstance(self.task, OnePass):
@@ -178,7 +183,7 @@ class Certificate:
                 # Only bfloat16 can change the scores that the constructor computed.
                 again = kind == "bfloat16"
                 metrics = {"metrics": self._accuracy.of_network() if again else self._expected}
-        else:  # for a model that writes text, the reference is the graph before it was saved
+        else:  # for a model that generates text, the reference is the graph before the export
             for texts in self._asked:
                 with _unless_refused():
                     given = self._request(texts, 1)
@@ -206,10 +211,10 @@ class Certificate:
             file: LiteRT file, for its size.
 
         Returns:
-            Facts as in `check`, with three additional keys. `texts` is the number of compared
-            texts. `parted` is the number of texts in which LiteRT prefers another token at some
-            step. `log_prob` is the largest difference in the log-probability of the network's
-            preferred token.
+            A dict about the LiteRT file as in `check`, with three additional keys. `texts` is the
+            number of compared texts. `parted` is the number of texts in which LiteRT and the
+            network prefer different tokens at some step. `log_prob` is the largest difference in
+            the log-probability of the network's preferred token.
         """
         target, task = f"LiteRT {lite.kind}, from text to answer", self.task.asking(lite)
         # `reduce_retracing` generalizes shapes after a few traces.
@@ -271,15 +276,15 @@ def _unless_refused() -> Iterator[None]:
     """Skips the rest of the `with` block if a graph rejects a text.
 
     Raises:
-        UserError: the network fails for another reason.
+        UserError: TensorFlow raises another error while it runs the network.
     """
     try:
         yield
     except tf.errors.OpError as error:
         if failed_check(error.message) is None:
             raise UserError(
-                f"computing the network fails ({error.message.splitlines()[0]:.200}): correct its "
-                "layers, or train it again"
+                f"computing the network fails ({error.message.splitlines()[0]:.200}): correct the "
+                "network's layers, or train the network again"
             ) from error
 
 
@@ -396,8 +401,9 @@ def break_even(
         ask: function from a number of rows to the inputs of a request.
 
     Returns:
-        A dictionary for each timed size in `ROWS`, with `rows`, and with `lite` and `graph` in
-        milliseconds per request. The list is empty if LiteRT does not accept a request.
+        List with a dict for each timed size in `ROWS`. The keys are `rows`, `lite` and `graph`; the
+        last two are times in milliseconds per request. The list is empty if LiteRT does not accept
+        a request.
     """
     found = []
     default, lite.most_rows = lite.most_rows, ROWS[-1]
@@ -455,8 +461,8 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
             target = row["target"]
             if "parted" in row:
                 target += (
-                    f" (log-probabilities differ by up to {row['log_prob']:g}, and tokens differ in "
-                    f"{row['parted']} of {row['texts']} texts)"
+                    f" (log-probabilities differ by up to {row['log_prob']:g}, and tokens differ "
+                    f"in {row['parted']} of {row['texts']} texts)"
                 )
             cells = (target, *numbers, size)
         lines.append((*cells, *(_metrics(row.get("metrics", {})),) * scored))

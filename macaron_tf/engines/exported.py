@@ -118,7 +118,10 @@ class LiteTexts:
         return {name: value.numpy() for name, value in found.items()}
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Returns the outputs of `serve`, or `None` for no texts or more than `most_rows`."""
+        """Returns the outputs of `serve`.
+
+        Returns `None` if the request has no texts, or more than `most_rows` texts.
+        """
         count = len(inputs[self._inputs[0]])
         return self.serve(inputs) if 0 < count <= self.most_rows else None
 
@@ -144,5 +147,5 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
         )
     if version is not None and version not in found:
         versions = ", ".join(map(str, sorted(found)))
-        raise UserError(f"{folder} has no version {version}: give one of {versions}")
+        raise UserError(f"{folder} has no version {version}: choose one of {versions}")
     return found[max(found) if version is None else version]

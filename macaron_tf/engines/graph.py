@@ -1,4 +1,4 @@
-"""Runs a task's graphs in this process: texts in, answers out."""
+"""Execution of a task's TensorFlow graphs in this process, from input texts to answers."""
 
 import contextlib
 import functools
@@ -19,25 +19,26 @@ from macaron_tf.kernels import implementation_scope
 from macaron_tf.layers.packing import packing_scope
 from macaron_tf.tasks.base import TaskKind, require
 
-_TOGETHER = 32  # texts in a batch
+_TOGETHER = 32  # maximum number of texts in a batch
 
 
 class SmallEngine(Protocol):
-    """An engine for small requests, such as `LiteModel`."""
+    """Interface of an inference engine for small requests, such as `LiteModel`."""
 
     def answer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """Returns the outputs of `OnePass.serve`, or None to leave the request to the graph."""
+        """Returns the outputs of `OnePass.serve`, or `None` if the graph should run instead."""
 
 
 class TaskGraph:
-    """The graphs of a task and its network, which are also those of its SavedModel.
+    """TensorFlow graphs of a task with its network. A SavedModel export writes the same graphs.
 
-    The graphs are traced at first use and kept. Each call reads the network's current weights. A
-    text that is not UTF-8 raises an InvalidArgumentError, which a server answers with status 400.
+    The graphs are traced at first use and cached. Each call reads the network's current weights.
+    In a graph, a text that is not UTF-8 raises an InvalidArgumentError, which a server turns into
+    HTTP status 400.
 
     Args:
-        task: the task.
-        small: an engine for small requests; None: the graphs answer all requests.
+        task: task with its network.
+        small: engine for small requests; `None` means that the graphs answer all requests.
     """
 
     def __init__(self, task: TaskKind, small: SmallEngine | None = None):
@@ -46,14 +47,14 @@ class TaskGraph:
 
     @contextlib.contextmanager
     def in_bfloat16(self, place: str) -> Iterator[None]:
-        """Runs the network under Keras's policy `mixed_bfloat16` within the `with`.
+        """Runs the network under Keras's policy `mixed_bfloat16` within a `with` block.
 
-        The matrices of dense layers are stored in bfloat16, because casting them would take longer
-        than multiplying by them in a request of one line. All other weights stay float32; norms,
-        softmax and recurrences are computed in float32.
+        The kernels of dense layers are stored in bfloat16: for a request of one line, the cast to
+        bfloat16 would take longer than the matrix product. All other weights stay in float32.
+        Norms, softmax and recurrences are computed in float32.
 
         Args:
-            place: name of the network, for the message.
+            place: name of the network for the error message.
 
         Raises:
             UserError: the network is quantized.
@@ -73,11 +74,11 @@ class TaskGraph:
 
     @functools.cached_property
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """The concrete functions by signature name."""
-        # Only TensorFlow's own operations, because a server does not have this library's kernels.
+        """Dict from signature name to concrete function."""
+        # The scope selects TensorFlow's own ops, because a server lacks this library's kernels.
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
-                # No autograph: the functions call tf.while_loop themselves.
+                # The functions need no autograph, because they call tf.while_loop themselves.
                 name: tf.function(checked(function), autograph=False).get_concrete_function(
                     *(tf.TensorSpec((None,), dtype, each) for each, dtype in inputs.items())
                 )
@@ -87,13 +88,16 @@ class TaskGraph:
     def steps(
         self, output: Sequence[int | None]
     ) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Makes the graphs of `OnePass.prepare` and `conclude`, for an engine that runs in between.
+        """Traces `OnePass.prepare` and `OnePass.conclude` for an engine that computes the network.
 
-        `prepare` returns the rows by name, and tensors `kept_0`, `kept_1`, ... that `conclude`
-        needs in addition to the network's outputs `computed`.
+        `prepare` returns the network's inputs, and tensors `kept_0`, `kept_1`, ... that `conclude`
+        takes in addition to the network's output `computed`.
 
         Args:
-            output: the shape of `computed`.
+            output: shape of `computed`; `None` means an unknown dimension.
+
+        Returns:
+            Dict from the names in `STEPS` to concrete functions.
         """
         task, kept = self.task, None
 
@@ -124,7 +128,7 @@ class TaskGraph:
         return dict(zip(STEPS, (first, last), strict=True))
 
     def restored(self) -> tf.Module:
-        """Returns a module with the variables and tokenizer resources that a SavedModel restores.
+        """Returns a module with the variables and tokenizer resources of a SavedModel.
 
         Raises:
             UserError: the vocabulary cannot tokenize in a graph.
@@ -138,19 +142,19 @@ class TaskGraph:
     def answer(
         self, columns: Sequence[Sequence[str]], signature: str = "serving_default", **controls: Any
     ) -> list[Any]:
-        """Answers N texts in batches of texts of similar length.
+        """Answers N texts in batches, which group texts of similar length.
 
         Args:
-            columns: N texts for each string input of the signature.
+            columns: list of N texts for each string input of the signature.
             signature: name of the signature.
-            controls: values of the other inputs by name, the same for all texts.
+            controls: values of the inputs that are not strings. Each value applies to all texts.
 
         Returns:
-            N answers, in the order of the texts.
+            List of N answers, in the order of the texts.
 
         Raises:
             TextError: the model does not accept a text.
-            UserError: the model does not accept a control, or the answers are NaN.
+            UserError: the model does not accept a value in `controls`, or an answer is NaN.
         """
         for column in columns:
             check_whole(column)
@@ -159,14 +163,14 @@ class TaskGraph:
         if unknown := [name for name in controls if name not in inputs]:
             name, value = unknown[0], controls[unknown[0]]
             self.task.with_options(**{name: value})
-            raise UserError(f"{name}={value!r} changes the graph: give it to with_options instead")
+            raise UserError(f"{name}={value!r} changes the graph: pass it to with_options instead")
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
         batches = [order[i : i + _TOGETHER] for i in range(0, len(order), _TOGETHER)]
         found: list[Any] = [None] * len(sizes)
         sized = ((len(batch), batch) for batch in batches)
-        # No progress bar for a single batch: starting the bar's thread takes 0.2 ms.
+        # A single batch has no progress bar, because starting the bar's thread takes 0.2 ms.
         shown = track(sized, len(sizes), "answering", "texts") if len(batches) > 1 else batches
         for batch in shown:
             given = dict(zip(texts, ([c[i] for i in batch] for c in columns), strict=True))
@@ -201,12 +205,12 @@ class TaskGraph:
 
 @contextlib.contextmanager
 def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None]:
-    """Runs all layers of a network under one of Keras's dtype policies within the `with`.
+    """Sets the dtype policy of all layers of a network within a `with` block.
 
     Args:
-        network: the network.
-        policy: name of the policy.
-        where: beginning of the message.
+        network: network whose layers are changed.
+        policy: name of a Keras dtype policy.
+        where: beginning of the error message.
 
     Raises:
         UserError: the network is quantized.
@@ -225,13 +229,20 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
 
 
 def _numbered(kept: Any) -> dict[str, tf.Tensor | None]:
-    """Names the leaves of a structure `kept_0`, `kept_1`, ...; a ragged tensor has several."""
+    """Returns a dict from `kept_0`, `kept_1`, ... to the leaves of a nested structure.
+
+    A ragged tensor has several leaves.
+    """
     flat = tf.nest.flatten(kept, expand_composites=True)
     return {f"kept_{number}": part for number, part in enumerate(flat)}
 
 
 def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
-    """Repeats a control's value for `count` texts; raises a UserError for a wrong type."""
+    """Returns an array with `count` copies of the value of input `name`.
+
+    Raises:
+        UserError: the value does not convert to `dtype`.
+    """
     try:
         return np.full(count, value, dtype.as_numpy_dtype)
     except (TypeError, ValueError, OverflowError) as error:
@@ -239,20 +250,21 @@ def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
 
 
 def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[str]], bool]:
-    """Converts the arguments of `predict` to a list of texts for each input.
+    """Converts the arguments of `predict` to one list of texts for each input.
 
     Args:
         names: names of the inputs.
-        given: one argument for each input, each a text or an iterable of N texts; or one argument,
-            an example or an iterable of N examples. An example is a text, a tuple of texts, or a
-            dictionary of texts by input. An iterable is a list, a NumPy array, a pandas column
-            or a `tf.data.Dataset`, batched or not.
+        given: arguments of `predict`. Either there is one argument for each input, which is a text
+            or an iterable of N texts. Or there is a single argument, which is an example or an
+            iterable of N examples. An example is a text, a tuple of texts, or a dict from input
+            name to text. An iterable is a list, a NumPy array, a pandas column, or a batched or
+            unbatched `tf.data.Dataset`.
 
     Returns:
-        A list of N texts for each input, and whether a single example was given.
+        List of N texts for each input, and whether `given` holds a single example.
 
     Raises:
-        UserError: the texts have another form, or a value is not a text.
+        UserError: `given` has another form, or a value is not a text.
     """
     if len(given) == len(names) > 1 and not any(isinstance(column, dict) for column in given):
         one = all(isinstance(column, str | bytes) for column in given)
@@ -266,17 +278,17 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     else:
         raise UserError(
-            f"{len(given)} texts or lists of texts: give {len(names)} ({' and '.join(names)}), or "
-            "one list of examples"
+            f"predict received {len(given)} texts or lists of texts: pass {len(names)} "
+            f"({' and '.join(names)}), or one list of examples"
         )
     if len({len(column) for column in columns}) > 1:
         sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))
-        raise UserError(f"the numbers of texts differ ({sizes}): give as many of each")
+        raise UserError(f"the numbers of texts differ ({sizes}): pass lists of equal length")
     for name, column in zip(names, columns, strict=True):
         for number, text in enumerate(column, 1):
             if not isinstance(text, str):
                 raise UserError(
-                    f"{name} {number} is {text!r:.60}, which is no text: leave it out, or give ''"
+                    f"{name} {number} is {text!r:.60}, which is not a text: remove it, or pass ''"
                 )
     return columns, one
 
@@ -287,7 +299,9 @@ def _examples_of(examples: Any) -> Iterable[Any]:
         try:
             return iter(examples)
         except TypeError:
-            raise UserError(f"{repr(examples)[:60]} is no text and no list of texts") from None
+            raise UserError(
+                f"{repr(examples)[:60]} is not a text: pass a text or a list of texts"
+            ) from None
     spec = tf.nest.flatten(examples.element_spec)[0]
     batched = examples.unbatch() if spec.shape.rank == 1 else examples
     return batched.as_numpy_iterator()
@@ -296,7 +310,7 @@ def _examples_of(examples: Any) -> Iterable[Any]:
 def _row(names: Sequence[str], example: Any) -> list[Any]:
     if isinstance(example, dict):
         if missing := [name for name in names if name not in example]:
-            raise UserError(f"an example has no {missing[0]!r}: it needs {', '.join(names)}")
+            raise UserError(f"an example has no {missing[0]!r}: pass {', '.join(names)}")
         values = [example[name] for name in names]
     elif len(names) == 1:
         values = [example[0] if isinstance(example, tuple) and len(example) == 1 else example]
@@ -304,13 +318,13 @@ def _row(names: Sequence[str], example: Any) -> list[Any]:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
         raise UserError(
-            f"an example has {len(values)} texts: it needs {len(names)} ({', '.join(names)})"
+            f"an example has {len(values)} texts: pass {len(names)} texts ({', '.join(names)})"
         )
     return [_as_text(value) for value in values]
 
 
 def _as_text(value: Any) -> Any:
-    """Converts bytes and NumPy's strings to `str`; returns other values unchanged."""
+    """Converts bytes and NumPy strings to `str`, and returns other values unchanged."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -320,13 +334,17 @@ def _as_text(value: Any) -> Any:
 
 
 def checked(function: Callable) -> Callable:
-    """Wraps a graph's function so that it raises InvalidArgumentError if a text is not UTF-8."""
+    """Wraps a graph function to raise an InvalidArgumentError for a text that is not UTF-8."""
     return lambda *inputs: function(
         *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)
     )
 
 
 def _checked_text(texts: tf.Tensor) -> tf.Tensor:
-    """Returns the texts `(B,)`; raises InvalidArgumentError if one is not UTF-8."""
+    """Returns the texts `(B,)` unchanged.
+
+    Raises:
+        tf.errors.InvalidArgumentError: a text is not UTF-8.
+    """
     mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     return require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8", texts)

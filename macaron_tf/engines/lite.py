@@ -1,9 +1,10 @@
-"""Runs a task's network in LiteRT, for small requests on CPUs.
+"""Execution of a task's network in LiteRT, for small requests on CPUs.
 
-TensorFlow's graph starts hundreds of operations for each request, which takes most of the time for
-a single line. LiteRT plans the whole network once, for fixed shapes. The file has a signature for
-each of several row lengths; all share one set of weights. LiteRT cannot process strings, so
-TensorFlow's graphs convert texts to rows, and the network's outputs to answers.
+For a single line, a TensorFlow graph spends most of the time on starting hundreds of operations.
+LiteRT plans the whole network once, for fixed shapes. The file has one signature for each of
+several row lengths, and all signatures share one set of weights. LiteRT cannot process strings. One
+TensorFlow graph therefore converts texts to rows of token ids, and another TensorFlow graph
+converts the network's outputs to answers.
 """
 
 import json
@@ -22,36 +23,38 @@ from macaron_tf.io.paths import read_json
 
 NETWORK, RECORD = "network.tflite", "network.json"
 DECODER = "decode.tflite"  # see `lite_decoding`
-_THREADS = 4  # at most; more threads do not speed up products of few rows
-_UNKNOWN = -1e9  # outputs at padding; evaluation uses the same value
+_THREADS = 4  # maximum; more threads do not speed up matrix products with few rows
+_UNKNOWN = -1e9  # output at padded positions; evaluation uses the same value
 Arrays = Mapping[str, np.ndarray]
 
 
 def signature_of(length: int) -> str:
-    """The name of the signature for rows of `length` ids."""
+    """Returns the name of the signature for rows with `length` token ids."""
     return f"length_{length}"
 
 
 def keep_rows(record: pathlib.Path, rows: int) -> None:
-    """Sets the most rows of a request in a record file."""
+    """Writes the maximum number of rows in a request into a record file."""
     kept = {**json.loads(record.read_text()), "rows": rows}
     record.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 class LiteNetwork:
-    """A network that `write_lite` wrote, opened. It runs one row at a time, padded to a length.
+    """Network in LiteRT, loaded from the files that `write_lite` writes.
 
-    It is thread-safe; an interpreter serves one thread at a time.
+    The network runs one row at a time, padded to one of the fixed `lengths`. All methods are
+    thread-safe. A lock lets only one thread at a time use the interpreter.
 
     Args:
         folder: folder of the files `NETWORK` and `RECORD`.
-        threads: threads of a matrix product; None: the CPUs of this process, at most 4.
+        threads: number of threads for a matrix product; `None` means the number of CPUs available
+            to this process, but at most 4.
 
     Attributes:
-        kind: see `write_lite`.
-        lengths: lengths of rows, ascending; a row is padded to the next one.
-        most_rows: most rows of a request that `takes` accepts.
-        inputs: shapes of one row's inputs by name, -1 for the length.
+        kind: `"fp32"` or `"int8"`, as in `write_lite`.
+        lengths: supported row lengths in ascending order. A row is padded to the next length.
+        most_rows: maximum number of rows in a request that `takes` accepts.
+        inputs: dict from input name to the input's shape for one row, with -1 for the length.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -84,27 +87,34 @@ class LiteNetwork:
 
     @property
     def output(self) -> list[int | None]:
-        """The shape of `OnePass.compute`'s outputs, None for an open dimension."""
+        """Shape of the output of `OnePass.compute`, with `None` for an unknown dimension."""
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the record of an export."""
+        """Returns the facts that the record of an export contains."""
         return {"kind": self.kind, "lengths": self.lengths, "rows": self.most_rows}
 
     def keep_most_rows(self, folder: pathlib.Path) -> None:
-        """Writes `most_rows` into the record in a folder."""
+        """Writes `most_rows` into the record file in `folder`."""
         keep_rows(folder / RECORD, self.most_rows)
 
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
-        """Whether LiteRT should compute these rows: at most `most_rows`, none of them too long."""
+        """Returns whether LiteRT should compute a request.
+
+        LiteRT computes requests of at most `most_rows` rows, if all rows fit.
+        """
         return 0 < len(rows["token_ids"]) <= self.most_rows and self.fits(rows).all()
 
     def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Whether each row is short enough for `compute`, `(B,)`."""
+        """Returns whether each row is short enough for `compute`, as booleans `(B,)`."""
         return _row_lengths(rows["token_ids"], self.inputs["token_ids"]) <= self.lengths[-1]
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the outputs of `OnePass.compute` in float32, for rows that all `fits`."""
+        """Returns the output of `OnePass.compute` in float32.
+
+        Args:
+            rows: dict from input name to array. Each row must be short enough (see `fits`).
+        """
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]
         sizes = [length if size == -1 else size for size in self._output[1:]]
@@ -123,12 +133,13 @@ class LiteNetwork:
 
 
 class LiteModel:
-    """A task whose network runs in LiteRT, between two TensorFlow graphs.
+    """Task whose network runs in LiteRT. TensorFlow graphs run before and after the network.
 
     Args:
-        network: the network in LiteRT.
-        model: a SavedModel with the signatures `STEPS`, the graphs before and after the network.
-        outputs: names of the outputs, in the order of an answer; None: sorted.
+        network: network in LiteRT.
+        model: SavedModel with the two signatures in `STEPS`, which run before and after the
+            network.
+        outputs: names of the outputs in the order of an answer; `None` means sorted names.
     """
 
     def __init__(
@@ -138,7 +149,10 @@ class LiteModel:
         self._outputs = outputs or sorted(model.signature_defs[STEPS[1]].outputs)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Returns the outputs of `OnePass.serve`, or None for too many or too long rows."""
+        """Returns the outputs of `OnePass.serve`.
+
+        Returns `None` if the request has too many rows or a row is too long.
+        """
         prepare, conclude = STEPS
         found = self._model.run(prepare, inputs)
         if not self.network.takes(found):
@@ -149,7 +163,7 @@ class LiteModel:
 
 
 def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
-    """The lengths `(B,)` of rows without their padding."""
+    """Returns the lengths `(B,)` of rows without padding on the right."""
     axis = shape.index(-1)
     others = tuple(n for n in range(1, ids.ndim) if n != axis)
     real = (ids != 0).any(axis=others) if others else ids != 0  # (B, L)
@@ -157,7 +171,7 @@ def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
 
 
 def _fitted(row: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Cuts or pads a row with zeros to `sizes`, and makes it a batch of one."""
+    """Returns `row` as a batch of one row, truncated or padded with zeros to shape `sizes`."""
     given = np.zeros((1, *sizes), row.dtype)
     kept = tuple(map(slice, map(min, row.shape, sizes)))
     given[(0, *kept)] = row[kept]

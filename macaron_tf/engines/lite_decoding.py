@@ -1,13 +1,14 @@
-"""Decodes token by token in LiteRT, with float32 or int8 weights.
+"""Token-by-token decoding in LiteRT, with float32 or int8 weights.
 
-Reading all weights once takes most of the time of a step. LiteRT reads twice as many bytes per
-second as TensorFlow's graph, and int8 weights have a quarter of the bytes.
+A decoding step spends most of its time on reading all weights once. LiteRT reads twice as many
+bytes per second as a TensorFlow graph, and int8 weights take a quarter of the bytes.
 
-The file has a function that decodes one token for any number of texts, and functions that read
-parts of prompts (prefill) or encode sources; all share one set of weights. The caches of keys and
-values are inputs that stay in the interpreter's memory. The functions return only the keys and
-values of new tokens, which are then written into the caches in place. A cache is copied only when
-it grows, when beam search reorders it, or when another search uses the interpreter.
+The LiteRT file has a function that decodes one token for any number of texts. It also has functions
+that prefill the caches from parts of prompts, or that encode source texts. All functions share one
+set of weights. The key and value caches are inputs that stay in the interpreter's memory. The
+functions return only the keys and values of new tokens, which are then written into the caches in
+place. A cache is copied only when it grows, when beam search reorders its rows, or when another
+search uses the interpreter.
 """
 
 import concurrent.futures
@@ -37,12 +38,13 @@ from macaron_tf.models.stack import Stack
 from macaron_tf.special_ids import PAD
 
 RECORD = "decode.json"
-# Prefill reads prompts in parts of these lengths; a shorter part is padded to the next length.
+# Prefill reads prompts in parts of these lengths. A shorter part is padded to the next length.
 _CHUNKS = (16, 64, 256)
-# A cache grows by this number of positions, and is copied then. A step reads the whole cache: with
-# 128 rows of width 512 in int8, it takes 24 ms of CPU for 16 positions, and 34 ms for 64.
+# A full cache is copied into a cache with this many more positions. Each step reads the whole
+# cache, so the number is small: for 128 rows of width 512 in int8, a step takes 24 ms of CPU time
+# with 16 positions and 34 ms with 64.
 _ROOM = 16
-# `Interpreter.invoke` runs the file's first function, so "decode" must sort first.
+# `Interpreter.invoke` runs the first function of the file, so "decode" must sort first.
 _DECODE, _ENCODE = "decode", "encode"
 
 
@@ -52,24 +54,24 @@ def write_decoder(
     kind: str,
     threads: int | None = None,
 ) -> "LiteDecoder":
-    """Converts a network's decoding, writes `DECODER` and `RECORD` into an existing folder, and
-    opens them.
+    """Converts the decoding of a network to LiteRT, and opens the written files.
 
     Args:
-        network: the network.
-        folder: the folder.
-        kind: see `write_lite`.
-        threads: see `LiteDecoder`.
+        network: network to convert.
+        folder: existing folder for the files `DECODER` and `RECORD`.
+        kind: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
+        threads: number of threads for a matrix product, as in `LiteDecoder`.
 
     Raises:
-        UserError: the network does not decode in LiteRT.
+        UserError: the network has a layer that does not decode in LiteRT, or LiteRT is not
+            installed.
     """
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
     if not isinstance(network, LanguageModel | EncoderDecoder) or not _decoder(network).can_hold:
         raise UserError(
-            "LiteRT only decodes recurrences, and attention without windows, biases or relative "
-            "positions, and this model has another layer: use it without with_lite (--lite)"
+            "LiteRT cannot decode this model, because it has sliding-window attention, attention "
+            "biases, relative positions or an unsupported layer: omit with_lite (--lite)"
         )
     with under_policy(network, "float32", "LiteRT: the network"), implementation_scope("loop"):
         parts = _Parts(network)
@@ -91,9 +93,9 @@ def write_decoder(
 def converted_decoder(
     network: LanguageModel | EncoderDecoder, kind: str, threads: int | None = None
 ) -> "LiteDecoder":
-    """Converts a network's decoding to LiteRT, without files that stay."""
+    """Converts the decoding of a network to LiteRT in memory (see `write_decoder`)."""
     with tempfile.TemporaryDirectory() as folder:
-        # The interpreter keeps the removed file mapped.
+        # The interpreter memory-maps the file, which stays readable after its removal.
         return write_decoder(network, pathlib.Path(folder), kind, threads)
 
 
@@ -102,13 +104,13 @@ def _decoder(network: LanguageModel | EncoderDecoder) -> Stack:
 
 
 class _Parts:
-    """The functions of a network's decoding, for any number of texts and any length of the caches.
+    """Functions that decode with a network, for any number of texts and any cache length.
 
     Attributes:
-        caches: the shape of each state tensor of one text, with -1 for the length of the cache.
-        sizes: lengths of the parts of prompts for which there are prefill functions. Empty for an
-            encoder-decoder, and for a language model with a recurrence, which reads prompts token
-            by token because padding would change its state.
+        caches: shape of each state tensor for one text, with -1 for the cache length.
+        sizes: lengths of prompt parts for which there are prefill functions. The list is empty for
+            an encoder-decoder. The list is also empty for a language model with a recurrence, which
+            reads prompts token by token, because padding would change its state.
     """
 
     def __init__(self, network: LanguageModel | EncoderDecoder):
@@ -127,7 +129,7 @@ class _Parts:
         self.sizes = [size for size in chunks if longest is None or size <= longest]
 
     def functions(self) -> Iterator[tuple[str, tf.types.experimental.ConcreteFunction]]:
-        """Yields each function's name, and the traced function."""
+        """Traces the functions, and yields pairs of a name and a concrete function."""
         token = {"tokens": _int32(None, 1), **self._state(None)}
         if not self._translates:
             yield _DECODE, _traced(self._decode, token)
@@ -147,7 +149,7 @@ class _Parts:
         yield _ENCODE, _traced(self._encode, {"source": _int32(None, None)})
 
     def _some_memory(self) -> Any:
-        """Keys and values of a source of two tokens, as an example of structure and shapes."""
+        """Returns keys and values for a source of two tokens, as a template of the structure."""
         width = self.network.config.hidden_dim
         return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
 
@@ -203,15 +205,17 @@ def _numbered(tensors: Mapping[str, Any], start: str) -> list[Any]:
 
 @dataclasses.dataclass
 class _Search:
-    """The state of one search over R texts.
+    """State of one search over R texts.
 
     Attributes:
-        filled: number of tokens of each text in the caches.
-        caches: the filled parts of the caches, `(R, ...)` each. Empty before the first token, and
-            while the caches are in the interpreter.
-        memory: keys and values of B sources, `(B, H, S, d)` each.
-        real: the sources' mask, `(B, S)`, False at padding.
-        sentences: indices of the sources that are in the interpreter; None: none.
+        filled: number of tokens per text in the caches.
+        caches: filled parts of the caches, each of shape `(R, ...)`. The list is empty before the
+            first token and while the interpreter holds the caches.
+        memory: keys and values for B sources, each of shape `(B, H, S, d)`: H heads, source length
+            S, head size d. The list is empty for a language model.
+        real: mask of the sources, booleans `(B, S)` with False at padding.
+        sentences: indices of the sources whose keys and values the interpreter holds; `None` means
+            that it holds no sources of this search.
     """
 
     filled: int = 0
@@ -223,32 +227,35 @@ class _Search:
 
 @dataclasses.dataclass(frozen=True)
 class _Config:
-    """The fields of a network's configuration that searches read."""
+    """Fields of a network's configuration that a search needs."""
 
     vocab_size: int
     longest: int | None
 
 
 class LiteDecoder:
-    """A file of `write_decoder`, opened. It decodes in place of the network.
+    """Decoder in LiteRT, loaded from the files that `write_decoder` writes.
 
-    `generate`, `beam_search`, `TextGenerator` and `LineTranslator` accept it as a network. Their
-    graphs then call Python functions of this process, so they cannot be saved.
+    `generate`, `beam_search`, `TextGenerator` and `LineTranslator` accept a `LiteDecoder` in place
+    of a network. Their graphs then call Python functions of this process, so the graphs cannot be
+    saved.
 
     A search that begins outside a graph is a stream. Streams may alternate with each other and with
-    a graph's search, also from several threads; their caches are freed together with their context.
-    Searches within graphs must run one after the other, in `alone`.
+    a search in a graph, also from several threads. The caches of a stream are freed together with
+    the stream's context. Searches in graphs must run one after the other, each within a `with`
+    block of `alone`.
 
     Args:
         folder: folder of the files `DECODER` and `RECORD`.
-        threads: threads of a matrix product; None: the CPUs of this process, at most 4, but 1 for a
-            file of less than 4 MiB, whose products are too short to divide.
+        threads: number of threads for a matrix product. `None` means one thread for a file below 4
+            MiB, whose matrix products are too small to split. For a larger file, `None` means the
+            number of CPUs available to this process, but at most 4.
 
     Attributes:
-        config: the fields of the network's configuration that searches read.
-        kind: see `write_lite`.
-        most_rows: most texts of a request that this engine should answer.
-        can_prefill: see `LanguageModel.can_prefill`.
+        config: fields of the network's configuration that a search needs.
+        kind: weight format, `"fp32"` or `"int8"`.
+        most_rows: maximum number of texts in a request that this decoder should answer.
+        can_prefill: whether `prefill` reads several prompt tokens at once.
         reads_sources: whether the network is an encoder-decoder.
 
     Raises:
@@ -291,32 +298,46 @@ class LiteDecoder:
         self._turn, self._lock = threading.Lock(), threading.Lock()
         self._copying = concurrent.futures.ThreadPoolExecutor(threads)
         self._searches: dict[int, _Search] = {}
-        # Numbers of searches: the latest, the one in the interpreter, the graph's. 0: none.
+        # Numbers of the latest search, of the search whose caches the interpreter holds, and of the
+        # latest search in a graph. The number 0 stands for no search.
         self._number = self._current = self._graphs = 0
-        self._rows = self._room = 0  # of the interpreter's tensors
+        self._rows = self._room = 0  # rows and positions of the interpreter's caches
 
     def facts(self) -> dict[str, Any]:
-        """Facts for the record of an export."""
+        """Returns the facts that the record of an export contains."""
         return {"kind": self.kind, "rows": self.most_rows}
 
     def keep_most_rows(self, folder: pathlib.Path) -> None:
-        """Writes `most_rows` into the record in a folder."""
+        """Writes `most_rows` into the record file in `folder`."""
         keep_rows(folder / RECORD, self.most_rows)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Lets no other thread run a graph within the `with`; frees the graph's caches after it."""
+        """Prevents other threads from running a graph in the `with` block.
+
+        After the block, the caches of the graph's search are freed.
+        """
         with self._turn:
             try:
                 yield
             finally:
                 self._searches.pop(self._graphs, None)
 
-    # The methods that a search calls, in a graph or eagerly.
+    # A search calls the next three methods, in a graph or eagerly.
 
     def init_decode(self, source: Any, beams: int, max_length: int | None = None):
-        """Begins a search over B rows, or B sources `(B, S)`; see the models' `init_decode`."""
-        del max_length  # caches grow
+        """Starts a search with `beams` texts per row (see `EncoderDecoder.init_decode`).
+
+        Args:
+            source: batch size B for a language model, or source ids `(B, S)` for an
+                encoder-decoder.
+            beams: number of texts per row.
+            max_length: ignored, because the caches grow.
+
+        Returns:
+            The context and the cache, which `decode_step` takes.
+        """
+        del max_length
         count = tf.shape(source)[0] if self._memory else source
         streams = tf.executing_eagerly()
         number = tf.numpy_function(self._begin, [source, streams], tf.int32)
@@ -326,7 +347,7 @@ class LiteDecoder:
         return context, {"texts": tf.zeros((count, beams), tf.int32)}
 
     def decode_step(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
-        """See `EncoderDecoder.decode_step`."""
+        """Computes the logits of the next token (see `EncoderDecoder.decode_step`)."""
         texts, sentences = cache["texts"], context["rows"]["sentences"]
         logits, after = tf.numpy_function(
             self._step, [context["search"], sentences, texts, tokens, index], (tf.float32, tf.int32)
@@ -336,17 +357,20 @@ class LiteDecoder:
         return logits, {"texts": tf.ensure_shape(after, texts.shape)}
 
     def prefill(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
-        """See `LanguageModel.prefill`."""
+        """Reads several prompt tokens at once (see `LanguageModel.prefill`)."""
         texts = cache["texts"]
         after = tf.numpy_function(
             self._prefill, [context["search"], texts, tokens, index], tf.int32
         )
         return {"texts": tf.ensure_shape(after, texts.shape)}
 
-    # The same methods on NumPy arrays, which the graph calls by `tf.numpy_function`.
+    # `tf.numpy_function` calls the next three methods with NumPy arrays.
 
     def _begin(self, source: np.ndarray, streams: np.ndarray) -> np.ndarray:
-        """Begins a search and returns its number. A graph's search replaces the one before."""
+        """Starts a search and returns its number.
+
+        A search in a graph replaces the previous search in a graph.
+        """
         with self._lock:
             search = _Search()
             if self._memory:
@@ -386,7 +410,13 @@ class LiteDecoder:
         return np.arange(count, dtype=np.int32)[:, None]
 
     def _token(self, search: _Search, tokens: np.ndarray, index: int) -> np.ndarray:
-        """Adds one token of each text to the caches; returns the logits of the next, `(R, V)`."""
+        """Appends one token per text to the caches, and returns the next token's logits `(R, V)`.
+
+        Args:
+            search: search whose caches the interpreter holds.
+            tokens: token ids `(R, 1)`.
+            index: position of the tokens.
+        """
         interpreter = self._interpreter
         interpreter.set_tensor(self._inputs["tokens"], tokens)
         interpreter.set_tensor(self._inputs["index"], np.int32(index))
@@ -394,7 +424,7 @@ class LiteDecoder:
             interpreter.set_tensor(self._inputs["held"], np.arange(self._room) < index)
         interpreter.invoke()
         for cache, new, shape in zip(self._caches, self._new, self._shapes, strict=True):
-            # LiteRT raises if a view of the interpreter's memory is alive when it runs.
+            # No view of the interpreter's memory may be alive at `invoke`, or LiteRT raises.
             if -1 in shape:
                 interpreter.tensor(cache)()[..., index, :] = interpreter.get_tensor(new)[..., 0, :]
             else:
@@ -403,7 +433,13 @@ class LiteDecoder:
         return interpreter.get_tensor(self._outputs["logits"])
 
     def _read(self, size: int, tokens: np.ndarray, index: int) -> None:
-        """Adds tokens `(R, L)` to the caches, by the prefill function for `size` >= L tokens."""
+        """Appends tokens to the caches by a prefill function.
+
+        Args:
+            size: number of tokens that the prefill function takes, at least L.
+            tokens: token ids `(R, L)`.
+            index: position of the first token.
+        """
         interpreter, length = self._interpreter, tokens.shape[1]
         runner = interpreter.get_signature_runner(f"prefill_{size}")
         padded = np.full((1, size), PAD, np.int32)
@@ -421,7 +457,12 @@ class LiteDecoder:
                 interpreter.tensor(cache)()[row, ..., places, :] = part[0, ..., :length, :]
 
     def _remember(self, search: _Search, sentences: np.ndarray) -> None:
-        """Copies the keys and values of the texts' sources into the interpreter, if needed."""
+        """Copies keys and values of sources into the interpreter, unless it holds them already.
+
+        Args:
+            search: search that has the keys and values.
+            sentences: indices of the sources to copy.
+        """
         if search.sentences is not None and np.array_equal(search.sentences, sentences):
             return
         for index, part in zip(self._memory, search.memory, strict=True):
@@ -430,12 +471,13 @@ class LiteDecoder:
         search.sentences = sentences
 
     def _arranged(self, number: int, texts: np.ndarray, room: int) -> _Search:
-        """Puts a search's caches into the interpreter, in the order of its texts.
+        """Copies the caches of a search into the interpreter, reordered for the next step.
 
         Args:
             number: number of the search.
-            texts: `(B, K)`, the index in the caches of the text that each text continues.
-            room: number of positions that the caches need.
+            texts: for each of K texts per row, the index in the caches of the text that it
+                continues, `(B, K)`.
+            room: minimum number of positions in the caches.
         """
         search, sentences, texts = self._searches[number], len(texts), texts.ravel()
         if self._current != number:
@@ -445,7 +487,7 @@ class LiteDecoder:
             moved = np.flatnonzero(texts != np.arange(len(texts)))
             if len(moved):
                 origins, filled = texts[moved], search.filled
-                # The views end with the threads' calls; see `_token`.
+                # `_move` frees its view of the interpreter's memory, as `_token` requires.
                 move = lambda cache: self._move(cache, filled, origins, moved)  # noqa: E731
                 [*self._copying.map(move, self._caches)]
             return search
@@ -464,7 +506,7 @@ class LiteDecoder:
         view[texts] = view[origins]
 
     def _set_aside(self) -> None:
-        """Saves the interpreter's caches in the search that uses it, to make room for another."""
+        """Copies the interpreter's caches to their search, so that another search can start."""
         if search := self._searches.get(self._current):
             search.caches, search.sentences = self._taken(search), None
         self._current = 0
@@ -473,7 +515,7 @@ class LiteDecoder:
         return [self._filled(cache, search.filled).copy() for cache in self._caches]
 
     def _filled(self, cache: int, filled: int) -> np.ndarray:
-        """A view of the filled part of a cache in the interpreter's memory."""
+        """Returns a view of the filled part of a cache in the interpreter's memory."""
         view = self._interpreter.tensor(cache)()
         shape = self._shapes[self._caches.index(cache)]
         return view[..., :filled, :] if -1 in shape else view

@@ -1,4 +1,4 @@
-"""Converts a task's network to LiteRT."""
+"""Conversion of a task's network to LiteRT."""
 
 import json
 import pathlib
@@ -17,28 +17,29 @@ from macaron_tf.io.noise import silenced
 from macaron_tf.kernels import implementation_scope
 from macaron_tf.tasks.base import OnePass
 
-# Lengths of rows: a row is padded to the next one. On average, an eighth of a row is padding.
+# Supported row lengths. A row is padded to the next length, and 1/8 of a row is padding on average.
 LENGTHS = (8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128)
-# Most rows of a request, unless `break_even` measures it. With more rows the graph is faster
-# (fp32), or other requests would wait too long (int8). LiteRT's time, relative to the graph's: fp32
-# 0.67 for 1 row and 1.07 for 8; int8 0.37 to 0.42 for 1 to 32 rows (BERT mini, one thread).
+# Maximum number of rows in a request to LiteRT, unless `break_even` measures the number. With more
+# rows, the TensorFlow graph is faster (fp32), or other requests would wait too long (int8). The
+# time of LiteRT relative to the graph is 0.67 for 1 row and 1.07 for 8 rows in fp32, and 0.37 to
+# 0.42 for 1 to 32 rows in int8 (BERT mini, one thread).
 ROWS = {"fp32": 4, "int8": 64}
 KINDS = tuple(ROWS)
 
 
 def write_lite(network: TaskNetwork, folder: pathlib.Path, kind: str) -> LiteNetwork:
-    """Converts a network, writes `NETWORK` and `RECORD` into an existing folder, and opens them.
+    """Converts a network to LiteRT, and opens the written files.
 
     Args:
-        network: the network.
-        folder: the folder.
-        kind: `"fp32"`, or `"int8"` to store matrices in int8 and quantize the activations that they
-            multiply row by row.
+        network: network to convert.
+        folder: existing folder for the files `NETWORK` and `RECORD`.
+        kind: weight format, `"fp32"` or `"int8"`. With `"int8"`, matrices are stored in int8, and
+            each row of activations is quantized before a matrix product.
 
     Raises:
-        UserError: the network does not convert.
+        UserError: the network cannot be converted, or LiteRT is not installed.
     """
-    one_pass(task := network.task, "LiteRT", "see `write_decoder`")
+    one_pass(task := network.task, "LiteRT", "call `write_decoder` instead")
     with needed("LiteRT"):
         import ai_edge_litert  # noqa: F401
     lengths = _lengths(task.longest)
@@ -70,15 +71,15 @@ def in_one_file(
     network: keras.Model,
     kind: str,
 ) -> bytes:
-    """Converts functions of a network to one file, as signatures that share the weights.
+    """Returns a LiteRT file with one signature per function. The signatures share the weights.
 
     Args:
-        functions: the functions by signature name.
-        network: the network that has the weights.
-        kind: see `write_lite`.
+        functions: dict from signature name to concrete function.
+        network: network that has the weights.
+        kind: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
 
     Raises:
-        UserError: LiteRT has no operation for a part of the network.
+        UserError: LiteRT cannot convert an operation of the network.
     """
     with tempfile.TemporaryDirectory() as place:
         module = tf.Module()
@@ -93,13 +94,17 @@ def in_one_file(
         except Exception as error:  # ConverterError or others
             cause = str(error).strip().splitlines()
             raise UserError(
-                "LiteRT has no operation for a part of this network "
-                f"({cause[0] if cause else type(error).__name__:.200}): use it without LiteRT"
+                "LiteRT cannot convert this network "
+                f"({cause[0] if cause else type(error).__name__:.200}): use the network without "
+                "LiteRT"
             ) from error
 
 
 def _lengths(longest: int | None) -> list[int]:
-    """The lengths of rows; at least two, whose shapes show which axis is the length."""
+    """Returns the row lengths up to `longest`.
+
+    There are at least two lengths, so that comparing their shapes shows which axis is the length.
+    """
     longest = min(longest or LENGTHS[-1], LENGTHS[-1])
     lengths = [*(length for length in LENGTHS if length < longest), longest]
     return lengths if len(lengths) > 1 else [longest - 1, longest]
@@ -108,7 +113,7 @@ def _lengths(longest: int | None) -> list[int]:
 def _function(
     task: OnePass, rows: Mapping[str, tf.Tensor], length: int
 ) -> tf.types.experimental.ConcreteFunction:
-    """Traces the network for one row of `length` ids, with TensorFlow's own operations."""
+    """Traces the network for one row of `length` token ids, with TensorFlow's own operations."""
 
     def compute(**rows: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"computed": task.compute(rows)}
@@ -126,12 +131,17 @@ def _open_shape(short: tf.TensorShape, long: tf.TensorShape) -> list[int]:
 
 
 def converted(graph: TaskGraph, kind: str) -> LiteModel:
-    """Converts a graph's task to LiteRT, without files that stay."""
+    """Converts a task's network to LiteRT in memory.
+
+    Args:
+        graph: graphs of the task.
+        kind: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
+    """
     with tempfile.TemporaryDirectory() as folder:
         network = write_lite(TaskNetwork(graph.task), pathlib.Path(folder), kind)
         steps, module = graph.steps(network.output), tf.Module()
         module.resources = graph.task.vocabulary.trackables()
         tf.saved_model.save(module, folder, signatures=steps)
         outputs = [*steps[STEPS[1]].structured_outputs]
-        # The interpreter keeps the removed file mapped.
+        # The interpreter memory-maps the file, which stays readable after its removal.
         return LiteModel(network, SessionModel(folder), outputs)

@@ -1,4 +1,4 @@
-"""Writes a task as a SavedModel: atomically, as a new version of a served model."""
+"""Atomic export of a task as a SavedModel, which becomes a new version of a served model."""
 
 import contextlib
 import fcntl
@@ -31,27 +31,28 @@ from macaron_tf.io.progress import Progress
 from macaron_tf.io.serving import MAX_VERSION, MODEL_FILE, RECORD, version_of
 from macaron_tf.tasks.base import Decoding
 
-# The functions that write further formats of the network beside the SavedModel.
+# Functions that write the network in additional formats beside the SavedModel.
 WRITERS = {"onnx": write_onnx, "openvino": write_openvino}
 
-_CLAIM = ".exporting-"  # prefix of the files that reserve a version in a bucket
+_CLAIM = ".exporting-"  # prefix of files that reserve a version number in a bucket
 
 _SECTION = """## Exported
 
-Each file was opened and run on difficult texts. The difference is the largest from the outputs of
-the network in float32, relative to the largest output. The SavedModel is timed from texts to
-answers, the other files from ids to outputs unless the name says otherwise.
+Each file was opened and run on difficult texts. The difference is the largest deviation from the
+network's outputs in float32, relative to the largest output. The time of the SavedModel is measured
+from texts to answers. The time of any other file is measured from token ids to outputs, unless the
+name of the file says otherwise.
 
 """
 
 
 @contextlib.contextmanager
 def _aside(out: epath.Path) -> Iterator[pathlib.Path]:
-    """Yields an empty folder in which to write a version.
+    """Yields an empty folder for writing a version.
 
-    The folder is inside a local `out`, so that the version can be renamed into its place; for a
-    bucket it is a temporary folder. Exports to the same local `out` wait for each other. Files of
-    a killed export are removed.
+    If `out` is local, the folder is inside `out`, so that the finished version can be renamed. If
+    `out` is in a bucket, the folder is a temporary folder. Exports to the same local `out` wait for
+    each other. An export also removes the files of an earlier export that was killed.
     """
     if paths.is_remote(out):
         with tempfile.TemporaryDirectory() as folder:
@@ -83,30 +84,34 @@ def write_version(
 ) -> epath.Path:
     """Writes a SavedModel as a new version, with its vocabulary, a record and warm-up requests.
 
+    A local version folder gets its name only when the folder is complete. Folders in a bucket
+    cannot be renamed, so `saved_model.pb` is uploaded last.
+
     Args:
-        graph: the graphs of the task.
-        record: facts about the model, for `assets.extra/export.json`.
-        out: the model's folder, local or `gs://`; made when absent.
-        version: number of the version; None: one more than the greatest in the folder.
-        lite: `kind` of `write_lite`, to write the network for LiteRT as well; None: it is not
-            written. For a network that runs once per text, the SavedModel also gets signatures
-            `prepare` and `conclude`, the steps before and after the network.
-        formats: names in `WRITERS` of further formats to write.
-        certificate: compares the written files with the network. Its facts become `certificate` in
-            the record, and a table in `README.md`, below the card.
-        card: a model card, the text of the version's `README.md`; "": no card.
+        graph: graphs of the task.
+        record: facts about the model for `assets.extra/export.json`.
+        out: folder of the model, local or `gs://`, which is created if it is missing.
+        version: version number; `None` means one more than the greatest number in `out`.
+        lite: weight format of an additional LiteRT file, `"fp32"` or `"int8"`; `None` means no
+            LiteRT file. If the network runs once per text, the SavedModel also gets the signatures
+            `prepare` and `conclude`, which run before and after the network.
+        formats: additional formats to write, as keys of `WRITERS`.
+        certificate: comparison of the written files with the network. The results become the field
+            `certificate` of the record, and a table below the card in `README.md`. `None` means no
+            comparison.
+        card: model card, which becomes the version's `README.md`. "" means no model card.
 
     Returns:
-        The version's folder. It gets its name only when it is complete; in a bucket, where no
-        folder can be renamed, `saved_model.pb` is written last.
+        Folder of the version.
 
     Raises:
         UserError: the version exists, `out` cannot be written, the vocabulary cannot tokenize in a
-            graph, the network does not convert to a format, or a file differs from the network.
+            graph, the network cannot be converted to a format, or the outputs of a file differ too
+            much from the network.
     """
     out, task, restored = paths.as_path(out), graph.task, graph.restored()
     # TensorFlow reports a full disk as one of its own errors.
-    with paths.clear_errors(f"{out} cannot be written", "choose another place"):
+    with paths.clear_errors(f"{out} cannot be written", "choose another path"):
         paths.make_folders(out)
         with Progress("exporting"), _aside(out) as folder, _claimed(out, version) as version:
             aside, network = folder / str(version), TaskNetwork(task)
@@ -145,18 +150,18 @@ def write_version(
 
 @contextlib.contextmanager
 def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
-    """Yields the number of a new version, which no other export uses within the `with`.
+    """Yields a version number that no other export uses in the `with` block.
 
-    A bucket has no locks. So an export to a bucket writes a file with the number in its name, and
-    starts again if another export has a file with the same number. The file of a killed export
-    stays and reserves its number.
+    A bucket has no locks. An export to a bucket therefore writes a file with the number in its
+    name, and starts again if another export has written a file with the same number. If an export
+    is killed, its file remains and reserves the number.
 
     Args:
-        out: the model's folder.
-        given: the number that the user asks for; None: one more than the greatest.
+        out: folder of the model.
+        given: version number from the user; `None` means one more than the greatest number.
 
     Raises:
-        UserError: the given number is used already, or none is left.
+        UserError: the number is used, reserved or out of range.
     """
     if not paths.is_remote(out):
         yield _free(out, given)
@@ -177,7 +182,7 @@ def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
 
 
 def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
-    """The numbers of the versions in a folder, and the reserved numbers."""
+    """Returns the version numbers in a folder, and the reserved version numbers."""
     names = [entry.name for entry in out.iterdir()]
     claims = (name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM))
     claims = (claim.partition("-")[0] for claim in claims)
@@ -186,20 +191,20 @@ def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
 
 
 def _free(out: epath.Path, given: int | None) -> int:
-    """The number for a new version: the given one, or one more than the greatest.
+    """Returns `given`, or if it is `None`, one more than the greatest version number.
 
     Raises:
-        UserError: the number is out of range, used or reserved.
+        UserError: the number is used, reserved or out of range.
     """
     versions, claimed = _taken(out)
     version = given if given is not None else max([*versions, *claimed], default=0) + 1
     if not 1 <= version <= MAX_VERSION:
         raise UserError(f"--version {version}: give a number from 1 to {MAX_VERSION}")
     if version in versions:
-        raise UserError(f"--version {version} exists in {out}: give another or leave it out")
+        raise UserError(f"--version {version} exists in {out}: give another number, or omit it")
     if version in claimed:
         raise UserError(
-            f"--version {version}: another export is writing it, or a killed one left the file "
+            f"--version {version} is reserved by another export, or a killed export left the file "
             f"{out}/{_CLAIM}{version}-...: give another number, or remove that file"
         )
     return version

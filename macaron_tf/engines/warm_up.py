@@ -1,4 +1,4 @@
-"""Typical requests to a model, for a server's example and for warm-up."""
+"""Typical requests to a model, which servers use as examples and for warm-up."""
 
 import itertools
 import logging

@@ -1,1 +1,1 @@
-"""Metrics of a model's outputs on a data set."""
+"""Evaluation metrics: classification, tagging, question answering, translation and more."""

@@ -1,4 +1,4 @@
-"""Metrics of question answering (SQuAD's) and of tagging (CoNLL's)."""
+"""Metrics for question answering (SQuAD) and tagging (CoNLL)."""
 
 import itertools
 import re
@@ -10,9 +10,9 @@ import numpy as np
 
 from macaron_tf.evaluation.language import overlap_f1
 
-_PUNCTUATION = str.maketrans("", "", string.punctuation)  # of ASCII only
+_PUNCTUATION = str.maketrans("", "", string.punctuation)  # only ASCII punctuation
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_AS_BIOES = str.maketrans("MLUW", "IESS")  # letters of BILOU, BMES and BMEWO
+_AS_BIOES = str.maketrans("MLUW", "IESS")  # maps letters of BILOU, BMES and BMEWO to BIOES
 
 
 def score_answers(
@@ -21,35 +21,44 @@ def score_answers(
     no_answer: np.ndarray | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Scores answers by the metrics of SQuAD 2.0's official script, as fractions: 1 is perfect.
+    """Computes exact match and word F1 like SQuAD 2.0's official script, as fractions from 0 to 1.
 
-    Exact match and the F1 of words compare lower-cased texts without punctuation and articles. If
-    there are several right answers, the most similar one counts. SQuAD 1.1's script only differs if
-    an answer consists of nothing but punctuation and articles.
+    Both metrics compare lower-cased texts without punctuation and articles. If a question has
+    several right answers, the answer with the highest score counts. SQuAD 1.1's script differs only
+    for answers that consist of nothing but punctuation and articles.
 
     Args:
-        answers: the predicted answer to each of N questions; "": no answer.
-        truths: the right answers to each question; empty if it has none.
-        no_answer: `(N,)`, for data with unanswerable questions: the score that a question has no
-            answer, minus the score of its predicted answer.
-        threshold: a question with a greater value of `no_answer` counts as answered by "".
+        answers: predicted answer to each of N questions. An empty string means no answer.
+        truths: right answers to each question. An empty list means that the question is
+            unanswerable.
+        no_answer: `(N,)` no-answer score of each question, minus the score of its predicted answer.
+            Only needed for data with unanswerable questions.
+        threshold: value of `no_answer` above which a question is answered by "".
 
     Returns:
-        "exact" and "f1". With `no_answer` also "HasAns_..." and "NoAns_...", the same metrics over
-        the questions with and without an answer, if there are any; "best_exact" and "best_f1", the
-        metrics at their best thresholds; and these thresholds, "best_exact_thresh" and
-        "best_f1_thresh".
+        A dict of "exact" and "f1". `no_answer` adds these metrics:
+
+        - "HasAns_exact", "HasAns_f1", "NoAns_exact" and "NoAns_f1" are the metrics over the
+          answerable and the unanswerable questions, if the data has such questions.
+        - "best_exact" and "best_f1" are the metrics at the best thresholds.
+        - "best_exact_thresh" and "best_f1_thresh" are the best thresholds.
 
     Raises:
-        ValueError: the lengths of the arguments differ, or there are no questions.
+        ValueError: the argument lengths differ, or there are no questions.
 
     References: Rajpurkar et al. 2016, 2018 (SQuAD).
     """
     if not len(answers) == len(truths) > 0:
-        raise ValueError(f"{len(answers)} answers to {len(truths)} questions")
+        raise ValueError(
+            f"there are {len(answers)} answers to {len(truths)} questions: pass one answer for "
+            "each question, and one question or more"
+        )
     if no_answer is not None and np.shape(no_answer) != (len(answers),):
-        raise ValueError(f"{np.shape(no_answer)} no-answer scores of {len(answers)} questions")
-    # A right answer that has only punctuation and articles is ignored.
+        raise ValueError(
+            f"no_answer has the shape {np.shape(no_answer)}: pass one score for each of "
+            f"{len(answers)} questions"
+        )
+    # Right answers that have only punctuation and articles are ignored.
     right = [[words for words in map(_words, options) if words] for options in truths]
     answerable = np.array([bool(options) for options in right])  # (N,)
     pairs = [(_words(answer), o or [[]]) for answer, o in zip(answers, right, strict=True)]
@@ -66,8 +75,8 @@ def score_answers(
     for prefix, among in parts.items():
         if among.any():
             scores |= {prefix + name: float(given[name][among].mean()) for name in given}
-    # Raise the threshold step by step: one more question gets its answer, and gains the answer's
-    # score or, if it is unanswerable, loses the point for "".
+    # Raise the threshold step by step, so that each step adds one answer. The answer to an
+    # answerable question adds its score. The answer to an unanswerable question costs one point.
     order = np.argsort(no_answer, kind="stable")
     losses = np.array([-float(answer != "") for answer in answers])
     for name, value in values.items():
@@ -92,7 +101,7 @@ def _f1(words: list[str], truth: list[str]) -> float:
 def score_words(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes "accuracy", the fraction of words whose tag is right; 0 without words."""
+    """Computes "accuracy", the fraction of words with the right tag, or 0 if there are no words."""
     pairs = zip(itertools.chain(*predictions), itertools.chain(*truths), strict=True)
     right = [found == true for found, true in pairs]
     return {"accuracy": float(np.mean(right)) if right else 0.0}
@@ -101,24 +110,30 @@ def score_words(
 def score_tags(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]], scheme: str = "BI"
 ) -> dict[str, float]:
-    """Computes precision, recall and F1 of entities; an entity's type and both ends must be right.
+    """Computes precision, recall and F1 of entities as fractions.
+
+    An entity counts as found if its type and both ends are right.
 
     Args:
-        predictions, truths: the tags of each sentence.
-        scheme: letters of the tags, "BI" for IOB2. The letters of BILOU, BMES and BMEWO are read as
-            their equivalents in BIOES.
+        predictions, truths: tags of each sentence.
+        scheme: prefix letters of the tagging scheme, such as "BI" for IOB2. Tags in BILOU, BMES and
+            BMEWO are converted to BIOES.
 
     Returns:
-        "f1", "precision" and "recall" over all entities, and "TYPE_f1" and so on for each type that
-        occurs, as fractions. These only count entities that follow the scheme strictly, for example
-        begin with a B- tag. "conlleval_f1" is the F1 of CoNLL's own script, in which an I- tag that
-        continues no entity begins one.
+        A dict of "f1", "precision" and "recall" over all entities, and "TYPE_f1",
+        "TYPE_precision" and "TYPE_recall" for each entity type TYPE. These metrics count only
+        entities that follow the scheme strictly, for example with a B- tag at the start.
+        "conlleval_f1" is the F1 of the original CoNLL script, in which an I- tag outside an entity
+        also starts an entity.
 
     Raises:
-        ValueError: the numbers of sentences, or of words in a sentence, differ.
+        ValueError: the numbers of sentences differ, or the numbers of words in a sentence differ.
     """
     if [*map(len, predictions)] != [*map(len, truths)]:
-        raise ValueError("predictions and truths have different numbers of sentences or words")
+        raise ValueError(
+            "predictions and truths have different numbers of sentences or words: pass one tag "
+            "for each word"
+        )
     found, true = _entities(predictions), _entities(truths)
     lenient = _rates({*found}, {*true})["f1"]
     ends = "BI" if scheme == "BI" else "ES"
@@ -134,12 +149,13 @@ def score_tags(
 
 
 def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, int], str]:
-    """Finds sequences of tags of one type, divided before B and S and after E and S, as in CoNLL's
-    script.
+    """Finds entities as runs of adjacent tags with one type, as in the CoNLL script.
+
+    A run also ends before B and S and after E and S.
 
     Returns:
-        The letters of the tags of each sequence in BIOES, by type, number of the sentence, start
-        and end.
+        Dict from (type, sentence index, start, end) to the BIOES letters of the run. The end is
+        exclusive.
     """
     found = {}
     for number, tags in enumerate(sentences):

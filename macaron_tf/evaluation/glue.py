@@ -1,7 +1,7 @@
-"""Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and files to submit to their servers.
+"""Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and submission files for both servers.
 
-scikit-learn and SciPy compute the metrics; the extra `evaluate` installs both. An undefined
-correlation is 0 here, not NaN.
+scikit-learn and SciPy compute the metrics. The extra `evaluate` installs both packages. An
+undefined correlation is 0 instead of NaN.
 """
 
 import functools
@@ -23,14 +23,20 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
 
     Args:
         task: the task.
-        outputs: `(N, C)` logits or probabilities; `(N, 1)` scores of a regression task.
+        outputs: `(N, C)` logits or probabilities of C classes, or `(N, 1)` scores in regression.
 
     Returns:
-        `(N,)` int64 classes, or float64 scores, clipped to the task's range.
+        `(N,)` int64 classes, or float64 scores that are clipped to the task's range.
+
+    Raises:
+        ValueError: `outputs` have another shape.
     """
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
-        raise ValueError(f"outputs are {outputs.shape}, not (N, {task.num_classes})")
+        raise ValueError(
+            f"outputs have the shape {outputs.shape}, not (N, {task.num_classes}): pass the "
+            f"outputs of a model for the task {task.name!r}"
+        )
     if not task.regression:
         return outputs.argmax(axis=1)
     scores = outputs[:, 0].astype(np.float64)  # (N,)
@@ -43,43 +49,47 @@ def score(
     labels: Sequence[float] | np.ndarray | None,
     groups: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Scores predictions by a task's metrics, as fractions; papers print them times 100.
+    """Computes the task's metrics as fractions, which papers print times 100.
 
-    An undefined metric is 0, the score of guessing: Matthews' correlation if only one class is
-    predicted (or true), Pearson's and Spearman's if all predictions are equal or one is not finite,
-    and F1 without a positive.
+    An undefined metric is 0, which is the chance level. Matthews' correlation is undefined if all
+    predictions or all labels are one class. Pearson's and Spearman's correlations are undefined if
+    all predictions or all labels are equal, or if a prediction is not finite. F1 is undefined if no
+    prediction and no label is positive.
 
     Args:
         task: the task.
-        predictions: `(N,)` classes or scores, such as `decide` makes.
-        labels: `(N,)` true classes or scores, or None if the data has none.
-        groups: `(N, 2)` numbers of the paragraph and the question of each example, for a grouped
-            task.
+        predictions: `(N,)` classes or scores, such as those that `decide` returns.
+        labels: `(N,)` true classes or scores. `None` means that the data has no labels.
+        groups: `(N, 2)` paragraph index and question index of each example. Only needed for a
+            grouped task (`Task.grouped`).
 
     Returns:
-        Each metric of the task by its name, and "score", the mean of its main metrics.
+        A dict from the name of each metric to its value. "score" is the mean of the main metrics.
 
     Raises:
         UserError: there are no labels or examples, or a metric does not exist.
-        ValueError: the arrays' lengths differ, or a grouped task has no groups.
+        ValueError: the array lengths differ, or `groups` of a grouped task are missing.
     """
     if labels is None:
         raise UserError(
-            f"these examples of {task.name!r} have no labels, so they cannot be scored: give a "
-            f"validation split ({', '.join(task.validation_splits)})"
+            f"these examples of {task.name!r} have no labels, so metrics cannot be computed: give "
+            f"a validation split ({', '.join(task.validation_splits)})"
         )
     names = (*task.metrics, *task.more_metrics)
     unknown = [name for name in names if name not in METRICS and name != "em"]
     if unknown or not task.metrics:
         raise UserError(
-            f"task {task.name!r}: there is no metric {(unknown or [''])[0]!r}; give one of "
-            f"{', '.join([*METRICS, 'em'])}"
+            f"the task {task.name!r} names an unknown metric {(unknown or [''])[0]!r}: choose one "
+            f"of {', '.join([*METRICS, 'em'])}"
         )
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1:
-        raise ValueError(f"{predictions.shape} predictions for {labels.shape} labels")
+        raise ValueError(
+            f"predictions have the shape {predictions.shape} and labels {labels.shape}: pass two "
+            "flat arrays of equal length"
+        )
     if not len(labels):
-        raise UserError(f"there is no example of {task.name!r} to score: give a larger split")
+        raise UserError(f"the split has no example of {task.name!r}: give a larger split")
     found = {
         name: exact_match(predictions, labels, groups)
         if name == "em"
@@ -103,22 +113,25 @@ def _scipy():
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Fraction of the examples whose class is right."""
+    """Computes the fraction of examples whose predicted class is right."""
     return float(np.mean(predictions == labels))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """F1 of class 1; 0 without a positive. For MultiRC, over all answers, it is the paper's F1a."""
+    """Computes the F1 of class 1, or 0 if no prediction and no label is class 1.
+
+    On MultiRC this is the paper's F1a, because the examples are single answers.
+    """
     return float(_scikit_learn().f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
 
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Mean of the F1 of each class that is predicted or true."""
+    """Computes the mean F1 over all classes that occur in `predictions` or `labels`."""
     return float(_scikit_learn().f1_score(labels, predictions, average="macro", zero_division=0.0))
 
 
 def _or_zero(correlation: Metric) -> Metric:
-    """Wraps a correlation so that it is 0 if an array is empty, constant, or not finite."""
+    """Wraps a correlation to return 0 if an array is empty, constant or not finite."""
 
     @functools.wraps(correlation)
     def defined(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -132,37 +145,39 @@ def _or_zero(correlation: Metric) -> Metric:
 
 @_or_zero
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews' correlation for two or more classes (Gorodkin 2004), from -1 to 1."""
+    """Computes Matthews' correlation for two or more classes (Gorodkin 2004), from -1 to 1."""
     return _scikit_learn().matthews_corrcoef(labels, predictions)
 
 
 @_or_zero
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Pearson's correlation, from -1 to 1."""
+    """Computes Pearson's correlation, from -1 to 1."""
     x, y = predictions.astype(np.float64), labels.astype(np.float64)
     return _scipy().pearsonr(x, y).statistic
 
 
 @_or_zero
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Spearman's correlation, from -1 to 1: Pearson's correlation of ranks, with mean ranks for
-    ties."""
+    """Computes Spearman's rank correlation, from -1 to 1. Ties get their mean rank."""
     return pearson(_scipy().rankdata(predictions), _scipy().rankdata(labels))
 
 
 def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray | None) -> float:
-    """Fraction of the questions for which all answers are classified correctly (Khashabi et al.
-    2018).
+    """Computes MultiRC's exact match (Khashabi et al. 2018).
+
+    Exact match is the fraction of questions whose answers are all classified correctly.
 
     Args:
         predictions, labels: `(N,)` classes of answers.
-        groups: `(N, 2)` numbers of the paragraph and the question of each answer.
+        groups: `(N, 2)` paragraph index and question index of each answer.
 
     Raises:
-        ValueError: there are no examples, or not one group for each.
+        ValueError: there are no examples, or `groups` has another length than `labels`.
     """
     if groups is None or len(groups) != len(labels) or not len(labels):
-        raise ValueError("exact match needs examples, and the group of each")
+        raise ValueError(
+            "exact match needs one example or more, and a group for each example: pass groups"
+        )
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
     return float(np.mean(wrong == 0))
@@ -187,42 +202,45 @@ def write_submission(
     indices: np.ndarray,
     groups: np.ndarray | None = None,
 ) -> epath.Path:
-    """Writes predictions for a test set in the format of the benchmark's server.
+    """Writes test set predictions in the file format of the benchmark's server.
 
-    A file for GLUE has two tab-separated columns, `index` and `prediction`. A file for SuperGLUE
-    has a JSON object in each line: an example or, for MultiRC, a paragraph with its questions and
-    answers. Lines are in ascending order of the benchmark's numbers.
+    A GLUE file has two tab-separated columns, `index` and `prediction`. A SuperGLUE file has one
+    JSON object per line. The object is an example, or in MultiRC a paragraph with its questions and
+    answers. Lines are sorted by the benchmark's index.
 
     Args:
         task: the task.
-        file: one of the task's `submissions`.
-        folder: the folder to write into.
-        predictions: `(N,)` classes or scores, such as `decide` makes.
-        indices: `(N,)` the benchmark's number of each example (`Examples.indices`).
-        groups: `(N, 2)` numbers of the paragraph and the question of each example, for a grouped
-            task (`Examples.groups`).
+        file: submission file, from the task's `submissions`.
+        folder: output folder.
+        predictions: `(N,)` classes or scores, such as those that `decide` returns.
+        indices: `(N,)` index of each example in the benchmark (`Examples.indices`).
+        groups: `(N, 2)` paragraph index and question index of each example (`Examples.groups`).
+            Only needed for a grouped task (`Task.grouped`).
 
     Returns:
-        The file's path.
+        Path of the written file.
 
     Raises:
-        UserError: a prediction is not finite, or the folder cannot be written.
-        ValueError: the arrays' lengths differ, an index occurs twice, or a grouped task has no
-            groups.
+        UserError: a prediction is not finite, or the folder is not writable.
+        ValueError: the array lengths differ, an index occurs twice, or `groups` of a grouped task
+            are missing.
     """
     predictions, indices = np.asarray(predictions), np.asarray(indices)
     if predictions.shape != indices.shape or indices.ndim != 1:
-        raise ValueError(f"{predictions.shape} predictions for {indices.shape} indices")
+        raise ValueError(
+            f"predictions have the shape {predictions.shape} and indices {indices.shape}: pass two "
+            "flat arrays of equal length"
+        )
     if len(np.unique(indices)) != len(indices):
-        raise ValueError(f"{file.name}: an index occurs twice")
+        raise ValueError(f"{file.name}: an index occurs twice: pass each example once")
     if not np.isfinite(predictions).all():
         raise UserError(
-            f"{file.name} cannot be written: a prediction is NaN or infinite; give a model whose "
-            "training did not diverge"
+            f"{file.name} cannot be written, because a prediction is NaN or infinite: give a model "
+            "whose training did not diverge"
         )
     if task.grouped:
         if groups is None or len(groups) != len(indices):
-            raise ValueError(f"{file.name} needs the group of each example")
+            raise ValueError(f"{file.name} needs the group of each example: pass groups")
         lines = _paragraphs(predictions, indices, groups)
     else:
         order = np.argsort(indices)
@@ -245,7 +263,7 @@ def _spelled(task: Task, prediction: float) -> str:
 
 
 def _paragraphs(predictions, indices, groups) -> list[str]:
-    """Makes MultiRC's lines: answers in questions in paragraphs, with the benchmark's numbers."""
+    """Returns one JSON line per MultiRC paragraph, which nests its questions and their answers."""
     paragraphs: dict[int, dict[int, list[dict]]] = {}
     for i in np.lexsort((indices, groups[:, 1], groups[:, 0])):
         paragraph, question = (int(number) for number in groups[i])

@@ -1,4 +1,4 @@
-"""Metrics of language models: perplexity, ROUGE, and calibrated few-shot scores."""
+"""Metrics for language models: perplexity, ROUGE, calibrated few-shot scores and chance levels."""
 
 import math
 import re
@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-Metric = Callable[[np.ndarray, np.ndarray], float]  # of predictions and labels
+Metric = Callable[[np.ndarray, np.ndarray], float]  # (predictions, labels) -> value
 
 
 def perplexity(log_probs: Iterable[float], lengths: Iterable[int]) -> float:
-    """Perplexity over all tokens of a data set, exp(-sum log P / sum length).
+    """Computes the perplexity over all tokens of a data set, exp(-sum log P / sum length).
 
     Args:
-        log_probs: natural logarithm of each output's probability (`decoding.score_ids`).
-        lengths: number of tokens of each output, with EOS.
+        log_probs: log-probability of each output, to base e (`decoding.score_ids`).
+        lengths: number of tokens of each output, including EOS.
 
     Raises:
         ValueError: there are no tokens.
     """
     tokens = sum(int(length) for length in lengths)
     if tokens == 0:
-        raise ValueError("perplexity needs at least one token")
+        raise ValueError("perplexity needs at least one token: pass lengths whose sum is above 0")
     try:
         return math.exp(-math.fsum(float(log_prob) for log_prob in log_probs) / tokens)
     except OverflowError:  # exp(709.8) is the largest float64
@@ -33,20 +33,26 @@ _WORD = re.compile("[a-z0-9]+")
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """ROUGE-1, -2 and -L: mean F1 over the texts, as fractions; papers print them times 100.
+    """Computes the mean F1 of ROUGE-1, ROUGE-2 and ROUGE-L, as fractions from 0 to 1.
 
-    Words are sequences of letters a to z and digits, case-insensitive and not stemmed. ROUGE-L
-    treats a text as one sentence. The results equal those of the package rouge-score without a
-    stemmer, within 2e-16 on 1,500 random pairs. That package is not used because it imports 1,800
-    modules of nltk, which takes seconds.
+    Words are runs of ASCII letters and digits, lower-cased and not stemmed. ROUGE-L treats a text
+    as one sentence. The results equal those of the package rouge-score without a stemmer within
+    2e-16 on 1,500 random pairs. The package is not used, because importing its nltk dependency
+    (1,800 modules) takes seconds.
+
+    Returns:
+        Dict of "rouge1", "rouge2" and "rougeL".
 
     Raises:
-        ValueError: there are no texts, or unequal numbers of hypotheses and references.
+        ValueError: there are no texts, or the numbers of hypotheses and references differ.
 
     References: Lin 2004.
     """
     if not references or len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+        raise ValueError(
+            f"there are {len(hypotheses)} hypotheses for {len(references)} references: pass one "
+            "hypothesis for each reference, and one reference or more"
+        )
     sums = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         ours, theirs = (_WORD.findall(text.lower()) for text in (hypothesis, reference))
@@ -64,10 +70,10 @@ def _of_ngrams(ours: list[str], theirs: list[str], n: int) -> float:
 
 
 def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
-    """Length of the longest common subsequence."""
-    lengths = [0] * (len(theirs) + 1)  # lengths[n]: with the first n words of `theirs`
+    """Computes the length of the longest common subsequence."""
+    lengths = [0] * (len(theirs) + 1)  # lengths[n] is the result for the first n of `theirs`
     for word in ours:
-        before = 0  # lengths[n - 1] before this word
+        before = 0  # the value of lengths[n - 1] without this word
         for n, other in enumerate(theirs, start=1):
             above = lengths[n]
             lengths[n] = before + 1 if word == other else max(above, lengths[n - 1])
@@ -76,28 +82,35 @@ def _common_subsequence(ours: list[str], theirs: list[str]) -> int:
 
 
 def overlap_f1(common: int, ours: int, theirs: int) -> float:
-    """F1 from counts, 2 common / (ours + theirs); precision is common / ours."""
+    """Computes F1 = 2 `common` / (`ours` + `theirs`) from counts, or 0 if `common` is 0."""
     return 2.0 * common / (ours + theirs) if common else 0.0
 
 
 def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
-    """Contextual calibration (Zhao et al. 2021, section 5): removes a model's bias towards choices.
+    """Removes a model's bias towards choices by contextual calibration (Zhao et al. 2021, section
+    5).
 
-    With W = diag(p_cf)^-1 and b = 0: the probability of each choice, normalized over the choices,
-    is divided by its mean over content-free queries, such as "N/A".
+    The probabilities of the choices are normalized to sum 1, and divided by their means over
+    content-free queries such as "N/A". In the paper's notation, W = diag(p_cf)^-1 and b = 0.
 
     Args:
-        scores: `(N, C)` log-probabilities of each choice, or their means over its tokens.
-        content_free: `(M, C)`, the same for M content-free queries.
+        scores: `(N, C)` log-probability of each of C choices, summed or averaged over its tokens.
+        content_free: `(M, C)` scores for M content-free queries, in the same form as `scores`.
 
     Returns:
-        `(N, C)` logarithms.
+        `(N, C)` logarithms of the calibrated probabilities, which are not normalized again.
+
+    Raises:
+        ValueError: `content_free` has no rows.
     """
     if not len(content_free):
-        raise ValueError("calibration needs at least one content-free query")
+        raise ValueError(
+            "calibration needs at least one content-free query: pass content_free with one row or "
+            "more"
+        )
     # If all choices are -inf, their normalized probabilities are equal instead of NaN.
     scores, free = (_log_softmax(np.maximum(s, -1e30)) for s in (scores, content_free))
-    return scores - np.log(np.maximum(np.exp(free).mean(axis=0), 1e-30))  # less (C,)
+    return scores - np.log(np.maximum(np.exp(free).mean(axis=0), 1e-30))  # (N, C) - (C,)
 
 
 def _log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -106,11 +119,23 @@ def _log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def chance(metric: Metric, labels: np.ndarray, choices: int) -> float:
-    """Mean score of 200 sets of random guesses, uniform among `choices`; `labels` is `(N,)`."""
+    """Computes the chance level of a metric, as the mean score of 200 sets of uniform guesses.
+
+    Args:
+        metric: function of predictions and labels.
+        labels: `(N,)` true classes.
+        choices: number of classes to guess from.
+    """
     guesses = np.random.default_rng(0).integers(0, choices, (200, len(labels)))
     return float(np.mean([metric(guess, labels) for guess in guesses]))
 
 
 def majority(metric: Metric, labels: np.ndarray, known: np.ndarray) -> float:
-    """Score of always predicting the most frequent of the `known` labels; `labels` is `(N,)`."""
+    """Computes the majority-class baseline of a metric on `labels`.
+
+    Args:
+        metric: function of predictions and labels.
+        labels: `(N,)` true classes.
+        known: training labels, whose most frequent class is always predicted.
+    """
     return metric(np.full(len(labels), np.bincount(known).argmax()), labels)

@@ -1,4 +1,4 @@
-"""Metrics of sentence vectors, and search by cosine similarity."""
+"""Metrics for sentence embeddings, and search by cosine similarity."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,28 +7,28 @@ from macaron_tf.evaluation.glue import pearson, spearman
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Scales vectors `(N, D)` to length 1, in float32; a zero vector stays zero."""
+    """Scales vectors `(N, D)` to length 1, in float32. A zero vector stays zero."""
     vectors = np.asarray(vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)  # (N, 1)
     return vectors / np.maximum(lengths, 1e-6)
 
 
 def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Cosine of each pair of vectors `(N, D)`: `(N,)` float32, from -1 to 1."""
+    """Computes the cosine similarities `(N,)` of N vector pairs `(N, D)`, in float32."""
     return np.sum(unit_vectors(first) * unit_vectors(second), axis=-1)
 
 
 def similarity_metrics(
     first: np.ndarray, second: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Correlation of cosines with human scores (Reimers and Gurevych 2019, section 4).
+    """Correlates cosine similarities with human scores (Reimers and Gurevych 2019, section 4).
 
     Args:
-        first, second: `(N, D)` vectors of N pairs of texts.
+        first, second: `(N, D)` vectors of N text pairs.
         labels: `(N,)` human scores.
 
     Returns:
-        "spearman" and "pearson", from -1 to 1; NaN if a vector is not finite.
+        Dict of "spearman" and "pearson", from -1 to 1. Both are NaN if a vector is not finite.
     """
     found = cosines(first, second)
     if not np.isfinite(found).all():
@@ -37,13 +37,13 @@ def similarity_metrics(
 
 
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
-    """Fraction of triplets whose anchor is closer to the positive than to the negative (Euclidean).
+    """Computes the fraction of triplets whose anchor is closer to the positive, in L2 distance.
 
     Args:
         anchor, positive, negative: `(N, D)` vectors of N triplets.
 
     Returns:
-        From 0 to 1; 0 without triplets; NaN if a vector is not finite.
+        Fraction from 0 to 1, or 0 if N is 0, or NaN if a vector is not finite.
     """
     near, far = (np.linalg.norm(anchor - other, axis=-1) for other in (positive, negative))  # (N,)
     if not np.isfinite(near + far).all():
@@ -58,13 +58,14 @@ def nearest(
 
     Args:
         queries: `(Q, D)` unit vectors.
-        corpus: `(N, D)` unit vectors, which may be mapped into memory.
-        top: number of vectors to find; at most N are returned.
-        chunk: number of vectors that are compared at once; 65,536 of 768 channels take 200 MB.
+        corpus: `(N, D)` unit vectors, which may be memory-mapped.
+        top: number of vectors to return for each query, limited to N.
+        chunk: number of corpus vectors per matrix product. With 768 channels, 65,536 vectors take
+            200 MB.
 
     Returns:
-        Cosines `(Q, top)` in descending order, and indices in the corpus `(Q, top)`. Of equal
-        cosines, the lower index comes first.
+        Cosines `(Q, top)` in descending order, and corpus indices `(Q, top)`. Equal cosines are
+        ordered by index.
     """
     top = min(top, len(corpus))
     scores = np.empty((len(queries), 0), np.float32)
@@ -72,7 +73,7 @@ def nearest(
     for start in range(0, len(corpus), chunk):
         found = queries @ corpus[start : start + chunk].T  # (Q, D) x (D, n) -> (Q, n)
         numbers = np.broadcast_to(np.arange(start, start + found.shape[1]), found.shape)
-        # Appended, because of equal scores `top_k` prefers the one that comes first.
+        # New columns are appended, because `top_k` prefers the first of several equal scores.
         indices = np.concatenate([indices, numbers], axis=1)
         scores = np.concatenate([scores, found], axis=1)
         best, order = tf.math.top_k(scores, min(top, scores.shape[1]))

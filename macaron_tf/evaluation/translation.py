@@ -1,4 +1,4 @@
-"""Metrics of translations: sacreBLEU's BLEU and chrF, and the tokenized BLEU of older papers."""
+"""Translation metrics: sacreBLEU's BLEU and chrF, and the tokenized BLEU of older papers."""
 
 import dataclasses
 import re
@@ -15,21 +15,21 @@ from macaron_tf.settings import OneOf, Settings
 if TYPE_CHECKING:
     import sacrebleu
 
-# sacreBLEU's tokenizers, listed here so that recipes can be read without importing it.
+# sacreBLEU's tokenizers, listed here so that recipes can be read without importing sacreBLEU.
 _TOKENIZERS = (
     *("none", "zh", "13a", "intl", "char", "ja-mecab", "ko-mecab"),
     *("spm", "flores101", "flores200", "spBLEU-1K"),
 )
 
-# The compound splitting of the published WMT14 En-De scores. As there, matches do not overlap:
-# a-b-c becomes a ##AT##-##AT## b-c.
+# The compound splitting of the published WMT14 En-De scores. As in the published script, matches do
+# not overlap, so a-b-c becomes a ##AT##-##AT## b-c.
 _COMPOUND = re.compile(r"(\S)-(\S)")
 
-# The default tokenizer by target language; 13a for others. "char" is our choice for languages for
-# which sacreBLEU only has models to download.
+# Default tokenizers of target languages. All other languages use 13a. We chose "char" for languages
+# whose tokenizers in sacreBLEU need a download.
 _OF_LANGUAGES = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 _OF_LANGUAGES |= dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char")
-# Han, kana, and the other scripts without spaces between words.
+# Han, kana, and other scripts without spaces between words.
 _SCRIPTS = (
     r"\p{Han}",
     r"[\p{Hiragana}\p{Katakana}]",
@@ -39,23 +39,23 @@ _SCRIPTS = (
 
 @dataclasses.dataclass(frozen=True)
 class TranslationMetric(Settings):
-    """Settings of translation metrics, which apply to hypotheses and references.
+    """Settings of translation metrics, which apply to both hypotheses and references.
 
     Attributes:
-        language: target language, for the Moses rules and the default of `tokenize`.
-        tokenize: sacreBLEU's tokenizer, such as `"char"`; None: by the language, or the script of
-            the references. Tokenized BLEU uses it as well, except that with `"13a"` and `"intl"` it
-            uses the Moses tokenizer.
+        language: target language, which selects the Moses rules and the default of `tokenize`.
+        tokenize: sacreBLEU tokenizer, such as `"char"`. `None` selects a tokenizer by the language
+            or the script of the references. Tokenized BLEU also uses this tokenizer, but replaces
+            `"13a"` and `"intl"` by the Moses tokenizer.
         lowercase: whether all metrics ignore case.
-        normalize_punctuation: whether Moses normalizes punctuation before its tokenizer, for
-            models trained on normalized text. Tokenized BLEU only.
-        split_hyphens: whether the Moses tokenizer splits hyphens, "a-b" to "a @-@ b" (its option
-            "aggressive"). Tokenized BLEU only.
-        split_compounds: whether to change "a-b" to "a ##AT##-##AT## b" after tokenization, as in
-            the WMT14 En-De scores of papers. Tokenized BLEU only.
-        tokenized: whether the lines are already Moses tokens, escaped or not ("it &apos;s"), such
-            as IWSLT14's files. Tokenized BLEU then only unescapes them, which gives the same result
-            as multi-bleu.perl; for sacreBLEU and chrF they are detokenized.
+        normalize_punctuation: whether to normalize punctuation by the Moses rules before
+            tokenization, for models trained on normalized text. Only applies to tokenized BLEU.
+        split_hyphens: whether the Moses tokenizer splits "a-b" into "a @-@ b" (Moses option
+            "aggressive"). Only applies to tokenized BLEU.
+        split_compounds: whether to replace "a-b" by "a ##AT##-##AT## b" after tokenization, as in
+            published WMT14 En-De scores. Only applies to tokenized BLEU.
+        tokenized: whether the lines already are Moses tokens, as in IWSLT14's files. The tokens may
+            be escaped ("it &apos;s"). Tokenized BLEU then only unescapes the tokens, and equals
+            multi-bleu.perl. sacreBLEU and chrF then detokenize the lines.
     """
 
     section: ClassVar[str] = "metric"
@@ -76,13 +76,11 @@ class TranslationMetric(Settings):
             )
 
     def for_references(self, references: Sequence[str]) -> Self:
-        """Chooses the tokenizer for the references if `tokenize` is None.
+        """Returns these settings with a tokenizer that suits `references`.
 
-        stderr says so if sacreBLEU would choose another one. Its default 13a makes a single token
-        of a line without spaces, so BLEU, which counts sequences of 4 tokens, would be 0.
-
-        Returns:
-            The settings with `tokenize`.
+        A `tokenize` other than `None` is kept. If sacreBLEU would choose another tokenizer, a line
+        on stderr gives the reason. For example, sacreBLEU's tokenizer 13a makes a single token of a
+        line without spaces, so that BLEU, which counts sequences of 4 tokens, would be 0.
         """
         name, reason = (self.tokenize, "") if self.tokenize else _default(self.language, references)
         if reason:
@@ -92,14 +90,14 @@ class TranslationMetric(Settings):
 
     @property
     def tokenizer(self):
-        """sacreBLEU's tokenizer for tokenized BLEU; None: the Moses tokenizer."""
+        """sacreBLEU tokenizer for tokenized BLEU. `None` means the Moses tokenizer."""
         name = self.tokenize or _default(self.language)[0]
         return None if name in ("13a", "intl") else _tokenizer(name)
 
     @property
     def signature(self) -> str:
-        """The settings of tokenized BLEU in the form of sacreBLEU's signatures."""
-        import sacremoses  # here and below, because it takes half a second
+        """Settings of tokenized BLEU in the format of sacreBLEU's signatures."""
+        import sacremoses  # not at module level, because the import takes half a second
 
         version = f"sacremoses:{sacremoses.__version__}"
         tokenizer = "given-unescaped" if self.tokenized else f"moses-{self.language}"
@@ -116,10 +114,13 @@ class TranslationMetric(Settings):
 
 
 def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
-    """The default of `metric.tokenize`, and the reason if sacreBLEU's default differs, else ""."""
+    """Returns the default of `metric.tokenize`, and the reason if sacreBLEU has another default.
+
+    The reason is empty if both defaults are equal.
+    """
     known = _OF_LANGUAGES.get(re.split("[-_]", language.lower())[0])
     name = known or _by_script(references)
-    own = name in ("13a", known) and name != "char"  # sacreBLEU's
+    own = name in ("13a", known) and name != "char"  # whether sacreBLEU has the same default
     reason = "" if own else "the text has no spaces between words"
     if name.endswith("-mecab"):
         try:
@@ -131,7 +132,7 @@ def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def _by_script(lines: Sequence[str]) -> str:
-    """The tokenizer for the most frequent script of the lines."""
+    """Returns the tokenizer for the most frequent script in the first 2,000 lines."""
     text = "".join("".join(lines[:2_000]).split())
     han, kana, others = (len(regex.findall(script, text)) for script in _SCRIPTS)
     if 2 * (han + kana + others) <= len(text):
@@ -152,22 +153,22 @@ def _tokenizer(name: str):
     except (Exception, SystemExit) as error:  # a package or a download is missing
         reason = " ".join(str(error).split()).rstrip(".")
         raise UserError(
-            f"metric.tokenize={name} cannot be used ({reason}): give another, such as char"
+            f"metric.tokenize={name} cannot be used ({reason}): set another tokenizer, such as char"
         ) from error
 
 
 @dataclasses.dataclass(frozen=True)
 class TranslationScores:
-    """Scores of one system; BLEU and chrF are from 0 to 100.
+    """Translation scores of one system. BLEU and chrF range from 0 to 100.
 
     Attributes:
         bleu, bleu_signature: sacreBLEU's corpus BLEU and its settings.
         chrf, chrf_signature: sacreBLEU's chrF2 and its settings.
-        tokenized_bleu, tokenized_signature: BLEU on Moses tokens without smoothing, by the formula
-            of multi-bleu.perl, and its settings.
-        precisions: n-gram precisions of tokenized BLEU in percent, n = 1 to 4.
+        tokenized_bleu, tokenized_signature: unsmoothed BLEU on tokenized lines, by the formula of
+            multi-bleu.perl, and its settings.
+        precisions: n-gram precisions of tokenized BLEU in percent, for n = 1 to 4.
         brevity_penalty: brevity penalty of tokenized BLEU, from 0 to 1.
-        length_ratio: number of tokens of the hypotheses, divided by that of the references.
+        length_ratio: token count of the hypotheses divided by the token count of the references.
         sentences: number of sentence pairs.
     """
 
@@ -194,23 +195,23 @@ class TranslationScores:
 def evaluate_translations(
     hypotheses: Sequence[str], references: Sequence[str], metric: TranslationMetric | None = None
 ) -> TranslationScores:
-    """Scores one system's translations.
+    """Computes BLEU, chrF and tokenized BLEU of one system's translations.
 
     Args:
-        hypotheses, references: plain (detokenized) lines, or Moses tokens if `metric.tokenized`.
-        metric: settings; None: the defaults.
+        hypotheses, references: detokenized lines, or Moses tokens if `metric.tokenized` is set.
+        metric: settings of the metrics. `None` means the default settings.
 
     Raises:
-        UserError: the numbers of lines differ or are 0, or a package for the metric is missing.
+        UserError: the line counts differ or are 0, or a package for the metric is missing.
     """
     check_parallel(hypotheses, references)
     metric = (metric or TranslationMetric()).for_references(references)
-    # `force` suppresses the warning about lines that look tokenized.
+    # `force` suppresses sacreBLEU's warning about lines that look tokenized.
     sacrebleu = _sacrebleu()
     bleu = sacrebleu.BLEU(lowercase=metric.lowercase, force=True, tokenize=metric.tokenize)
     chrf = sacrebleu.CHRF(lowercase=metric.lowercase)
     plain = plain_lines(hypotheses, metric), [plain_lines(references, metric)]
-    suffix = ""  # added to sacreBLEU's own signatures: how tokens were detokenized
+    suffix = ""  # names the detokenizer at the end of sacreBLEU's signatures
     if metric.tokenized:
         import sacremoses
 
@@ -233,14 +234,14 @@ def evaluate_translations(
 
 
 def tokenized_bleu(effective_order: bool = False) -> "sacrebleu.BLEU":
-    """Makes the BLEU of tokenized lines, by multi-bleu.perl's formula without smoothing."""
+    """Returns a BLEU metric for tokenized lines, by multi-bleu.perl's formula without smoothing."""
     return _sacrebleu().BLEU(
         tokenize="none", smooth_method="none", force=True, effective_order=effective_order
     )
 
 
 def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """Tokenizes lines for tokenized BLEU; tokens are separated by spaces."""
+    """Tokenizes lines for tokenized BLEU. Spaces separate the tokens."""
     import sacremoses
 
     normalizer = sacremoses.MosesPunctNormalizer(metric.language)
@@ -267,7 +268,10 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
 
 
 def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
-    """Returns plain lines for sacreBLEU; they are detokenized if `metric.tokenized`."""
+    """Returns detokenized lines for sacreBLEU and chrF.
+
+    Only lines that `metric.tokenized` marks as tokens are changed.
+    """
     if not metric.tokenized:
         return list(lines)
     import sacremoses
@@ -277,7 +281,7 @@ def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Raises a UserError if the numbers of lines differ or are 0."""
+    """Raises a `UserError` if the line counts differ or are 0."""
     if len(hypotheses) != len(references):
         raise UserError(
             f"cannot score {len(hypotheses)} translations against {len(references)} references: "
@@ -287,24 +291,26 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
         raise UserError("cannot score an empty set: give at least one translation and reference")
 
 
-# Number of resamples drawn at once: for 3,000 sentences, 100 x 3,000 x 8 bytes are 2.4 MB.
+# Number of resamples drawn at once. For 3,000 sentences, 100 x 3,000 x 8 bytes are 2.4 MB.
 _CHUNK = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class PairedBootstrap:
-    """Comparison of systems A and B on the same sentences. Intervals contain 95% of the resamples.
+    """Result of a paired bootstrap test between systems A and B.
+
+    Intervals contain 95% of the resamples.
 
     Attributes:
-        bleu_a, bleu_b: BLEU of each system on the whole set, 0 to 100.
-        interval_a, interval_b: intervals of `bleu_a` and `bleu_b`.
-        difference: bleu_b - bleu_a.
-        interval: interval of `difference`.
-        p_value: one-sided, (count + 1) / (resamples + 1), where `count` is the number of resamples
-            in which the system that is better on the whole set is not better. 1 for identical
-            systems.
+        bleu_a, bleu_b: BLEU of each system on the whole test set, from 0 to 100.
+        interval_a, interval_b: 95% intervals of `bleu_a` and `bleu_b`.
+        difference: `bleu_b` - `bleu_a`.
+        interval: 95% interval of `difference`.
+        p_value: one-sided p-value (count + 1) / (resamples + 1). `count` is the number of resamples
+            in which the system with the higher BLEU on the whole test set is not better. Identical
+            systems have the p-value 1.
         resamples: number of resamples.
-        signature: settings of the BLEU.
+        signature: settings of tokenized BLEU.
     """
 
     bleu_a: float
@@ -337,21 +343,23 @@ def paired_bootstrap(
     resamples: int = 1000,
     seed: int = 1,
 ) -> PairedBootstrap:
-    """Compares two systems' tokenized BLEU on a test set by paired bootstrap resampling.
+    """Compares the tokenized BLEU of two systems on a test set by paired bootstrap resampling.
 
-    sacreBLEU's own paired test is not used. It takes the absolute difference before it centers it,
-    so it finds a system significantly different from itself (p = 1 / (resamples + 1)).
+    sacreBLEU's own paired test is not used. It takes the absolute value of the difference before
+    centering, so a system differs significantly from itself (p = 1 / (resamples + 1)).
 
     Args:
-        system_a, system_b, references: lines of each system and of the references, in the form that
-            `evaluate_translations` accepts.
-        metric: settings; None: the defaults.
-        resamples: number of test sets drawn with replacement, each as large as the real one.
+        system_a, system_b: translations by each system, one line per sentence.
+        references: reference lines. All three lists are detokenized lines, or Moses tokens if
+            `metric.tokenized` is set.
+        metric: settings of the metric. `None` means the default settings.
+        resamples: number of resamples. A resample is drawn with replacement and has the size of the
+            test set.
         seed: seed of the resampling, 0 or more.
 
     Raises:
-        UserError: the numbers of lines differ or are 0, `resamples` is below 1, or `seed` is below
-            0.
+        UserError: the line counts differ or are 0, `resamples` is less than 1, or `seed` is
+            negative.
 
     References: Koehn 2004, "Statistical Significance Tests".
     """
@@ -372,7 +380,8 @@ def paired_bootstrap(
     drawn = []
     for start in range(0, resamples, _CHUNK):
         size = (min(_CHUNK, resamples - start), len(references))
-        # How often each sentence is drawn; its product with the counts sums each resample.
+        # `times` is the number of draws of each sentence. Its product with `counts` sums the counts
+        # over each resample.
         chosen = rng.integers(len(references), size=size)
         times = np.stack([np.bincount(row, minlength=size[1]) for row in chosen])  # (R, N)
         drawn.append(_bleu(times @ counts))  # (2, R)
@@ -393,13 +402,14 @@ def paired_bootstrap(
 
 
 def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Counts from which the BLEU of a set of sentences can be computed by summing them.
+    """Counts the tokens and n-grams of each sentence. Their sums over a set determine its BLEU.
 
     Returns:
-        `(N, 10)` int64: the numbers of tokens of the line and of the reference, and for n = 1 to 4
-        the matched n-grams and all n-grams of the line.
+        `(N, 10)` int64 counts of N sentences. Column 0 counts the tokens of the line, column 1 the
+        tokens of the reference. Columns 2 to 5 count the matched n-grams for n = 1 to 4, and
+        columns 6 to 9 count all n-grams of the line.
     """
-    # `effective_order` only changes a sentence's own score, not the counts.
+    # `effective_order` changes only sentence scores, not the counts.
     scorer = tokenized_bleu(effective_order=True)
     pairs = zip(lines, references, strict=True)
     scores = [scorer.sentence_score(line, [reference]) for line, reference in pairs]
@@ -408,7 +418,7 @@ def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndar
 
 
 def _bleu(counts: np.ndarray) -> np.ndarray:
-    """Computes the BLEU of test sets `(...)` from their counts `(..., 10)`."""
+    """Computes the BLEU scores `(...)` of test sets from summed counts `(..., 10)`."""
     bleu = _sacrebleu().BLEU
     scores = [
         bleu.compute_bleu(row[2:6], row[6:], *row[:2], smooth_method="none").score

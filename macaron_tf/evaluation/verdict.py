@@ -1,4 +1,4 @@
-"""Statistical verdicts of a study: whether an arm is better or worse than its baseline."""
+"""Statistical verdicts of a study: whether an arm scores better or worse than its baseline."""
 
 import dataclasses
 import statistics
@@ -7,29 +7,30 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import scipy.stats
 
-SEEDS = 3  # that a verdict needs
+SEEDS = 3  # minimum number of seeds for a verdict
 _LEVEL = 0.05
 RULE = (
     "An arm is compared with the baseline seed by seed. The tables show the mean of the paired "
     "differences, its 95% interval (Student's t) and the p of a two-sided paired t-test, corrected "
     "by Holm's method for the number of arms that are tested. The arm is *better* or *worse* if "
     "the corrected p is below 0.05, and otherwise *not decided*. There is *no verdict* with fewer "
-    "than three seeds, or if any seed of either arm has not left guessing behind."
+    "than three seeds, or if any seed of either arm is at chance level."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The difference between an arm and its baseline, and the verdict on it.
+    """The verdict on the difference between an arm and its baseline.
 
     Attributes:
-        differences: for each seed, the arm's score minus the baseline's.
+        differences: for each seed, the arm's score minus the baseline's score.
         difference: mean of `differences`.
-        interval: 95% confidence interval of the mean; None if nothing was tested.
-        p: p value of the two-sided paired t-test; None if nothing was tested.
-        corrected: `p` corrected by Holm's method for all tests of the study.
+        interval: 95% confidence interval of the mean. `None` means that no test was made.
+        p: p-value of the two-sided paired t-test. `None` means that no test was made.
+        corrected: p-value after Holm's correction for all tests of the study. `None` means that no
+            test was made.
         word: `"better"`, `"worse"`, `"not decided"` or `"no verdict"`.
-        reason: why there is no verdict; "" if there is one.
+        reason: reason for `"no verdict"`. Otherwise the reason is empty.
     """
 
     differences: tuple[float, ...]
@@ -44,7 +45,10 @@ class Verdict:
 def is_guessing(
     scores: Sequence[float], higher_is_better: bool, guessing: float | None, margin: float
 ) -> bool:
-    """Whether any seed's score is within a margin of guessing's, or worse; see `judge`."""
+    """Returns whether any score fails to beat the score `guessing` by more than `margin`.
+
+    Returns `False` if `guessing` is `None`.
+    """
     sign = 1 if higher_is_better else -1
     return guessing is not None and min(sign * (one - guessing) for one in scores) <= margin
 
@@ -55,13 +59,16 @@ def judge(
     guessing: float | None = None,
     margin: float = 0.0,
 ) -> dict[str, Verdict]:
-    """Judges the arms of a study by `RULE`.
+    """Returns the verdict on each arm of a study, by the rule in `RULE`.
 
     Args:
-        arms: for each arm, its scores and its baseline's scores with the same seeds.
+        arms: dict from the name of an arm to (scores of the arm, scores of its baseline). Both have
+            one score per seed, in the same order.
         higher_is_better: whether a higher score is better.
-        guessing: score of a model that has learnt nothing; None: unknown.
-        margin: a score must be better than `guessing` by more than this.
+        guessing: score of a model that has learnt nothing, such as the majority-class score. `None`
+            means that this score is unknown.
+        margin: minimum difference between a score and `guessing`. An arm gets no verdict if one of
+            its scores or its baseline's scores does not exceed this difference.
     """
     sign, found = 1 if higher_is_better else -1, {}
     known = higher_is_better, guessing, margin
@@ -72,7 +79,7 @@ def judge(
             reason = f"fewer than {SEEDS} seeds"
         elif is_guessing(scores, *known) or is_guessing(baseline, *known):
             who = "it" if is_guessing(scores, *known) else "the baseline"
-            reason = f"{who} has not left guessing behind"
+            reason = f"{who} is at chance level"
         elif np.ptp(differences) <= 1e-9 * max(map(abs, (*scores, *baseline))):
             reason = "the differences of all seeds are equal"
         found[name] = Verdict(differences, mean, reason=reason)
@@ -82,7 +89,7 @@ def judge(
             found[name] = Verdict(differences, mean, interval, float(test.pvalue))
     tested = [name for name in found if found[name].p is not None]
     tested.sort(key=lambda name: found[name].p or 0.0)
-    least = 0.0  # a corrected p is no smaller than those before it
+    least = 0.0  # largest corrected p so far, because Holm's corrected p never decrease
     for rank, name in enumerate(tested):
         verdict = found[name]
         least = max(least, min((len(tested) - rank) * verdict.p, 1.0))

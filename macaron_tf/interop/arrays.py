@@ -1,7 +1,7 @@
 """Reads settings and weights of another library, and assigns the weights to macaron_tf variables.
 
-"Foreign" refers to the other library, "our" refers to macaron_tf. A name table maps the end of a
-variable's path in macaron_tf to a foreign name; `{}` stands for the index of a block:
+"Foreign" refers to the other library, and "our" refers to macaron_tf. A name table maps the end of
+a variable's path in macaron_tf to a foreign name, where `{}` stands for the index of a block:
 
     "block_{}/attention_0/attention/query_key_value": ("h.{}.query", "h.{}.key", "h.{}.value")
     "block_{}/attention_0/norm": "h.{}.ln_1"
@@ -30,7 +30,7 @@ from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
 
-# Dict from a PyTorch model's name of an activation to our name.
+# Dict from the name of an activation in PyTorch models to its name in macaron_tf.
 ACTIVATIONS = {
     "relu": "relu",
     "swish": "silu",
@@ -41,7 +41,7 @@ ACTIVATIONS = {
 }
 
 
-# Types of RoPE scaling, with the names of the values in our setting `rotary_scaling`.
+# Dict from a type of RoPE scaling to the names of the values in the setting `rotary_scaling`.
 ROPES = {
     "default": (),
     "linear": ("factor",),
@@ -53,7 +53,10 @@ ROPES = {
 
 
 def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
-    """Raises a UserError if a directory lacks one of the files `names`; `kind` describes it."""
+    """Raises a UserError if a directory lacks one of the files `names`.
+
+    The message calls the directory a `kind`, such as "KerasHub preset".
+    """
     for name in names:
         if not (directory / name).is_file():
             raise UserError(
@@ -122,7 +125,7 @@ class ForeignConfig:
         return kind(value)
 
     def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
-        """Reads several settings; `names` has the format of `Family.settings`."""
+        """Reads the settings in `names`, which has the format of `Family.settings`."""
         return {
             ours: self.choice(theirs[0], theirs[2], theirs[1])
             if theirs[2:]
@@ -135,8 +138,8 @@ class ForeignConfig:
 
         Args:
             field: name of the field.
-            choices: dict from each supported foreign value to our value.
-            default: foreign value of a missing field; `None` means that the field is required.
+            choices: dict from each supported value to its name in macaron_tf.
+            default: value of a missing field; `None` means that the field is required.
 
         Raises:
             UserError: the field is missing or has an unsupported value.
@@ -169,9 +172,10 @@ class ForeignConfig:
 class Arrays:
     """Named weight arrays of another library's model, with a record of the arrays read so far.
 
-    A subclass defines two things. The method `part(layer, variable)` returns the array of a foreign
-    layer for one of our variables (kernel, gamma, ...), in our layout. The class attribute `kernel`
-    is the suffix in the name of a linear layer's kernel.
+    A subclass defines two things. The method `part(layer, variable)` returns an array of a foreign
+    layer in macaron_tf's layout, where `variable` is the variable's name in macaron_tf, such as
+    "kernel" or "gamma". The class attribute `kernel` is the suffix in the name of a linear layer's
+    kernel.
 
     Attributes:
         arrays: dict from name to array.
@@ -297,14 +301,16 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Raw:
-    """Name-table entry of one of our variables: foreign arrays that are concatenated.
+    """Name-table entry for a single variable, made from one or more foreign arrays.
+
+    If there are several arrays, they are concatenated along the last axis.
 
     Args:
         names: full names of the arrays.
         transform: function that converts each array before the concatenation; `None` means no
             conversion.
-        inverse: inverse of `transform`, for writing arrays; `None` means no conversion if
-            `transform` is `None`, and otherwise that the arrays cannot be written.
+        inverse: inverse of `transform`, for writing arrays. It must be given with `transform` if
+            the arrays are to be written.
     """
 
     def __init__(
@@ -333,15 +339,15 @@ def transformer_layer(
 
     Args:
         theirs: prefix of the foreign names.
-        attention: names of the query, key and value layers, or of one layer for all three; then the
-            name of the output layer.
+        attention: names of the query, key, value and output layers. If one layer computes queries,
+            keys and values, a single name replaces the first three names.
         norm: name of the attention's norm.
-        feed_forward: name of the inner layer, or names of both inner layers of a gated
-            feed-forward; then the name of the outer layer.
+        feed_forward: names of the inner and outer layers. A gated feed-forward has two inner layers
+            before the outer layer.
         feed_forward_norm: name of the feed-forward's norm.
         cross: names of the cross-attention's layers, in the order of `attention`.
         cross_norm: name of the cross-attention's norm.
-        ours: prefix of our paths.
+        ours: prefix of the paths in macaron_tf.
     """
     parts = {
         "attention_0/attention/query_key_value": attention[:-1],
@@ -362,7 +368,7 @@ def transformer_layer(
 
 
 def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shortest tuple that gives `values` if it is repeated and truncated."""
+    """Returns the shortest tuple whose repetition, truncated to the same length, is `values`."""
     sizes = range(1, len(values) + 1)
     turns = (tuple(values[:size]) for size in sizes)
     fitting = (t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
@@ -378,7 +384,7 @@ def rotary_settings(
         config: foreign settings.
         rope: field `rope_parameters` or `rope_scaling` of the foreign settings.
         field: name of the field in `config` that has the base if `rope` has none.
-        usual: base if neither has one.
+        usual: base if neither `rope` nor `config` has one.
     """
     kind = rope.get("type", "default")  # the field's name in early versions
     found = {field: config.get(field, usual), "rope_type": kind, **rope}
@@ -397,11 +403,13 @@ def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function that reorders the rows of a foreign embedding table by our ids.
+    """Returns a function that reorders the rows of a foreign embedding table.
+
+    Row n of the result is row `ids[n]` of the foreign table.
 
     Args:
-        ids: int array whose element n is the foreign id of our token n, or -1 if there is none.
-        size: number of rows in the reordered table, at least `len(ids)`.
+        ids: int array of foreign ids, with -1 for a token that the foreign table lacks.
+        size: number of rows in the result, at least `len(ids)`.
         missing: value of the rows that have no foreign row.
     """
     known = np.flatnonzero(ids >= 0)
@@ -460,16 +468,17 @@ def assign_weights(
 
 
 def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
-    """Looks up the name-table entry for one of our variables.
+    """Looks up the name-table entry for a variable.
 
     Args:
-        path: path of the variable.
+        path: path of the variable in macaron_tf.
         table: name table.
 
     Returns:
-        The entry if the key matches the variable, or `None` if the key matches its layer; the
-        foreign names of the arrays or layers, which are empty if there is no entry; and the name of
-        the variable within its layer.
+        A tuple of three values. The first is the entry if its key matches the variable, or `None`
+        if the key matches the variable's layer. The second is the list of foreign names of arrays
+        or layers, which is empty if there is no entry. The third is the name of the variable in
+        its layer.
     """
     block = re.search(r"block_(\d+)", path)
     number = int(block[1]) if block else 0
@@ -533,22 +542,24 @@ class Family:
         name: name of the model type in error messages.
         tokens: possible names of the token embeddings.
         table: name table of all other weights.
-        settings: dict from our setting to (foreign field, default), or to (foreign field, default,
-            dict from foreign value to our value). A default of `None` means that the field is
-            required. Defaults exist because early versions of `save_pretrained` left them out.
-        fixed: our settings that are the same for all models of this type.
-        derived: function of the foreign settings that returns further settings of ours.
-        underived: inverse of `derived`: function of our configuration that returns foreign
+        settings: dict from a setting of macaron_tf to (foreign field, default), or to (foreign
+            field, default, dict from foreign value to macaron_tf value). A default of `None` means
+            that the field is required. Early versions of `save_pretrained` did not save fields with
+            default values.
+        fixed: macaron_tf settings that are the same for all models of this type.
+        derived: function of the foreign settings that returns further macaron_tf settings.
+        underived: inverse of `derived`: function of a macaron_tf configuration that returns foreign
             settings.
         required: dict from a foreign field to its only supported value.
-        prefix: prefix of the weights of the model without its head, if there is a head.
+        prefix: prefix of the names of the weights, except a head's weights, in a model with a head.
+            A model without a head lacks the prefix.
         linear: whether kernels have the shape (outputs, inputs); see `TorchArrays`.
         output: name of the output layer's kernel, which must equal the token embeddings.
-        body: prefixes of the names of weights that must all be read.
-        repeated: suffixes of the names of arrays that may remain unread.
+        body: prefixes of weight names. All weights with these prefixes must be read.
+        repeated: suffixes of array names. Arrays with these suffixes may remain unread.
         starts: whether texts of a language model begin with a special token.
         classes: prefix of the class names.
-        tasks: dict from our class for a task to the foreign model class for the same task.
+        tasks: dict from a macaron_tf model class to the foreign model class for the same task.
         head_dropout: foreign field with the dropout rate in a task head.
     """
 
@@ -571,7 +582,7 @@ class Family:
     head_dropout: str = "classifier_dropout"
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
-        """Converts foreign settings to ours.
+        """Converts foreign settings to macaron_tf settings.
 
         Raises:
             UserError: a value has no counterpart in macaron_tf.

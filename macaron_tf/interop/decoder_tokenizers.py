@@ -1,6 +1,6 @@
-"""Writes Hugging Face tokenizers of language models and encoder-decoders.
+"""Builds Hugging Face tokenizers for language models and encoder-decoders.
 
-They differ from an encoder's in the special pieces around a text.
+These tokenizers add other special tokens around a text than the tokenizer of an encoder.
 """
 
 import json
@@ -24,7 +24,8 @@ from macaron_tf.text import PieceVocabulary
 from macaron_tf.text.byte_pairs import WORD_END, CharacterPairVocabulary
 from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
-# Candidate names of the pieces before and after a text; the first unused one is taken.
+# Candidate names of the tokens before and after a text. The first name that is not yet a token of
+# the vocabulary is used.
 _STARTS = ("<|begin_of_text|>", "<s>", "<|start|>")
 _ENDS = ("<|endoftext|>", "</s>", "<|end|>")
 _NAMES = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
@@ -37,22 +38,27 @@ def language_tokenizer(
     starts: bool,
     ends: bool = False,
 ) -> dict[str, bytes]:
-    """Makes the tokenizer files of a language model.
+    """Builds the files of a language model's tokenizer.
 
     Args:
-        vocabulary: the model's vocabulary.
-        ids: `(V',)` int, the foreign id for each of our ids; -1: none.
-        max_length: greatest length of a row; None: no limit.
+        vocabulary: vocabulary of the model.
+        ids: int array of Hugging Face ids, in the order of the vocabulary's ids, with -1 for a
+            token without a Hugging Face id.
+        max_length: maximum number of tokens in a sequence; `None` means no limit.
         starts: whether a text begins with [CLS].
-        ends: whether a text ends with [MASK], as in a classifier.
+        ends: whether a text ends with [MASK], as in a classifier of macaron_tf.
+
+    Returns:
+        A dict from file name to contents.
 
     Raises:
-        UserError: GPT's tokenizer lacks the special pieces that a classifier needs.
+        UserError: GPT's tokenizer lacks the special tokens that a classifier needs.
     """
     if isinstance(vocabulary, CharacterPairVocabulary) and ends:
         raise UserError(
-            "a classifier reads [CLS] before a text and [MASK] after it, for which GPT's own "
-            "tokenizer has no pieces: save it in this library's own format, or export a SavedModel"
+            "the classifier reads [CLS] before a text and [MASK] after the text, but GPT's "
+            "tokenizer has no such tokens: save the model in macaron_tf's own format, or export a "
+            "SavedModel"
         )
     if isinstance(vocabulary, CharacterPairVocabulary):
         return _gpt(vocabulary, ids, max_length)
@@ -76,7 +82,7 @@ def language_tokenizer(
         if not one:
             return changed(_rows(files, before, after=[]), {}, {**unnamed, "unk_token": None})
         nothing = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-        return changed(files, {"post_processor": nothing}, unnamed)  # rows without special pieces
+        return changed(files, {"post_processor": nothing}, unnamed)  # adds no special tokens
     files = tokenizer_files(vocabulary, ids, max_length=max_length, segments=False)
     if ends:
         return _rows(files, before, after=["mask_token"], between=["sep_token"])
@@ -90,16 +96,19 @@ def sequence_tokenizer(
     starts: bool,
     sentinels: Sequence[int] = (),
 ) -> dict[str, bytes]:
-    """Makes the tokenizer files of an encoder-decoder, whose sources end with [SEP].
+    """Builds the files of an encoder-decoder's tokenizer, which adds [SEP] after a source text.
 
     Args:
         vocabulary, ids, max_length: see `language_tokenizer`.
-        starts: whether a source begins with [CLS].
-        sentinels: foreign ids of T5's sentinels.
+        starts: whether a source text begins with [CLS].
+        sentinels: Hugging Face ids of T5's sentinels.
+
+    Returns:
+        A dict from file name to contents.
     """
     if isinstance(vocabulary, SentencePieceVocabulary):
         names = [*_NAMES]
-        if ids[BOS] == ids[PAD]:  # read from a T5, whose padding begins an answer
+        if ids[BOS] == ids[PAD]:  # read from a T5, whose decoder starts with padding
             names[BOS] = names[PAD]
         count = 4 if vocabulary.mask_id is None else 5  # a translator's vocabulary has no [MASK]
         special = dict(zip(FIELDS[:count], names[:count], strict=True))
@@ -117,7 +126,7 @@ def sequence_tokenizer(
 
 
 def padded_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Changes the tokenizer's padding to the piece that begins an answer."""
+    """Returns a copy of tokenizer files whose padding token is the decoder's start token."""
     start = json.loads(files["tokenizer_config.json"])["bos_token"]
     return changed(files, {}, {"pad_token": start})
 
@@ -128,12 +137,13 @@ def _rows(
     after: Sequence[str],
     between: Sequence[str] | None = None,
 ) -> dict[str, bytes]:
-    """Changes the special pieces around the texts in the files of an encoder's tokenizer.
+    """Returns tokenizer files that add other special tokens to a text or a pair of texts.
 
     Args:
-        files: the encoder's files.
-        before, after: special pieces before and after a text, by their field, such as "cls_token".
-        between: those between two texts; None: those after the first and before the second.
+        files: dict from file name to contents, for the tokenizer of an encoder.
+        before, after: fields, such as "cls_token", of the special tokens before and after a text.
+        between: fields of the special tokens between two texts; `None` means `after` followed by
+            `before`.
     """
     between = (*after, *before) if between is None else between
     config, whole = (
@@ -163,12 +173,12 @@ def _rows(
 def changed(
     files: dict[str, bytes], whole: dict[str, Any], config: dict[str, Any]
 ) -> dict[str, bytes]:
-    """Changes fields of a tokenizer's files; the value None removes a field.
+    """Returns a copy of tokenizer files with changed fields. The value `None` removes a field.
 
     Args:
-        files: contents of the files, by name.
-        whole: changed fields of `tokenizer.json`.
-        config: changed fields of `tokenizer_config.json`.
+        files: dict from file name to contents.
+        whole: dict from a field of `tokenizer.json` to its new value.
+        config: dict from a field of `tokenizer_config.json` to its new value.
     """
     files = dict(files)
     for name, changes in (("tokenizer.json", whole), ("tokenizer_config.json", config)):
@@ -181,7 +191,10 @@ def changed(
 def _gpt(
     vocabulary: CharacterPairVocabulary, ids: np.ndarray, max_length: int | None
 ) -> dict[str, bytes]:
-    """Makes GPT's files: lower-cased words, split as BERT does, and merges that mark word ends."""
+    """Builds the files of GPT's tokenizer, a character BPE whose tokens mark word ends.
+
+    Text is lower-cased and split into words as in BERT.
+    """
     names = [None, "<unk>", "<s>", "</s>", "<mask>", *vocabulary.units]
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}
     model = {

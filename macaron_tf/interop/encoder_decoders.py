@@ -28,9 +28,9 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.text import PieceVocabulary
 
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
-# BART's tables of positions begin with two unused rows.
+# BART's position embedding tables begin with two unused rows.
 _BART_OFFSET = 2
-# The model's name in our catalog and its pre-training objective, by model_type.
+# Dict from `model_type` to (name of the catalog model, pre-training objective).
 _KINDS = {
     "t5": ("t5_small", "span_corruption"),
     "bart": ("bart_base", "denoising"),
@@ -43,7 +43,8 @@ _STACKS = {"encoder": "source_embeddings", "decoder": "target_embeddings"}
 
 def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
     given = config.get("num_decoder_layers") is not None
-    # A tied model divides its output by sqrt(D), T5 1.1 does not; newer files have a field for it.
+    # T5 with tied embeddings divides the decoder's output by sqrt(D), but T5 1.1 does not. Newer
+    # files have the field `scale_decoder_outputs`.
     scaled = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     return {
         "num_decoder_layers": config.number("num_decoder_layers" if given else "num_layers"),
@@ -53,9 +54,9 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts our settings to T5's; the inverse of `_t5_settings`.
+    """Converts an `EncoderDecoderConfig` to T5's settings; the inverse of `_t5_settings`.
 
-    It includes `tie_word_embeddings`, which `_read` determines from the weights.
+    The result includes `tie_word_embeddings`, which `_read` determines from the weights instead.
     """
     proj = {name: ours for name, ours in _FEED_FORWARDS.items() if ours == config.activation}
     proj = [name for name in proj if name.startswith("gated-") == config.gated]
@@ -72,7 +73,7 @@ def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
 def t5_table(gated: bool) -> Table:
     table = {}
     for stack in _STACKS:
-        last = 2 if stack == "decoder" else 1  # number of the feed-forward part within a block
+        last = 2 if stack == "decoder" else 1  # index of the feed-forward layer in a block
         inner = ("wi_0", "wi_1", "wo") if gated else ("wi", "wo")
         bias = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
         table |= {
@@ -93,7 +94,7 @@ def t5_table(gated: bool) -> Table:
 
 
 def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Makes the fields of the vocabulary's and the decoder's sizes; see `_check_equal_sizes`."""
+    """Returns BART's vocabulary size and decoder sizes. The decoder has the encoder's sizes."""
     return {
         "vocab_size": config.vocab_size,
         "decoder_attention_heads": config.num_heads,
@@ -110,7 +111,7 @@ def _check_equal_sizes(config: ForeignConfig) -> None:
         if config.get(other, config.number(one)) != config.number(one):
             raise UserError(
                 f"{config.where} has {one}={config.number(one)} and {other}={config.get(other)!r}: "
-                "only equal ones can be read"
+                "only models with equal values can be read"
             )
 
 
@@ -123,7 +124,7 @@ def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts our settings to BART's; the inverse of `_bart_settings`."""
+    """Converts an `EncoderDecoderConfig` to BART's settings; the inverse of `_bart_settings`."""
     return {
         **_equal_sizes(config),
         "max_position_embeddings": config.max_length,
@@ -132,9 +133,9 @@ def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def _marian_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts our settings to MarianMT's; the inverse of `_marian_settings`.
+    """Converts an `EncoderDecoderConfig` to MarianMT's settings; the inverse of `_marian_settings`.
 
-    `max_position_embeddings` limits the length even though the positions are sinusoids.
+    `max_position_embeddings` limits the length, although MarianMT's positions are sinusoidal.
     """
     length = {"max_position_embeddings": config.max_length, "static_position_embeddings": True}
     return {**_equal_sizes(config), **length, "scale_embedding": True}
@@ -149,9 +150,9 @@ def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_table() -> Table:
-    """Makes BART's table of names.
+    """Builds the name table of BART and MarianMT.
 
-    MarianMT uses it too, although it has no position embeddings and no norms of embeddings.
+    MarianMT does not use the entries for learned positions and for the embedding norm.
     """
     table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
     for stack, embeddings in _STACKS.items():
@@ -181,7 +182,7 @@ def _bart_table() -> Table:
 _POST = {"block": "transformer", "norm": "post", "epsilon": 1e-5}
 _BART = Family(
     name="BART",
-    # `save_pretrained` saves a tied array under one of its names.
+    # `save_pretrained` saves a tied array under only one of these names.
     tokens=("model.shared.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
     table=_bart_table(),
     settings={
@@ -242,7 +243,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "bart": _BART,
     "marian": _MARIAN,
-    # MarianMT with pre-norm.
+    # Pegasus is MarianMT with pre-norm.
     "pegasus": dataclasses.replace(
         _MARIAN,
         name="Pegasus",
@@ -253,16 +254,21 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
-    """Reads a T5, BART, MarianMT or Pegasus as `save_pretrained` writes it.
+    """Reads a Hugging Face T5, BART, MarianMT or Pegasus.
 
-    A T5 or BART with a tokenizer gets the ids of our vocabulary, followed by T5's sentinels. The
-    ids of others are PAD=0, UNK=1, BOS=2 (the start token of their decoder), EOS=3, then the
-    other ids in order.
+    If a T5 or BART has a tokenizer, the ids of the result are the ids of the converted vocabulary,
+    followed by T5's sentinels. Otherwise, the ids are PAD=0, UNK=1, BOS=2 (the decoder's start
+    token) and EOS=3, followed by the remaining Hugging Face ids in order.
 
     Args:
-        directory: see `read_encoder`. To read and write text, a T5 needs `spiece.model` or
-            `tokenizer.json`, a BART `vocab.json` and `merges.txt`, or `tokenizer.json`. The
-            tokenizers of MarianMT and Pegasus are not read.
+        directory: folder with `config.json`, and with `model.safetensors` or `pytorch_model.bin`.
+            The tokenizer is optional. T5's tokenizer is `spiece.model` or `tokenizer.json`. BART's
+            tokenizer is `tokenizer.json`, or `vocab.json` and `merges.txt`. The tokenizers of
+            MarianMT and Pegasus are not read.
+
+    Raises:
+        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
+            setting of the model.
     """
     directory = pathlib.Path(directory)
     config = ForeignConfig.of_directory(directory, FAMILIES)
@@ -276,7 +282,7 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
             ids = _table_ids(vocabulary, pieces)
             start, end = vocabulary.cls_id, vocabulary.sep_id
             if config.get("decoder_start_token_id") != pieces[start]:
-                # A source is <s> text </s>, and an answer begins after </s> <s>.
+                # The encoder reads <s> text </s>, and the decoder starts with </s> <s>.
                 more["ends"] = {"source_start": (start,), "answer_start": (end, start)}
     read = _read(FAMILIES[kind].arrays(directory), config, ids)
     return dataclasses.replace(read, vocabulary=vocabulary, **more)
@@ -285,11 +291,17 @@ def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
 def import_encoder_decoder(
     state: Mapping[str, np.ndarray], config: Mapping[str, Any]
 ) -> Pretrained:
-    """Converts a model in memory to this library's; see `read_encoder_decoder` for the ids.
+    """Converts a Hugging Face encoder-decoder in memory to a macaron_tf model.
+
+    The ids are the same as in `read_encoder_decoder` for a model without a tokenizer.
 
     Args:
-        state: its arrays, by their PyTorch names.
-        config: the fields of its configuration, as its `to_dict` returns them.
+        state: dict from PyTorch name to weight.
+        config: settings of the model, as returned by `to_dict` of its transformers configuration.
+
+    Raises:
+        UserError: a weight is missing, or macaron_tf has no counterpart for a part or setting of
+            the model.
     """
     return _read(TorchArrays(state), ForeignConfig(config, "the model's configuration"), None)
 
@@ -297,9 +309,15 @@ def import_encoder_decoder(
 def _table_ids(
     vocabulary: PieceVocabulary, pieces: np.ndarray, sentinels: np.ndarray | tuple = ()
 ) -> np.ndarray:
-    """Returns the foreign id for each row of our table: pieces, then sentinels.
+    """Returns the Hugging Face id for each row of the converted embedding table, `(V,)` int.
 
-    Both are filled up to a multiple of 8; rows without a token get the id of the padding.
+    The vocabulary's rows come first, then the sentinels' rows. Each part is padded to a multiple of
+    8 rows. Rows without a token get the id of the padding token.
+
+    Args:
+        vocabulary: converted vocabulary.
+        pieces: Hugging Face id for each id of `vocabulary`, or -1 if there is none.
+        sentinels: Hugging Face ids of T5's sentinels.
     """
     ids = np.full(vocabulary.size + -(-len(sentinels) // 8) * 8, pieces[vocabulary.pad_id])
     ids[: len(pieces)] = np.where(pieces < 0, pieces[vocabulary.pad_id], pieces)
@@ -308,20 +326,30 @@ def _table_ids(
 
 
 def _special_first(config: ForeignConfig) -> np.ndarray:
-    """Returns the foreign ids: padding, unknown, decoder start, end, then the others in order."""
+    """Returns the Hugging Face ids in macaron_tf's order, for a model whose tokenizer is not read.
+
+    The order is PAD, UNK, BOS (the decoder's start token), EOS, and all other ids.
+    """
     pad, start, eos = map(config.number, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
     if config.get("unk_token_id") is not None:
         unknown = config.number("unk_token_id")
     elif config.get("model_type") == "bart":
-        unknown = 3  # not in its configuration
-    else:  # 1 if free, as in converted Marian vocabularies, else the first free one, as in T5's
+        unknown = 3  # BART's configuration does not contain this id
+    else:  # the first unused id, which is 1 in converted Marian vocabularies and 2 in T5
         unknown = next(number for number in (1, 0, 2, 3, 4) if number not in (pad, start, eos))
     special = [pad, unknown, start, eos]
     return np.array([*special, *np.setdiff1d(np.arange(config.number("vocab_size")), special)])
 
 
 def _read(arrays: TorchArrays, config: ForeignConfig, ids: np.ndarray | None) -> Pretrained:
-    """Builds our model; `ids` are the foreign ones by our ids, None: those of `_special_first`."""
+    """Builds a macaron_tf model from Hugging Face weights and settings.
+
+    Args:
+        arrays: weights to convert.
+        config: settings to convert.
+        ids: Hugging Face id for each row of the converted embedding table; `None` means the order
+            of `_special_first`.
+    """
     kind = config.get("model_type")
     family = FAMILIES[kind]
     ids = _special_first(config) if ids is None else ids

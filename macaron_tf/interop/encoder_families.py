@@ -1,4 +1,4 @@
-"""Settings and names of Hugging Face's BERT and its relatives; see `FAMILIES`."""
+"""Conversion rules for Hugging Face's BERT and related encoders; see `FAMILIES`."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -29,22 +29,25 @@ from macaron_tf.models.tasks import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily(Family):
-    """A family of encoders; a part that it lacks is None or empty.
+    """Conversion rules for one type of encoder, such as a Hugging Face `model_type`.
+
+    An attribute is `None` or empty if the encoder lacks the part.
 
     Attributes:
-        heads: table of the pre-training heads over tokens and pairs of texts. A model may lack any
-            of them, and also the pooler in `table`.
-        code: function that returns the Python files, by name, that a folder includes for
-            `trust_remote_code=True`.
-        masked_class: suffix of the name of the class for masked language modelling.
-        positions, segments: names of the arrays of position and segment embeddings, which
-            `read_encoder` converts by itself, without the table.
+        heads: name table of the pre-training heads. A model may lack any of these heads, and also
+            the pooler in `table`.
+        code: function that returns a dict from file name to contents, for the Python files that an
+            exported folder needs for `trust_remote_code=True`.
+        masked_class: suffix of the class name for masked language modelling.
+        positions, segments: names of the position and segment embeddings, which `read_encoder`
+            converts without a name table.
         bias: possible names of the masked language head's bias.
-        head_options: options of our masked language head that differ from the encoder's.
-        moses: whether words are split by Moses' rules (see `read_xlm_vocabulary`); the tokenizer's
-            files may then be missing.
-        padding: the family's default of `pad_token_id`.
-        positions_from_padding: whether the first position has the id of the padding plus 1.
+        head_options: options of the masked language head that differ from the encoder's settings.
+        moses: whether the tokenizer splits words by Moses' rules; see `read_xlm_vocabulary`. The
+            tokenizer files may then be missing.
+        padding: default value of the foreign setting `pad_token_id`.
+        positions_from_padding: whether position embeddings start at row `pad_token_id + 1` of their
+            table, as in RoBERTa.
     """
 
     heads: Table = dataclasses.field(default_factory=dict)
@@ -70,7 +73,7 @@ def _xlm_settings(config: ForeignConfig) -> dict:
 
 
 def _xlm_fields(config: EncoderConfig) -> dict:
-    """Converts our settings to XLM's; the inverse of `_xlm_settings`."""
+    """Converts an `EncoderConfig` to XLM's settings; the inverse of `_xlm_settings`."""
     return {
         "gelu_activation": config.activation == "gelu",
         "n_langs": max(config.num_languages, 1),
@@ -79,7 +82,7 @@ def _xlm_fields(config: EncoderConfig) -> dict:
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """Makes the table of a masked language head's dense layer and norm."""
+    """Builds the name table of a masked language head's dense layer and norm."""
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
 
 
@@ -335,7 +338,7 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
 def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Reads the windows and rotations of ModernBERT's layers; releases differ in the fields."""
+    """Reads ModernBERT's local attention and RoPE settings, from older or newer field names."""
     count, every = (
         config.number(*names)
         for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
@@ -345,7 +348,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     kinds = config.get("layer_types") or usual
     if len(kinds) != count or not {*kinds} <= {_LOCAL, _GLOBAL}:
         raise UserError(
-            f"{config.where} has layer_types={kinds!r:.60}: it must have {_LOCAL} or {_GLOBAL} for "
+            f"{config.where} has layer_types={kinds!r:.60}: it must list {_LOCAL} or {_GLOBAL} for "
             f"each of {count} layers"
         )
     windows = shortest_turn([window if kind == _LOCAL else 0 for kind in kinds])
@@ -356,8 +359,8 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     }
     if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
         raise UserError(
-            f"{config.where} scales the rotations of {_LOCAL} and {_GLOBAL} differently: only one "
-            "scaling for all layers can be read"
+            f"{config.where} has different RoPE scaling for {_LOCAL} and {_GLOBAL}: only models "
+            "with the same scaling in all layers can be read"
         )
     return {
         "attention_windows": windows,
@@ -367,7 +370,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Converts our settings to ModernBERT's; the inverse of `_modern_settings`."""
+    """Converts an `EncoderConfig` to ModernBERT's settings; the inverse of `_modern_settings`."""
     windows = [config.layer(number)[2] for number in range(config.num_layers)]
     first, *rest = shortest_turn(windows)
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}
@@ -377,9 +380,9 @@ def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
         "rope_parameters": {
             kind: rotary_fields(base, config.rotary_scaling) for kind, base in bases.items()
         },
-        # None, because the defaults are ids of the released vocabulary.
+        # `None` replaces transformers' defaults, which are ids of the released vocabulary.
         **dict.fromkeys(("cls_token_id", "sep_token_id")),
-        # Fields of releases before 5.
+        # Field names of transformers before version 5.
         "global_rope_theta": bases[_GLOBAL],
         "local_rope_theta": bases[_LOCAL],
         **({} if first or not all(rest) else {"global_attn_every_n_layers": 1 + len(rest)}),
@@ -437,7 +440,7 @@ _MODERN_BERT = EncoderFamily(
     },
     padding=50_283,
 )
-# Encoders of any of our blocks, for our PyTorch file.
+# Encoders with any block of macaron_tf, for `remote/modeling_macaron.py`.
 _POOLED = {
     "table": {"pooler/dense": "pooler.dense", "head/dense": "head.dense"},
     "activation_field": "pooler_activation",
@@ -469,7 +472,7 @@ _OWN = EncoderFamily(
     derived=own_settings,
     underived=own_fields,
 )
-# By model_type.
+# Dict from Hugging Face's `model_type` to the family.
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT,
     "distilbert": _DISTILBERT,

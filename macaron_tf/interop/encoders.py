@@ -1,6 +1,6 @@
-"""Reads Hugging Face's BERT and its relatives, and sentence-transformers, as our encoders.
+"""Reads Hugging Face's BERT and related encoders, and sentence-transformers models.
 
-`keras_models` uses `import_encoder` for the encoders of KerasHub and Model Garden.
+`keras_models` also uses `import_encoder`, for encoders from KerasHub and Model Garden.
 """
 
 import dataclasses
@@ -41,16 +41,18 @@ def import_encoder(
     ids: np.ndarray | None = None,
     found: ReadHead | None = None,
 ) -> Pretrained:
-    """Converts another library's encoder to this library's.
+    """Converts another library's encoder to a macaron_tf model.
 
     Args:
-        arrays: its weights.
-        family: its family.
-        settings: fields of our `EncoderConfig` except `vocab_size`, which is the vocabulary's. Rows
-            of the table beyond it are left out, because no text uses them.
-        vocabulary: its vocabulary; None: all rows are kept.
-        ids: the foreign id for each of our ids; None: they are equal.
-        found: the head of the task that it was trained for; None: no task.
+        arrays: weights of the encoder.
+        family: conversion rules for the encoder.
+        settings: fields of an `EncoderConfig` except `vocab_size`.
+        vocabulary: vocabulary of the encoder. Embedding rows beyond the vocabulary are left out,
+            because no text uses these rows. `None` keeps all rows.
+        ids: int array of the encoder's own token ids, in the order of the new ids; `None` means
+            that the ids stay the same.
+        found: head of the task that the encoder was fine-tuned for, or `None` if there is no such
+            task.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, pieces = -(-len(tokens) // 8) * 8, 0
@@ -94,25 +96,27 @@ def import_encoder(
 
 
 def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) -> Pretrained:
-    """Reads a Hugging Face encoder as `save_pretrained` writes it, with its heads.
+    """Reads a Hugging Face encoder with its heads.
 
-    It reads BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (generator or discriminator),
-    ModernBERT, XLM and the encoders that this library wrote. A model for sequence or token
-    classification, multiple choice or question answering becomes our model for that task; see
-    `task_heads`. An XLM without the tokenizer's files has `ids` and no vocabulary.
+    The supported models are BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (generator or
+    discriminator), ModernBERT, XLM, and encoders that macaron_tf exported. A model for sequence or
+    token classification, multiple choice or question answering becomes the macaron_tf model for the
+    same task. An XLM may lack the tokenizer files; the result then has `ids` and no vocabulary.
 
     Args:
-        directory: a folder with `config.json`, `model.safetensors` or `pytorch_model.bin` (which
-            need the package safetensors or PyTorch) and the tokenizer's files; or a
-            sentence-transformers folder that contains such a model.
-        lower_case: whether text is lower-cased, if the files of a WordPiece tokenizer do not say.
+        directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
+            with the tokenizer files; or a sentence-transformers folder that contains such a model.
+            Reading the weights needs the package safetensors or PyTorch.
+        lower_case: whether to lower-case text, for a WordPiece tokenizer whose files lack this
+            setting.
 
     Raises:
-        UserError: a file is missing or damaged, or a part or setting has no counterpart here.
+        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a part or
+            setting of the model.
     """
     directory = pathlib.Path(directory)
     pooled = (directory / "modules.json").is_file()
-    if pooled:  # early folders have the model in 0_Transformer
+    if pooled:  # early versions saved the encoder in the subfolder 0_Transformer
         directory /= _modules(directory)[0]["path"]
     config = ForeignConfig.of_directory(directory, FAMILIES)
     family = FAMILIES[config.get("model_type")]
@@ -128,8 +132,8 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         found = 0 if ids is None else ids[0]
         if found != padding:
             raise UserError(
-                f"{config.where} has pad_token_id={padding} and its vocabulary pads with {found}: "
-                "it is another model's vocabulary; restore the model's own"
+                f"{config.where} has pad_token_id={padding}, but the vocabulary pads with {found}: "
+                "restore the model's own vocabulary"
             )
     arrays = family.arrays(directory)
     if vocabulary is None and padding:
@@ -142,7 +146,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         positions = positions[padding + 1 :]
     parts: dict[str, Raw | np.ndarray] = {}
     if family.segments and settings["num_segments"] == 1:
-        # All tokens have the same segment: its vector is added to every position's.
+        # All tokens have the same segment, so its vector is added to every position embedding.
         settings["num_segments"] = 0
         positions = positions + arrays.array(family.segments)
     elif family.segments:
@@ -150,7 +154,7 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
     if learned:
         parts["embeddings/positions/table"] = positions
     table = {**parts, **family.table}
-    # Some versions save these buffers too: the positions 0, 1, 2, ... and a row of zeros.
+    # Some versions also save two buffers: the positions 0, 1, 2, ..., and a row of zeros.
     repeated = (*family.bias, "position_ids", "token_type_ids")
     family = dataclasses.replace(family, table=table, repeated=repeated)
     found = None if pooled else find_head(family, config, arrays, settings)
@@ -160,34 +164,38 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
 
 
 def _languages(config: ForeignConfig) -> tuple[str, ...]:
-    """Reads the languages of an XLM, in the order of their ids; empty if it names none."""
+    """Returns the languages of an XLM in the order of their ids.
+
+    The tuple is empty if the configuration names no languages.
+    """
     numbers = config.get("lang2id") or {}
     count = config.number("n_langs", 1)
     # Compared as text, because values of a damaged file may have any type.
     found = {*map(repr, numbers.values())} if isinstance(numbers, dict) else None
     if found is None or found != {*map(repr, range(len(numbers)))}:
         raise UserError(
-            f"{config.where} has lang2id={numbers!r:.60}: it must number languages from 0"
+            f"{config.where} has lang2id={numbers!r:.60}: it must number the languages from 0"
         )
     if numbers and len(numbers) != count:
         raise UserError(
-            f"{config.where} has n_langs={count} and {len(numbers)} languages in lang2id: "
-            "restore the model's own file"
+            f"{config.where} has n_langs={count}, but the number of languages in lang2id is "
+            f"{len(numbers)}: restore the file"
         )
     return tuple(sorted(numbers, key=numbers.get))
 
 
 def _modules(directory: pathlib.Path) -> list[dict]:
-    """Reads the modules of a sentence-transformers directory, each with its `path`."""
+    """Reads the list of modules in a sentence-transformers folder. Each module has a `path`."""
     file = directory / "modules.json"
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
     if not modules or not all(isinstance(one, dict) and "path" in one for one in modules):
-        raise UserError(f"{file} has a module without a path: restore it")
+        raise UserError(f"{file} has a module without a path: restore the file")
     return modules
 
 
-# Our names of poolings, by the flags in early versions of `Pooling`; later ones use our names.
+# Dict from a flag in early versions of sentence-transformers' `Pooling` to the name of the pooling
+# in later versions and in macaron_tf.
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 _FLAG = "pooling_mode_"
 
@@ -195,15 +203,15 @@ _FLAG = "pooling_mode_"
 def read_sentence_transformer(
     directory: str | pathlib.Path, lower_case: bool | None = None
 ) -> Pretrained:
-    """Reads a sentence-transformers model: an encoder and the pooling that makes a text's vector.
+    """Reads a sentence-transformers model: an encoder whose outputs are pooled to one vector.
 
     Args:
-        directory: a folder with `modules.json`, which names the folders of an encoder, of its
-            pooling and optionally of a normalization.
+        directory: folder with `modules.json`, which names the folders of the encoder, the pooling
+            and an optional normalization.
         lower_case: see `read_encoder`.
 
     Raises:
-        UserError: see `read_encoder`; or there are other modules.
+        UserError: the encoder cannot be read (see `read_encoder`), or the model has other modules.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
@@ -220,7 +228,7 @@ def read_sentence_transformer(
     file = transformer / "sentence_bert_config.json"
     config = ForeignConfig(read_json(file) if file.is_file() else {}, str(file))
     if config.get("do_lower_case"):
-        config.require({"do_lower_case": False})  # lower-casing is read from the tokenizer only
+        config.require({"do_lower_case": False})  # only the tokenizer may lower-case text
     max_length = encoder.config.max_length
     if config.get("max_seq_length") is not None:
         max_length = min(max_length, config.number("max_seq_length"))
@@ -234,10 +242,10 @@ def read_sentence_transformer(
 
 def _pooling(file: pathlib.Path) -> str:
     if not file.is_file():
-        raise UserError(f"{file} is missing, which sets the pooling: restore it.")
+        raise UserError(f"{file}, which sets the pooling, is missing: restore it")
     config = read_json(file)
     flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
-    # One pooling, or several whose vectors are concatenated.
+    # If there are several poolings, the model concatenates their vectors.
     found = config.get("pooling_mode") or flags
     found = [found] if isinstance(found, str) else list(found)
     names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}

@@ -1,4 +1,4 @@
-"""KerasHub backbones, tokenizers and tasks made of this library's networks and vocabularies.
+"""KerasHub backbones, tokenizers and tasks that wrap macaron_tf networks and vocabularies.
 
     import macaron_tf
     from macaron_tf.interop.keras_hub import EncoderBackbone, task_of
@@ -8,8 +8,8 @@
     masked_lm.save_to_preset("preset")
     classifier = keras_hub.models.TextClassifier.from_preset("preset", num_classes=2)
 
-Import this module before reading a preset of these classes, so that KerasHub finds them in Keras's
-registry.
+Import this module before KerasHub reads a preset with one of these classes: the import registers
+the classes with Keras.
 """
 
 import dataclasses
@@ -44,14 +44,14 @@ from macaron_tf.variables import spec_of
 with needed("macaron_tf.interop.keras_hub"):
     import keras_hub
 
-_CHUNK = 16  # tokens of a prompt that one prefill step reads
+_CHUNK = 16  # number of prompt tokens that one prefill step reads
 _registered = keras.saving.register_keras_serializable(package="macaron_tf")
 
 
 class _Backbone(keras_hub.models.Backbone):
-    """Base of the backbones, whose Keras configuration contains an `EncoderConfig`.
+    """Base class of backbones, with an `EncoderConfig` in the Keras configuration.
 
-    `from_preset` takes fields of the `EncoderConfig` that do not change shapes, such as
+    `from_preset` also accepts fields of the `EncoderConfig` that do not change shapes, such as
     `dropout=0.0`.
     """
 
@@ -71,7 +71,7 @@ class _Backbone(keras_hub.models.Backbone):
         own = {"config": keras.saving.serialize_keras_object(self.config)}
         config = super().get_config()
         if config["dtype"]["class_name"] == "DTypePolicyMap":
-            own["quantized"] = config["dtype"]  # a copy, because a backbone's loader sets None
+            own["quantized"] = config["dtype"]  # a copy, because KerasHub's loader resets `dtype`
         if flags := part_flags(self):
             own["trainable_parts"] = flags
         return {**config, **own}
@@ -90,7 +90,7 @@ class _Backbone(keras_hub.models.Backbone):
         return made
 
     def default_lora_layer_names(self) -> list[str]:
-        # KerasHub selects layers by name: here, those that project to the heads of attention.
+        # KerasHub selects layers by name. These layers project to the attention heads.
         layers = [one for one in self._flatten_layers() if isinstance(one, keras.layers.Dense)]
         return sorted(
             {one.name for one in layers if spec_of(one.weights[0]).axes[1:] == ("heads",)}
@@ -103,15 +103,17 @@ def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
 
 @_registered
 class EncoderBackbone(_Backbone):
-    """An encoder of any block with BERT's pooler; it is used like KerasHub's `BertBackbone`.
+    """Encoder with BERT's pooler and any block, with the interface of KerasHub's `BertBackbone`.
 
     Args:
-        config: configuration of the encoder; its `summary` selects the position that the pooler
-            reads.
-        dtype: a dtype policy or its name.
+        config: configuration of the encoder. Its field `summary` selects the position that the
+            pooler reads.
+        dtype: dtype policy or its name.
 
-    Call arguments: a dict of `token_ids`, `segment_ids` and `padding_mask`, `(B, L)` int each.
-    Returns a dict of `sequence_output (B, L, D)` and `pooled_output (B, D)`.
+    Call arguments:
+        inputs: dict with `token_ids`, `segment_ids` and `padding_mask`, each `(B, L)` int.
+
+    The output is a dict with `sequence_output`, `(B, L, D)`, and `pooled_output`, `(B, D)`.
 
     Example:
         config = macaron_tf.models.catalog.config("macaron_bert_base", vocab_size=30_522)
@@ -125,7 +127,7 @@ class EncoderBackbone(_Backbone):
         self.pooler = Pooler(config.initializer_range, dtype=dtype, name="pooler")
         pool = Pooling("last" if config.summary == "last" else "cls", dtype=dtype, name="pool")
         inputs = _inputs("token_ids", "segment_ids", "padding_mask")
-        # A copy drops Keras's mask: KerasHub's preprocessors pass sample weights instead.
+        # The copy has no implicit Keras mask. KerasHub's preprocessors pass sample weights instead.
         hidden = ops.copy(self.encoder(inputs))  # (B, L, D)
         vectors = pool(hidden, mask=inputs["padding_mask"])  # (B, D)
         outputs = {"sequence_output": hidden, "pooled_output": self.pooler(vectors[:, None])}
@@ -134,16 +136,16 @@ class EncoderBackbone(_Backbone):
 
 @_registered
 class LanguageModelBackbone(_Backbone):
-    """A causal language model of any block; it is used like KerasHub's `GPT2Backbone`.
+    """Causal language model with any block, with the interface of KerasHub's `GPT2Backbone`.
 
-    It returns hidden states; `LanguageModelCausalLM` applies the output layer.
+    The output is the hidden states `(B, L, D)`. `LanguageModelCausalLM` applies the output layer.
 
     Args:
         config: configuration of the model, with `causal=True`.
-        dtype: a dtype policy or its name.
+        dtype: dtype policy or its name.
 
-    Call arguments: a dict of `token_ids` and `padding_mask`, `(B, L)` int each. Returns
-    `(B, L, D)`.
+    Call arguments:
+        inputs: dict with `token_ids` and `padding_mask`, each `(B, L)` int.
     """
 
     def __init__(self, config: EncoderConfig, dtype=None, **kwargs):
@@ -156,16 +158,17 @@ class LanguageModelBackbone(_Backbone):
 
 
 class _Tokenizer(keras_hub.tokenizers.Tokenizer):
-    """Base of the tokenizers. It wraps a vocabulary, whose files are assets of a preset.
+    """Base class of tokenizers that wraps a vocabulary.
 
-    It encodes text in TensorFlow's graph, with the vocabulary's `encode`; "[MASK]" in a text is
-    ordinary text. The start and end tokens are [CLS] and [SEP].
+    A preset contains the files of the vocabulary as assets. The tokenizer can run in a TensorFlow
+    graph. The start and end tokens are [CLS] and [SEP]. The string "[MASK]" is ordinary text.
 
     Args:
-        vocabulary: the vocabulary; None: `load_assets` reads it.
-        kind: kind of the vocabulary, if `load_assets` reads it.
+        vocabulary: vocabulary to wrap; `None` means that `load_assets` reads the vocabulary.
+        kind: `Vocabulary.kind` of the vocabulary that `load_assets` reads.
 
-    Call arguments: lines, a string or `(B,)` strings. Returns ids, `(None,)` or `(B, None)`.
+    Call arguments:
+        inputs: string, or strings `(B,)`. The output is `(None,)` ids, or ragged `(B, None)` ids.
     """
 
     def __init__(
@@ -176,8 +179,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         self.kind = vocabulary.kind if vocabulary else kind
         if self.kind not in Vocabulary.kinds:
             raise UserError(
-                f"kind={self.kind!r} must be one of {', '.join(Vocabulary.kinds)}, or give the "
-                "vocabulary itself"
+                f"kind={self.kind!r} must be one of {', '.join(Vocabulary.kinds)} if no vocabulary "
+                "is passed"
             )
         self.file_assets = [Vocabulary.kinds[self.kind].contents_name, RECORD]
         self.vocabulary = None
@@ -187,8 +190,8 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
     def _take(self, vocabulary: PieceVocabulary) -> None:
         if vocabulary.cls_last:
             raise UserError(
-                "the vocabulary puts [CLS] after a text, as in XLNet, which KerasHub's packers "
-                "cannot: use another kind of model"
+                "the vocabulary puts [CLS] after a text, as in XLNet, but KerasHub's packers put "
+                "[CLS] before a text: give another type of model"
             )
         self.vocabulary = vocabulary
         self.start_token_id, self.end_token_id = vocabulary.cls_id, vocabulary.sep_id
@@ -210,7 +213,10 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         return self.vocabulary.encode(lines)
 
     def detokenize(self, inputs):
-        """Decodes ids `(L,)` or `(B, L)`, tensors or lists, to a line or `(B,)` lines."""
+        """Decodes ids `(L,)` to a string, or ids `(B, L)` to `(B,)` strings.
+
+        The ids are a tensor, a ragged tensor or nested lists.
+        """
         if not isinstance(inputs, tf.Tensor | tf.RaggedTensor):
             inputs = tf.ragged.constant(inputs, tf.int32)
         single = inputs.shape.rank == 1
@@ -220,11 +226,11 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         return lines[0] if single else lines
 
     def vocabulary_size(self) -> int:
-        """Returns the number of pieces; the embedding table is padded to `vocabulary.size` rows."""
+        """Returns the number of tokens. The embedding table may have up to 7 unused rows more."""
         return self.vocabulary.pieces
 
     def get_vocabulary(self) -> list[str]:
-        """Returns the pieces by id, each with the space that it carries."""
+        """Returns the texts of all tokens in the order of their ids, including spaces."""
         return [self.vocabulary.piece_name(number) for number in range(self.vocabulary.pieces)]
 
     def id_to_token(self, id: int) -> str:
@@ -240,18 +246,21 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
 
 @_registered
 class EncoderTokenizer(_Tokenizer):
-    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer for encoders")
+    __doc__ = _Tokenizer.__doc__.replace("Base class of tokenizers", "Tokenizer for encoders")
     backbone_cls = EncoderBackbone
 
 
 @_registered
 class LanguageModelTokenizer(_Tokenizer):
-    __doc__ = _Tokenizer.__doc__.replace("Base of the tokenizers", "Tokenizer for language models")
+    __doc__ = _Tokenizer.__doc__.replace("Base class of tokenizers", "Language model tokenizer")
     backbone_cls = LanguageModelBackbone
 
 
 class _Sized:
-    """Mixin: the default `sequence_length` of a preset's preprocessor is its backbone's limit."""
+    """Mixin of preprocessors with a default `sequence_length` in `from_preset`.
+
+    The default is the backbone's maximum sequence length.
+    """
 
     @classmethod
     def _add_missing_kwargs(cls, loader, kwargs):
@@ -261,7 +270,7 @@ class _Sized:
 
 
 class _Packing(_Sized):
-    """Mixin: the number of separators between two texts is the vocabulary's."""
+    """Mixin of preprocessors that separate two texts by the vocabulary's number of [SEP] tokens."""
 
     backbone_cls = EncoderBackbone
     tokenizer_cls = EncoderTokenizer
@@ -274,26 +283,26 @@ class _Packing(_Sized):
 
 @_registered
 class EncoderTextClassifierPreprocessor(_Packing, keras_hub.models.TextClassifierPreprocessor):
-    """Converts texts, or pairs of texts, to inputs of an `EncoderTextClassifier`.
+    """Preprocessor of texts or text pairs for an `EncoderTextClassifier`.
 
-    The arguments are those of `keras_hub.models.TextClassifierPreprocessor`.
+    The arguments are the same as in `keras_hub.models.TextClassifierPreprocessor`.
     """
 
 
 @_registered
 class EncoderMaskedLMPreprocessor(_Packing, keras_hub.models.MaskedLMPreprocessor):
-    """Converts texts to inputs with masked tokens, and the tokens to predict, of `EncoderMaskedLM`.
+    """Preprocessor for an `EncoderMaskedLM` that masks random tokens and returns them as labels.
 
-    The arguments are those of `keras_hub.models.MaskedLMPreprocessor`.
+    The arguments are the same as in `keras_hub.models.MaskedLMPreprocessor`.
     """
 
 
 @_registered
 class LanguageModelCausalLMPreprocessor(_Sized, keras_hub.models.CausalLMPreprocessor):
-    """Converts texts to inputs and next tokens of a `LanguageModelCausalLM`, and ids to texts.
+    """Preprocessor for a `LanguageModelCausalLM`, with next tokens as labels.
 
-    The arguments are those of `keras_hub.models.CausalLMPreprocessor`. `add_start_token` applies
-    to the prompts of `generate` too.
+    The arguments are the same as in `keras_hub.models.CausalLMPreprocessor`. `add_start_token` also
+    applies to the prompts of `generate`.
     """
 
     backbone_cls = LanguageModelBackbone
@@ -307,9 +316,9 @@ class LanguageModelCausalLMPreprocessor(_Sized, keras_hub.models.CausalLMPreproc
 
 @_registered
 class EncoderTextClassifier(keras_hub.models.BertTextClassifier):
-    """A classifier of texts or pairs of texts with an `EncoderBackbone`.
+    """Classifier of texts or text pairs with an `EncoderBackbone`.
 
-    The arguments are those of `keras_hub.models.BertTextClassifier`.
+    The arguments are the same as in `keras_hub.models.BertTextClassifier`.
     """
 
     backbone_cls = EncoderBackbone
@@ -318,14 +327,15 @@ class EncoderTextClassifier(keras_hub.models.BertTextClassifier):
 
 @_registered
 class EncoderMaskedLM(keras_hub.models.MaskedLM):
-    """A masked language model with an `EncoderBackbone`, whose embedding table is the output layer.
+    """Masked language model with an `EncoderBackbone`, whose embedding table is the output layer.
 
-    Inputs are those of `keras_hub.models.BertMaskedLM`.
+    The inputs are the same as in `keras_hub.models.BertMaskedLM`.
 
     Args:
         backbone: an `EncoderBackbone`.
-        preprocessor: an `EncoderMaskedLMPreprocessor`; None: inputs are ids.
-        activation, epsilon: activation and norm epsilon of the head; None: the encoder's.
+        preprocessor: an `EncoderMaskedLMPreprocessor`; `None` means that the inputs are ids.
+        activation: activation of the head; `None` means the encoder's activation.
+        epsilon: norm epsilon of the head; `None` means the encoder's epsilon.
     """
 
     backbone_cls = EncoderBackbone
@@ -363,13 +373,13 @@ class EncoderMaskedLM(keras_hub.models.MaskedLM):
 
 @_registered
 class LanguageModelCausalLM(keras_hub.models.CausalLM):
-    """A causal language model with a `LanguageModelBackbone`; `generate` uses KerasHub's samplers.
+    """Causal language model with a `LanguageModelBackbone` and generation by KerasHub's samplers.
 
     Generation caches the state of each block: keys and values, or the state of a recurrence.
 
     Args:
-        backbone: a `LanguageModelBackbone`, whose weights include the output layer's.
-        preprocessor: a `LanguageModelCausalLMPreprocessor`; None: inputs are ids.
+        backbone: a `LanguageModelBackbone`, whose weights include the output layer.
+        preprocessor: a `LanguageModelCausalLMPreprocessor`; `None` means that the inputs are ids.
     """
 
     backbone_cls = LanguageModelBackbone
@@ -387,12 +397,13 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
         """Continues a batch of prompts up to length L, or until each row has a stop token.
 
         Args:
-            inputs: a dict of `token_ids (B, L)` and `padding_mask (B, L)`, which is False where a
-                token is to be generated.
-            stop_token_ids: ids of the tokens that end a row; None: there are none.
+            inputs: dict with `token_ids`, `(B, L)`, and `padding_mask`, `(B, L)`. The mask is False
+                at the positions to generate.
+            stop_token_ids: ids of the tokens that end a row; `None` means no such tokens.
 
         Returns:
-            A dict of the same form; its mask is True up to the first stop token of each row.
+            A dict with the same keys. The mask is True up to the first generated stop token of each
+            row.
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
         given = ops.cast(inputs["padding_mask"], "bool")
@@ -431,7 +442,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             index=first,
             mask=given,
             stop_token_ids=stop_token_ids,
-            # Used by a contrastive sampler; with others it is not part of the graph.
+            # Only the contrastive sampler uses hidden states. With other samplers, TensorFlow
+            # prunes their computation from the graph.
             hidden_states=model.hidden_states({"token_ids": token_ids, "padding_mask": given}),
             model=self,
         )
@@ -440,20 +452,23 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             stops = ops.convert_to_tensor(list(stop_token_ids), token_ids.dtype)
             ends = ops.any(ops.equal(token_ids[..., None], stops), axis=-1)
             ends = ops.cast(ops.logical_and(ends, ops.logical_not(given)), "int32")
-            mask = ops.equal(ops.cumsum(ends, axis=-1) - ends, 0)  # up to the first one
+            mask = ops.equal(ops.cumsum(ends, axis=-1) - ends, 0)  # up to the first stop token
         return {"token_ids": token_ids, "padding_mask": mask}
 
 
 def task_of(
     found: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
 ) -> keras_hub.models.Task:
-    """Converts a network, with its weights, head and vocabulary, to a KerasHub task.
+    """Converts a network to a KerasHub task, with its weights, task head and vocabulary.
+
+    The network must be a classifier, a language model, or an encoder that was pre-trained with
+    masked language modelling.
 
     Args:
-        found: what `macaron_tf.load` returns, or a network, whose task then takes ids instead of
-            text. It is a classifier, a language model, or an encoder pre-trained with masked
-            language modelling.
-        sequence_length: length of the preprocessor's rows; None: the network's limit, or 512.
+        found: result of `macaron_tf.load`, or a network without a vocabulary, whose task takes ids
+            instead of text.
+        sequence_length: sequence length of the preprocessor, in tokens; `None` means the network's
+            maximum length, or 512 if the network has no maximum.
         kwargs: further arguments of the task.
 
     Raises:
@@ -467,7 +482,9 @@ def task_of(
     if isinstance(found, keras.Model):
         found = Pretrained(found)
     elif not isinstance(found, Pretrained):
-        raise UserError(f"task_of({found!r}): give a network, or macaron_tf.load(PLACE)")
+        raise UserError(
+            f"task_of cannot convert {found!r}: give a network or the result of macaron_tf.load"
+        )
     network, settings, encodes = found.network, {}, PretrainingEncoder | EncoderClassifier
     if isinstance(network, Model) and not network.built:
         network.build()
@@ -478,8 +495,8 @@ def task_of(
     elif isinstance(network, encodes) and isinstance(network.config, EncoderConfig):
         if network.config.norm_type == "unbiased":
             raise UserError(
-                "KerasHub has no heads without biases, which norm_type='unbiased' (ModernBERT) "
-                "needs: use EncoderBackbone(config) with your own head"
+                "norm_type='unbiased' (ModernBERT) needs a head without biases, which KerasHub "
+                "lacks: use EncoderBackbone(config) with your own head"
             )
         backbone = EncoderBackbone(network.config)
         backbone.encoder.set_weights(network.encoder.get_weights())
@@ -493,14 +510,14 @@ def task_of(
             kind, options = EncoderMaskedLM, dict(network.head_options)
             if not options.pop("transform", True):
                 raise UserError(
-                    "KerasHub has no masked language head without a matrix (XLM's): use "
+                    "KerasHub has no masked language head without a dense layer, as in XLM: use "
                     "EncoderBackbone(config) with your own head"
                 )
         kwargs = {**options, **kwargs}
     else:
         raise UserError(
-            f"KerasHub has no task for a {type(network).__name__}: give a classifier, a language "
-            "model or an encoder pre-trained with masked language modelling"
+            f"KerasHub has no task for the network {type(network).__name__}: give a classifier, a "
+            "language model or an encoder pre-trained with masked language modelling"
         )
     preprocessor = None
     if found.vocabulary:
@@ -518,13 +535,13 @@ def task_of(
 
 
 def _own_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
-    """Returns the head's weights except the embedding table, in `MaskedLanguageHead`'s order."""
+    """Returns the head's weights without the embedding table, as in `MaskedLanguageHead`."""
     table = {id(weight) for weight in task.backbone.token_embedding.weights}
     return [weight for weight in task.masked_lm_head.weights if id(weight) not in table]
 
 
 def read_preset(directory: str | os.PathLike) -> Pretrained:
-    """Reads a preset of one of these backbones or tasks; the inverse of `task_of`.
+    """Reads a KerasHub preset of a backbone or task from this module; the inverse of `task_of`.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -571,9 +588,9 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
 
 
 def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
-    """Makes the dtype policies of a network called `name` from those of a backbone's layers.
+    """Returns a backbone's dtype policies, with layer paths for a network called `name`.
 
-    It includes the policies of quantized layers.
+    The result includes the policies of quantized layers.
     """
     quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
     own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}

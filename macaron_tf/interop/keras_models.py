@@ -34,13 +34,19 @@ if TYPE_CHECKING:
 
 
 class KerasArrays(Arrays):
-    """Weights of Keras layers by their paths; a name matches the paths that end with it."""
+    """Weights of Keras layers, named by variable paths.
+
+    A search for a name finds every path that ends with this name.
+    """
 
     kernel = "/kernel"
 
     @classmethod
     def of_layers(cls, layers: Mapping[str, keras.layers.Layer]) -> "KerasArrays":
-        """Collects the weights of built layers of Keras 3; the names replace the layers' own."""
+        """Collects the weights of built Keras 3 layers.
+
+        The keys of `layers` replace the layers' own names in the variable paths.
+        """
         return cls(
             {
                 f"{name}/{weight.path.partition('/')[2]}": keras.ops.convert_to_numpy(weight)
@@ -59,27 +65,27 @@ class KerasArrays(Arrays):
         if variable == "bias":
             return array.reshape(-1)  # (H, d) -> (H d,)
         if variable == "kernel":
-            # Queries, keys and values have biases (H, d) and kernels (D, H, d) -> (D, H d); the
-            # output has a kernel (H, d, D) -> (H d, D).
+            # Queries, keys and values have biases (H, d) and kernels (D, H, d) -> (D, H d). The
+            # output layer has a kernel (H, d, D) -> (H d, D).
             heads_last = self.array(f"{layer}/bias").ndim > 1
             return array.reshape((len(array), -1) if heads_last else (-1, array.shape[-1]))
         return array
 
 
 def activation_name(function: Callable | str | None) -> str:
-    """Returns our name of a Keras activation; None is "linear".
+    """Returns macaron_tf's name of a Keras activation; for `None` the name is "linear".
 
-    It compares the values of the functions, because many activations are lambdas.
+    Compares the values of the functions, because many activations are lambdas.
 
     Raises:
-        UserError: we have no such activation.
+        UserError: macaron_tf has no such activation.
     """
     points = np.linspace(-4, 4, 33, dtype="float32")
     values = np.asarray(keras.activations.get(function)(points))
     names = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "linear")
     for name in names:
         ours = keras.ops.convert_to_numpy(activation(name)(points))
-        # The tolerance tells the two forms of GELU apart, which differ by up to 5e-4.
+        # The tolerance separates GELU from its tanh approximation, which differ by up to 5e-4.
         if np.allclose(values, ours, atol=2e-6, rtol=0):
             return name
     raise UserError(
@@ -88,13 +94,21 @@ def activation_name(function: Callable | str | None) -> str:
 
 
 def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads a directory's only TensorFlow checkpoint: its variables without optimizer slots."""
+    """Reads the TensorFlow checkpoint in a folder, without optimizer slots.
+
+    Returns:
+        A dict from variable name to array.
+
+    Raises:
+        UserError: the folder has several checkpoints or none, and no file `checkpoint` names one.
+    """
     prefix = tf.train.latest_checkpoint(directory)
     if prefix is None:
         files = list(directory.glob("*.index"))
         if len(files) != 1:
             raise UserError(
-                f"{directory} has {len(files)} checkpoints (files ending in .index): keep one"
+                f"{directory} has {len(files)} checkpoints (files ending in .index): give a folder "
+                "with exactly one"
             )
         prefix = str(files[0].with_suffix(""))
     reader, value = tf.train.load_checkpoint(prefix), "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -129,7 +143,7 @@ _KERAS_HUB = EncoderFamily(
     },
     bias=("masked_lm_head/output_bias",),
 )
-# The backbones that are read as encoders, and the file of their vocabularies.
+# Dict from the class of an encoder backbone to the name of its vocabulary file.
 _ENCODERS = {
     "BertBackbone": "vocabulary.txt",
     "DistilBertBackbone": "vocabulary.txt",
@@ -171,14 +185,16 @@ def import_keras_hub_encoder(
     vocabulary: PieceVocabulary | None = None,
     ids: np.ndarray | None = None,
 ) -> Pretrained:
-    """Converts a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory to our encoder.
+    """Converts a KerasHub BERT, DistilBERT, ELECTRA or RoBERTa in memory to a macaron_tf model.
 
     Args:
-        backbone: the backbone.
-        masked_lm_head: the built head of a `MaskedLM`, whose settings may differ from the
-            backbone's; None: there is no head.
-        vocabulary: the vocabulary, whose rows of the table are kept; None: all rows are kept.
-        ids: the foreign id for each of our ids; None: the ids are equal.
+        backbone: KerasHub backbone.
+        masked_lm_head: built head of a `MaskedLM`, whose activation and epsilon may differ from the
+            backbone's settings; `None` means no head.
+        vocabulary: vocabulary of the backbone. Embedding rows beyond the vocabulary are left out;
+            `None` keeps all rows.
+        ids: int array of the backbone's own token ids, in the order of the new ids; `None` means
+            that the ids stay the same.
     """
     settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
@@ -197,19 +213,19 @@ def import_keras_hub_encoder(
 
 
 def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
-    """Reads the folder of a preset as KerasHub's `save_to_preset` writes it.
+    """Reads a KerasHub preset of a BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2.
 
-    It reads BERT, DistilBERT, ELECTRA and RoBERTa, with the head if it is a `MaskedLM` task, and
-    GPT-2. It leaves out the heads of other tasks. Text is cut as by BERT's own tokenizer, which
-    also strips the accents of lower-cased text; KerasHub's tokenizer keeps them.
+    The head of a `MaskedLM` task is read, and the heads of other tasks are left out. A WordPiece
+    vocabulary that lower-cases text also strips accents, as BERT's own tokenizer does. KerasHub's
+    tokenizer keeps accents.
 
     Args:
-        directory: a folder, which may be a downloaded preset, with `config.json`,
-            `model.weights.h5`, `tokenizer.json` and the tokenizer's assets, and for a `MaskedLM`
-            also `task.json` and `task.weights.h5`.
+        directory: folder that `save_to_preset` wrote, or a downloaded preset. It has `config.json`,
+            `model.weights.h5`, `tokenizer.json` and the tokenizer's assets. A `MaskedLM` also has
+            `task.json` and `task.weights.h5`.
 
     Raises:
-        UserError: a file is missing or damaged, or the backbone is of another class.
+        UserError: a file is missing or damaged, or the backbone has another class.
     """
     with needed(f"the preset {directory}"):
         import keras_hub
@@ -219,7 +235,8 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     known = (*_ENCODERS, "GPT2Backbone")
     if kind not in known:
         raise UserError(
-            f"{directory}/config.json has a {kind}: only {', '.join(known)} can be read"
+            f"{directory}/config.json has the class_name {kind}: only {', '.join(known)} can be "
+            "read"
         )
     task = directory / "task.json"
     named = task.is_file() and read_json(task).get("class_name")
@@ -240,7 +257,7 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     return import_keras_hub_encoder(*given, vocabulary, ids)
 
 
-# Attributes of Model Garden's `BertEncoderV2`, which name its layers in a checkpoint.
+# Attributes of Model Garden's `BertEncoderV2`, which are the names of the layers in a checkpoint.
 _PLACES = (
     "_embedding_layer",
     "_position_embedding_layer",
@@ -249,7 +266,7 @@ _PLACES = (
 )
 _MODEL_GARDEN = EncoderFamily(
     name="Model Garden's BERT",
-    # A pre-trainer's checkpoint has the table of tokens in the head.
+    # A pre-trainer's checkpoint has the token embeddings in the head.
     tokens=("masked_lm/embedding_table", "_embedding_layer/embeddings"),
     table={
         "embeddings/positions": "_position_embedding_layer",
@@ -268,24 +285,24 @@ _MODEL_GARDEN = EncoderFamily(
     # A checkpoint writes "/" within a name as ".S".
     bias=("masked_lm/output_bias.Sbias",),
 )
-# A next-sentence head has its own pooler, which was trained instead of the encoder's. A checkpoint
-# writes "." within a name as "..".
+# A next-sentence head has its own pooler, which was trained instead of the encoder's pooler. A
+# checkpoint writes "." within a name as "..".
 _NEXT_SENTENCE = "next_sentence..pooler_dense"
-# Model Garden's "gelu" is the tanh form.
+# In Model Garden, "gelu" means the tanh approximation.
 _ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "swish": "silu", "tanh": "tanh"}
 
 
 def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> Pretrained:
-    """Reads the released folder of a BERT for TensorFlow 2 from TensorFlow's Model Garden.
+    """Reads a BERT that TensorFlow's Model Garden released for TensorFlow 2.
 
     Args:
-        directory: a folder with `bert_config.json`, `vocab.txt` and a checkpoint of the encoder or
-            of a pre-trainer, such as `bert_model.ckpt-1.index` and its data.
-        lower_case: whether text is lower-cased; no file contains it, but the folder's name
-            (`uncased_...`) may.
+        directory: folder with `bert_config.json`, `vocab.txt`, and the checkpoint of an encoder or
+            a pre-trainer, such as `bert_model.ckpt-1.index` with its data file.
+        lower_case: whether to lower-case text. No file contains this setting, but the name of the
+            folder (`uncased_...`) may.
 
     Raises:
-        UserError: a file is missing or damaged, or a setting has no counterpart here.
+        UserError: a file is missing or damaged, or macaron_tf has no counterpart for a setting.
     """
     directory = pathlib.Path(directory)
     check_files(directory, "folder of Model Garden's BERT", "bert_config.json", "vocab.txt")
@@ -300,7 +317,7 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
         config.require({"embedding_size": settings["hidden_dim"]})
     settings |= {"activation": config.choice("hidden_act", _ACTIVATIONS), "epsilon": 1e-12}
     vocabulary = WordPieceVocabulary.from_file(directory / "vocab.txt", lower_case=lower_case)
-    # `BertEncoder` is a functional model, whose checkpoints number the layers; the pooler is last.
+    # `BertEncoder` is a functional model, whose checkpoints number the layers. The pooler is last.
     layers = [f"_transformer_layers/{number}" for number in range(settings["num_layers"])]
     places = dict(enumerate([*_PLACES, *layers, "_pooler_layer"]))
     arrays = KerasArrays(
@@ -313,6 +330,6 @@ def read_model_garden_bert(directory: str | pathlib.Path, lower_case: bool) -> P
     if arrays.has_layer(_NEXT_SENTENCE):
         table = {**family.table, "pooler/dense": _NEXT_SENTENCE}
         family = dataclasses.replace(family, table=table)
-    # Raises a UserError if the pooler is missing, which every checkpoint has after its last layer.
+    # Raises a UserError if no pooler follows the last layer: the number of layers is then wrong.
     arrays.array(f"{family.table['pooler/dense']}/kernel")
     return import_encoder(arrays, family, settings, vocabulary)

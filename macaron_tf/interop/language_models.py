@@ -91,7 +91,7 @@ _GPT2 = Family(
     linear=False,
     output="lm_head.weight",
     body=("h.",),
-    # Some versions save these buffers too: the causal mask and the score of masked positions.
+    # Some versions also save two buffers: the causal mask and the score of masked positions.
     repeated=(".attn.bias", ".attn.masked_bias"),
     # The head has no bias.
     tasks={
@@ -240,8 +240,8 @@ def import_language_model(
         family: conversion rules for the model.
         settings: fields of an `EncoderConfig` except `vocab_size`.
         vocabulary: vocabulary of the model, or `None` if the model has none.
-        ids: int array whose element n is the model's own id of our token n, or -1 if the model
-            lacks the token.
+        ids: int array of the model's own token ids, in the order of the new ids, with -1 for a
+            token that the model lacks.
         found: head of the task that the model was trained for, or `None` if there is no such task.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
@@ -291,7 +291,7 @@ def _per_head(name: str) -> Raw:
 def _flat(*names: str, heads: int, turned: bool = False) -> Raw:
     """Builds a name-table entry that reshapes kernels `(D, H, d)` to `(D, H d)`.
 
-    If `turned` is True, it also transposes the result to `(H d, D)`.
+    If `turned` is True, the entry also transposes the result to `(H d, D)`.
     """
 
     def flat(kernel: np.ndarray) -> np.ndarray:
@@ -391,7 +391,7 @@ XLNET = Family(
 def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face XLNet with its language-model head or its task head.
 
-    [CLS] is the last token of a sequence; the pooler of a classifier reads its output.
+    [CLS] is the last token of a sequence, and the pooler of a classifier reads the output at [CLS].
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
@@ -407,7 +407,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     tokens = arrays.array(*XLNET.tokens)  # (V', D)
     if len(tokens) <= max(XLNET_SPECIAL):
         raise UserError(
-            f"{config.where} belongs to a model with only {len(tokens)} tokens, too few for "
+            f"{config.where} belongs to a model with {len(tokens)} tokens, which are too few for "
             "XLNet's special tokens: give an XLNet"
         )
     ids = np.arange(len(tokens))  # for a model that macaron_tf exported, whose padding id is 0

@@ -1,6 +1,6 @@
-"""Settings and names of this library's encoders in `remote/modeling_macaron.py`, in PyTorch.
+"""Settings and name table for `remote/modeling_macaron.py`, macaron_tf's encoders in PyTorch.
 
-Folders of encoders that no model of transformers can express include that file.
+If no model in transformers can express an encoder, the exported folder includes this PyTorch file.
 """
 
 import importlib.resources
@@ -20,7 +20,7 @@ from macaron_tf.plug_ins import is_place
 MODULE = "modeling_macaron"
 CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-_MOST = 100  # upper bound of a block's sub-layers, and of relative biases, in the table of names
+_MOST = 100  # the name table has entries for sub-layers and relative biases 0 to 99
 _FIELDS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
@@ -29,7 +29,7 @@ _FIELDS = (
     *("embedding_norm", "embedding_scale", "initializer_range"),
     *("dropout", "attention_dropout", "activation_dropout"),
 )
-# transformers mistakes `max_length` for a setting of generation, and refuses to save the model.
+# transformers treats `max_length` as a text generation setting, and then cannot save the model.
 _RENAMED = {"max_length": "max_position_embeddings"}
 _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
     MultiHeadAttention: lambda mixer, config: {},
@@ -51,22 +51,22 @@ _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
 
 
 def own_code() -> dict[str, bytes]:
-    """Returns the contents of the PyTorch file, by its name."""
+    """Returns a dict from the name of the PyTorch file to its contents."""
     file = importlib.resources.files("macaron_tf.interop") / "remote" / f"{MODULE}.py"
     return {file.name: file.read_bytes()}
 
 
 def own_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Reads our settings from a `config.json` that `own_fields` wrote."""
+    """Reads `EncoderConfig` settings from a `config.json` with the fields of `own_fields`."""
     names = {name: _RENAMED.get(name, name) for name in _FIELDS}
     found = {name: config.get(theirs) for name, theirs in names.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def own_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Converts a configuration to the fields of `config.json`.
+    """Converts an `EncoderConfig` to the fields of `config.json`.
 
-    It leaves out the values that the PyTorch file does not support, so that `misfits` finds them.
+    Leaves out each value that the PyTorch file does not support, so that `misfits` reports it.
     """
     fields = {name: getattr(config, name) for name in _FIELDS}
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
@@ -94,12 +94,12 @@ def _auto_map() -> dict[str, str]:
 
 
 def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
-    """Describes the sub-layers of each layer: name of the weights, mixer, step and sizes.
+    """Builds the field `layers` of `config.json`, a list of sub-layers for each layer.
 
-    `MacaronConfig` in the PyTorch file documents the fields.
+    `MacaronConfig` in the PyTorch file documents the fields of a sub-layer.
     """
     stack = Stack(config, config.num_layers, sharing=config.sharing)
-    names: dict[int, str] = {}  # by `id` of a mixer or norm, which sub-layers may share
+    names: dict[int, str] = {}  # from `id` of a mixer or norm to its name; both may be shared
     layers: list[list[dict[str, Any]]] = []
     attending = 0
     for number, block in enumerate(stack.blocks):
@@ -127,7 +127,7 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
 
 
 def _own_table() -> Table:
-    """The table of names: a PyTorch name is our path with dots instead of slashes."""
+    """Builds the name table: a PyTorch name is a macaron_tf path with dots instead of slashes."""
     linear = {
         "attention": ("query_key_value", "output"),
         "feed_forward": ("inner", "outer"),

@@ -1,6 +1,6 @@
-"""Reads and writes the heads of fine-tuned models: network, classes, and the task's description.
+"""Reads and writes the task heads of fine-tuned models, with class names and task descriptions.
 
-The layers of a head are in the table of its family, `Family.tasks`.
+`Family.tasks` has the name tables of the heads.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ from macaron_tf.models.tasks import (
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.labelled import Limits, SpanLimits
 
-RECORD = "macaron_tf"  # field of config.json that describes the task of a model of this library
-# Kinds of tasks (see `Task`) by the class of the network.
+RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
+# Dict from the network's class to `Task.kind`.
 _KINDS = {
     EncoderClassifier: "classification",
     CausalClassifier: "classification",
@@ -44,26 +44,26 @@ _KINDS = {
     EncoderChooser: "choice",
     EncoderSpanReader: "spans",
 }
-_CLASSES_OF = {  # name of the network's argument for the number of classes
+_CLASSES_OF = {  # from the network's class to its argument for the number of classes
     EncoderClassifier: "num_classes",
     CausalClassifier: "num_classes",
     EncoderTagger: "num_tags",
 }
-# These have the same names in Hugging Face's library and in ours.
+# Activations that have the same name in Hugging Face's library and in macaron_tf.
 HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
-_CHOICES = 4  # most choices of a foreign model, which does not record their number
-_LONGEST, _LONGEST_SPANS = 128, 384  # tokens of a row of foreign models, which do not record it
+_CHOICES = 4  # assumed number of choices, which foreign models do not record
+_LONGEST, _LONGEST_SPANS = 128, 384  # assumed tokens in a row, which foreign models do not record
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadHead:
-    """The head of a task that was found in another library's folder.
+    """Task head that was found in another library's folder.
 
     Attributes:
-        kind: our class of the network.
-        options: arguments of `kind` besides the configuration.
-        head: the family's model for the task.
-        fields: fields of `Pretrained`: the task, its labels and the results.
+        kind: macaron_tf class of the network.
+        options: arguments of `kind` in addition to the configuration.
+        head: foreign model class for the task.
+        fields: fields of `Pretrained` for the task, the labels and the results.
     """
 
     kind: type[keras.Model]
@@ -79,20 +79,21 @@ def find_head(
     settings: Mapping[str, Any],
     special: bool = True,
 ) -> ReadHead | None:
-    """Finds the head that the field `architectures` names.
+    """Finds the task head of the model class in the foreign setting `architectures`.
 
     Args:
-        family: the model's family.
-        config: its settings.
-        arrays: its weights.
-        settings: our settings, as `Family.read_settings` returns them.
-        special: whether rows have special ids, if the folder does not describe our task.
+        family: conversion rules for the model.
+        config: foreign settings.
+        arrays: foreign weights.
+        settings: macaron_tf settings, as returned by `Family.read_settings`.
+        special: whether rows have special tokens. A folder with the record of a macaron_tf task
+            overrides this argument.
 
     Returns:
-        The head; None for a model without one, or, with a note on stderr, for a head that our
-        models do not have.
+        The head, or `None` if the model class has no task head. If macaron_tf has no counterpart
+        for the head, prints a note on stderr and returns `None`.
     """
-    with refuse_damage(config.where, "restore its architectures and id2label"):
+    with refuse_damage(config.where, "restore its fields architectures and id2label"):
         name = str((config.get("architectures") or [""])[0])
         named = {
             int(number): str(label) for number, label in (config.get("id2label") or {}).items()
@@ -108,9 +109,9 @@ def find_head(
     if arrays.has(matrix):
         count, reason = len(arrays.arrays[matrix]), ""
     if problem == "multi_label_classification" or (problem == "regression" and count > 1):
-        reason = f"no task here has problem_type={problem!r} of {count} outputs"
+        reason = f"no task of macaron_tf has problem_type={problem!r} with {count} outputs"
     elif kind is EncoderTagger and count == 1:
-        reason = "a tagger has two classes or more"
+        reason = "a tagger needs at least two classes"
     if reason:
         print(f"note: the head of {name} is not read, because {reason}", file=sys.stderr)
         return None
@@ -139,7 +140,7 @@ def find_head(
 
 
 def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits:
-    """Chooses the limits of rows for a model that another library trained."""
+    """Chooses the maximum row lengths for a model that another library trained."""
     longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
     longest = min(settings.get("max_length", longest), longest)
     spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
@@ -147,22 +148,22 @@ def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits
 
 
 def default_labels(count: int) -> tuple[str, ...]:
-    """Returns Hugging Face's default names of classes: LABEL_0, LABEL_1, ..."""
+    """Returns Hugging Face's default class names: LABEL_0, LABEL_1, ..."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
 def _recorded(
     config: ForeignConfig, kind: type, labels: tuple[str, ...]
 ) -> tuple[Task, Limits, dict[str, float]] | None:
-    """Reads the task, limits and metrics that this library recorded; None: no record of this head.
+    """Reads the task, limits and metrics that macaron_tf recorded in `config.json`.
 
-    The record may be older than the head, because transformers keeps unknown fields when a model is
-    trained further.
+    Returns `None` if there is no record, or if the record does not fit the head. Such a record is
+    older than the head: transformers keeps unknown fields when it trains a model further.
     """
     record = config.get(RECORD)
     if record is None:
         return None
-    with refuse_damage(config.where, f"restore its {RECORD}, or take that out"):
+    with refuse_damage(config.where, f"restore its field {RECORD}, or remove this field"):
         task, limits = Task(**record["task"]), Limits(**record["limits"])
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
     if task.kind != _KINDS[kind] or (kind in _CLASSES_OF and len(task.labels) != len(labels)):
@@ -174,7 +175,10 @@ def _recorded(
 
 
 def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task:
-    """Describes the task of a model that another library trained; by default it has one text."""
+    """Chooses a task for a model that another library trained.
+
+    By default, the examples of the task have one text.
+    """
     if kind is EncoderSpanReader:
         return get_task("squad")
     if kind is EncoderChooser:
@@ -182,7 +186,7 @@ def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task
         columns = tuple(f"choice{number}" for number in numbers)
         table = TableSettings(text=("context",), choices=columns, classes=numbers)
         return table.described(get_task("choose", own=True))
-    # transformers' script for GLUE writes the name of the task.
+    # transformers' GLUE script records the name of the task in `finetuning_task`.
     known = TASKS.get(config.get("finetuning_task"))
     if known and known.kind == _KINDS[kind] and len(known.labels) == len(labels):
         return dataclasses.replace(known, labels=labels)
@@ -191,7 +195,7 @@ def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task
 
 
 def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]:
-    """Makes the fields of `config.json` about a task's head; the inverse of `find_head`."""
+    """Returns the fields of `config.json` for a task head; the inverse of `find_head`."""
     network, head = model.network, family.tasks[kind]
     fields = {**head.settings, **_record(model)}
     if kind is EncoderSpanReader:
@@ -212,14 +216,14 @@ def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]
 
 
 def pooler_activation(network: EncoderClassifier | EncoderChooser) -> str:
-    """Returns the name of the activation in a network's pooler."""
+    """Returns the name of the activation function in a network's pooler."""
     if isinstance(network, EncoderChooser):
         network = network.classifier
     return network.pooler_activation
 
 
 def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]:
-    """Makes the fields `id2label` and `label2id` with the names of a head's classes."""
+    """Returns the fields `id2label` and `label2id` for the class names of a head."""
     names = model.labels or tuple(model.labelled.get("task", {}).get("labels", ()))
     if len(names) != head.num_classes:
         names = default_labels(head.num_classes)
@@ -228,9 +232,10 @@ def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]
 
 
 def _record(model: Pretrained) -> dict[str, Any]:
-    """Makes the field that describes the task for this library.
+    """Returns the field of `config.json` in which macaron_tf describes the task.
 
-    Its mean and deviation are 0 and 1, because `unstandardized` makes them part of the head.
+    For a regression, the recorded mean and standard deviation are 0 and 1, because
+    `unstandardized` folds the original values into the weights of the head.
     """
     if not {"task", "limits"} <= model.labelled.keys():
         return {}
@@ -241,7 +246,7 @@ def _record(model: Pretrained) -> dict[str, Any]:
 
 
 def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
-    """Collects the weights of a task's head, with its pooler if it has one, by PyTorch names."""
+    """Returns a dict from PyTorch name to weight for a task head and, if present, its pooler."""
     network = model.network
     reader = network.classifier if isinstance(network, EncoderChooser) else network
     state = layer_state(reader.pooler, table) if "pooler/dense" in table else {}
@@ -254,9 +259,10 @@ def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
 
 
 def unstandardized(model: Pretrained) -> tuple[np.ndarray, np.ndarray]:
-    """Returns a classifier's kernel `(D, C)` and bias `(C,)`, float32, for unstandardized scores.
+    """Returns the float32 kernel `(D, C)` and bias `(C,)` of a classifier with C outputs.
 
-    Our head of a regression predicts (score - mean) / deviation; the returned one predicts scores.
+    A regression head in macaron_tf predicts (score - mean) / deviation. The returned kernel and
+    bias predict the score itself.
     """
     head = model.network.head
     kernel, bias = (value.astype("float64") for value in head.dense.get_weights())

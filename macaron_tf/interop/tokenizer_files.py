@@ -31,8 +31,8 @@ def tokenizer_files(
 
     Args:
         vocabulary: vocabulary of the encoder.
-        ids: int array whose element n is the Hugging Face id of the vocabulary's token n, or -1 if
-            there is none. `None` means that the ids are equal.
+        ids: int array of Hugging Face ids, in the order of the vocabulary's ids, with -1 for a
+            token without a Hugging Face id. `None` means that the ids are equal.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         segments: whether the second text of a pair has segment id 1 instead of 0.
 
@@ -293,7 +293,7 @@ def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list
 
 
 def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, Any]]:
-    """Builds normalizers equivalent to those of a vocabulary and its SentencePiece model."""
+    """Builds normalizers for `tokenizer.json` that normalize text as the vocabulary does."""
     config, spec = vocabulary.normalization, model.normalizer_spec
     if config.punctuation:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Reads the vocabularies of Hugging Face's directories and KerasHub's presets."""
+"""Reads vocabularies from Hugging Face folders and KerasHub presets."""
 
 import base64
 import pathlib
@@ -20,8 +20,9 @@ from macaron_tf.text.byte_pairs import (
 )
 from macaron_tf.text.sentencepiece import CONTROL, SentencePieceVocabulary
 
-# Candidate names of the special pieces, in our order: first those of XLNet (which also has <s> and
-# </s>, but does not use them), then those of RoBERTa and XLM-R, then those of ALBERT.
+# Candidate names of the special tokens, in the order of macaron_tf's ids. XLNet's names come first,
+# because XLNet also has the unused tokens <s> and </s>. RoBERTa's and XLM-R's names come next, and
+# ALBERT's names come last.
 _SPECIAL = {
     "pad_token": ("<pad>", "[PAD]"),
     "unk_token": ("<unk>", "[UNK]"),
@@ -36,11 +37,11 @@ _XLM_SPECIAL = {
     "sep_token": ("</s>",),
     "mask_token": ("<special1>",),
 }
-# Kinds of vocabularies, by their names in `tokenizer.json`, for each file of a vocabulary.
+# Dict from the name of a vocabulary file to the type of the model in `tokenizer.json`.
 _KINDS = {
     "vocab.txt": "WordPiece",
     "vocab.json": "BPE",
-    "vocabulary.json": "BPE",  # KerasHub's
+    "vocabulary.json": "BPE",  # in KerasHub presets
     "spiece.model": "Unigram",
     "sentencepiece.bpe.model": "Unigram",
 }
@@ -51,33 +52,36 @@ _LLAMA_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# The step of Llama 3's `tokenizer.json` that splits text into words.
+# Pre-tokenizer in Llama 3's `tokenizer.json` that splits text into words.
 LLAMA_CUT = {
     "type": "Split",
     "pattern": {"Regex": _LLAMA_WORDS},
     "behavior": "Isolated",
     "invert": False,
 }
-_SENTINEL = re.compile(r"<extra_id_(\d+)>")  # T5's
-_LAST_RESORT = 100.0  # penalty that exceeds the score of any other segmentation of a word
+_SENTINEL = re.compile(r"<extra_id_(\d+)>")  # sentinels of T5
+_LAST_RESORT = 100.0  # score penalty that makes any other segmentation of a word preferable
 
 
 class _Tokenizer:
-    """The files of a Hugging Face tokenizer.
+    """Contents of a Hugging Face tokenizer folder.
 
     Args:
-        directory: the tokenizer's folder.
-        files: possible names of the vocabulary's own file.
+        directory: folder of the tokenizer.
+        files: possible names of the vocabulary file.
 
     Attributes:
-        file: the vocabulary's own file; None: only `tokenizer.json` has the vocabulary.
-        whole: contents of `tokenizer.json`, with its parts `model` and `normalizer`; {}: missing.
-        options: contents of `tokenizer_config.json`; {}: missing.
-        named: ids of the tokens, by name, that any file adds to the vocabulary's own.
-        added: those of `named` that users added; each is matched as a whole in a text.
+        file: path of the vocabulary file, or `None` if only `tokenizer.json` has the vocabulary.
+        whole: contents of `tokenizer.json`; empty if the file is missing.
+        model, normalizer: fields of `tokenizer.json`; empty if missing.
+        options: contents of `tokenizer_config.json`; empty if the file is missing.
+        named: dict from name to id, for the tokens that the folder's files add to the vocabulary.
+        added: the part of `named` without special tokens and sentinels. The whole text of such a
+            token becomes this one token.
 
     Raises:
-        UserError: the directory has neither one of `files` nor `tokenizer.json`, or one is damaged.
+        UserError: the folder has neither a file in `files` nor `tokenizer.json`, or a file is
+            damaged.
     """
 
     def __init__(self, directory: pathlib.Path, files: Collection[str]):
@@ -115,23 +119,23 @@ class _Tokenizer:
         }
 
     def token(self, field: str) -> str | None:
-        """Returns the name of a special piece in `tokenizer_config.json`, or None."""
+        """Returns the value of a special-token field in `tokenizer_config.json`, or `None`."""
         given = self.options.get(field)
-        # In early files a token is an object with its `content`.
+        # In early files, a token is a dict with the key `content`.
         return given.get("content") if isinstance(given, dict) else given
 
     def special(
         self, present: Collection[str], usual: Mapping[str, Sequence[str]] = _SPECIAL
     ) -> list[str]:
-        """Returns the foreign names of padding, unknown, [CLS], [SEP] and [MASK].
+        """Returns the names of the tokenizer's special tokens, in the order of `usual`.
 
         Args:
-            present: the names of all pieces.
-            usual: the fields of the special pieces to find, with candidate names for a field that
-                `tokenizer_config.json` lacks.
+            present: names of all tokens in the vocabulary.
+            usual: dict from a field, such as "cls_token", to candidate names. The candidates are
+                used if `tokenizer_config.json` lacks the field.
 
         Raises:
-            UserError: a special piece is missing.
+            UserError: the vocabulary lacks a special token.
         """
         names = []
         for field, candidates in usual.items():
@@ -140,22 +144,23 @@ class _Tokenizer:
             name = next((name for name in candidates if name in present), None)
             if name is None:
                 raise UserError(
-                    f"the tokenizer of {self.directory} has no {field}: only vocabularies with "
-                    f"{field} {' or '.join(candidates)} among their pieces can be read"
+                    f"the tokenizer of {self.directory} has no {field}: only vocabularies with the "
+                    f"token {' or '.join(candidates)} can be read"
                 )
             names.append(name)
         return names
 
     @property
     def steps(self) -> list[str]:
-        """Types of the normalizers in `tokenizer.json`, in order; []: there are none."""
+        """Types of the normalizers in `tokenizer.json`, in order; empty if there are none."""
         steps = self.normalizer.get("normalizers", [self.normalizer])
         return [step["type"] for step in steps if "type" in step]
 
     def separators(self, usual: int) -> int:
-        """Returns the number of [SEP] between two texts in the template of `tokenizer.json`.
+        """Returns the number of [SEP] tokens between two texts.
 
-        If there is no template, it returns `usual`.
+        Reads the number from the template in `tokenizer.json`. If there is no template, returns
+        `usual`.
         """
         template = (self.whole.get("post_processor") or {}).get("pair")
         if not template:
@@ -165,26 +170,27 @@ class _Tokenizer:
         return kinds.index(True, first + 1) - first - 1
 
     def merged_pieces(self) -> tuple[dict[str, int], list[str]]:
-        """Reads the ids of pieces, by name, and the merges of a BPE vocabulary.
+        """Reads a BPE vocabulary from `vocab.json` and `merges.txt`, or from `tokenizer.json`.
 
-        They are in `vocab.json` and `merges.txt`, or both in `tokenizer.json`.
+        Returns:
+            A dict from the name of a token to its id, and the list of merges.
         """
         if not self.file:
             merges = self.model["merges"]
-            # A merge is "left right" in early files, a list of both in later ones.
+            # In early files, a merge is the string "left right". In later files, it is a list.
             merges = [m if isinstance(m, str) else " ".join(m) for m in merges]
             return self.added | self.model["vocab"], merges
         file = self.directory / "merges.txt"
         if not file.is_file():
-            raise UserError(f"{self.directory} has {self.file.name} and no {file.name}: restore it")
+            raise UserError(f"{self.directory} has {self.file.name} but no {file.name}: restore it")
         lines = (line.removesuffix("\r") for line in file.read_text(encoding="utf-8").split("\n"))
         merges = [n for n in lines if n and not n.startswith("#version")]
         return self.added | read_json(self.file), merges
 
     def extended(self, pieces: list[_Piece]) -> list[_Piece]:
-        """Appends the named tokens that follow a SentencePiece model's pieces.
+        """Appends tokens in `named` to `pieces`, if their ids follow the ids of `pieces`.
 
-        It also removes the model's own pieces from `added`, because the model matches them itself.
+        Also removes the tokens in `pieces` from `added`, because SentencePiece finds them in text.
         """
         self.added = {name: n for name, n in self.added.items() if n >= len(pieces)}
         for name, number in sorted(self.named.items(), key=lambda item: item[1]):
@@ -193,7 +199,11 @@ class _Tokenizer:
         return pieces
 
     def byte_pairs(self) -> tuple[dict[str, int], list[str], dict[str, Any]]:
-        """Reads a byte-level BPE: `merged_pieces`, and the options of `BytePairVocabulary`."""
+        """Reads a byte-level BPE tokenizer.
+
+        Returns:
+            The two results of `merged_pieces`, and a dict of options for `BytePairVocabulary`.
+        """
         given = self.whole.get("pre_tokenizer") or {}
         *cuts, last = given.get("pretokenizers") or [given]
         plain = last.get("type") == "ByteLevel"
@@ -202,8 +212,8 @@ class _Tokenizer:
         pattern = next((name for name, needed in patterns.items() if found == needed), None)
         if not self.file and (pattern is None or self.steps not in ([], ["NFC"])):
             raise UserError(
-                f"{self.directory / 'tokenizer.json'} is not a byte-level BPE like that of GPT-2, "
-                "ModernBERT or Llama 3: only those can be read"
+                f"{self.directory / 'tokenizer.json'} is not a byte-level BPE tokenizer as in "
+                "GPT-2, ModernBERT or Llama 3: only such tokenizers can be read"
             )
         prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
         return *self.merged_pieces(), {
@@ -217,28 +227,35 @@ class _Tokenizer:
 def _ordered(
     numbers: Mapping[str, int], special: Sequence[str | None]
 ) -> tuple[list[str], np.ndarray]:
-    """Separates special pieces from the others.
+    """Moves the special tokens before all other tokens.
 
     Args:
-        numbers: the foreign ids, by the name of the piece.
-        special: names of the special pieces in our order; None: there is no such piece.
+        numbers: dict from the name of a token to its Hugging Face id.
+        special: names of the special tokens in macaron_tf's order, with `None` for a token that the
+            vocabulary lacks.
 
     Returns:
-        The other pieces in the order of their ids; and `(V',)` int, the foreign id for each of our
-        ids, the special ones first; -1: none.
+        The names of all tokens except special tokens, sorted by Hugging Face id; and a `(V',)` int
+        array of Hugging Face ids in the new order, with -1 for a missing special token.
     """
     kept = sorted(numbers.keys() - set(special), key=numbers.__getitem__)
     return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
 
 
 def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
-    """Adds a tokenizer's `added` tokens to a vocabulary, whose foreign ids are `ids`."""
+    """Sets `vocabulary.added` from the tokenizer's added tokens, and returns the vocabulary.
+
+    Args:
+        vocabulary: converted vocabulary.
+        found: Hugging Face tokenizer.
+        ids: Hugging Face id for each id of `vocabulary`.
+    """
     ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
     absent = [name for name, number in found.added.items() if number not in ours]
     if absent:
         raise UserError(
-            f"{found.directory} adds the token {absent[0]!r} with id {found.added[absent[0]]}, and "
-            "the ids before it have no token: only ids without gaps can be read"
+            f"{found.directory} adds the token {absent[0]!r} with id {found.added[absent[0]]}, but "
+            "some smaller ids have no token: only ids without gaps can be read"
         )
     added = {name: ours[number] for name, number in found.added.items()}
     vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
@@ -248,17 +265,19 @@ def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
 def read_vocabulary(
     directory: pathlib.Path, lower_case: bool | None = None
 ) -> tuple[PieceVocabulary, np.ndarray | None]:
-    """Reads a tokenizer's files: WordPiece, byte-level BPE or SentencePiece.
+    """Reads a Hugging Face tokenizer: WordPiece, byte-level BPE or SentencePiece.
 
     Args:
-        directory: the tokenizer's folder.
-        lower_case: whether text is lower-cased, if the files of a WordPiece tokenizer do not say.
+        directory: folder of the tokenizer.
+        lower_case: whether to lower-case text, for a WordPiece tokenizer whose files lack this
+            setting.
 
     Returns:
-        The vocabulary, and the foreign id for each of its ids, `(V',)` int; None: they are equal.
+        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
+        vocabulary. `None` instead of the array means that the ids are equal.
 
     Raises:
-        UserError: a file is missing or damaged, or the tokenizer is of another kind.
+        UserError: a file is missing or damaged, or the tokenizer has another type.
     """
     found = _Tokenizer(directory, _KINDS)
     # Early WordPiece files lack the type.
@@ -268,7 +287,7 @@ def read_vocabulary(
         names = found.special(found.named | numbers)
         numbers |= {name: found.named[name] for name in names if name not in numbers}
         kept, ids = _ordered(numbers, names)
-        # RoBERTa has two separators; the other byte-level vocabularies have no pairs of texts.
+        # RoBERTa separates two texts by two tokens. Other byte-level BPE models read single texts.
         separators = found.separators(2 if "<s>" in names else 1)
         vocabulary = BytePairVocabulary(kept, merges, **options, pair_separators=separators)
         return _with_added(vocabulary, found, ids), ids
@@ -278,10 +297,17 @@ def read_vocabulary(
 
 
 def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, np.ndarray]:
-    """Reads the tokenizer of a GPT-2 or Llama 3; see `read_vocabulary`.
+    """Reads the tokenizer of a GPT-2 or Llama 3.
 
-    GPT-2's only special piece, the end of a text, also begins one, so that its id is that of both
-    [SEP] and [CLS]; Llama 3 has two pieces. The other special ids have -1.
+    GPT-2's only special token both begins and ends a text, so its id is the Hugging Face id of both
+    [CLS] and [SEP]. Llama 3 has separate tokens.
+
+    Returns:
+        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
+        vocabulary. PAD, UNK and [MASK] have -1, because the tokenizer lacks these tokens.
+
+    Raises:
+        UserError: a file is missing or damaged, or the tokenizer has another type.
     """
     found = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
     numbers, merges, options = found.byte_pairs()
@@ -289,7 +315,7 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     numbers |= {name: found.named[name] for name in (start, end) if name in found.named}
     if end not in numbers:
         raise UserError(
-            f"the tokenizer of {directory} has no piece {end!r} for the end of a text: restore it"
+            f"the tokenizer of {directory} has no end-of-text token {end!r}: restore its files"
         )
     start = start if start in numbers else end
     kept, ids = _ordered(numbers, [None, None, start, end, None])
@@ -298,9 +324,11 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
 
 
 def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
-    """Reads the tokenizer of a Llama 2; see `read_vocabulary`.
+    """Reads the tokenizer of a Llama 2, a SentencePiece BPE.
 
-    It is a SentencePiece BPE without padding and [MASK], whose ids are -1.
+    Returns:
+        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
+        vocabulary. PAD and [MASK] have -1, because the tokenizer lacks these tokens.
     """
     found = _Tokenizer(directory, ["tokenizer.model"])
     model, pieces = _sentencepiece_model(found)
@@ -313,17 +341,18 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
 
 
 def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
-    """Reads the tokenizer of a GPT; see `read_vocabulary`.
+    """Reads the tokenizer of a GPT: a character BPE of lower-cased words, split as in BERT.
 
-    It is a BPE of characters, over lower-cased words that are split as by BERT. The special ids
-    have -1, except UNK's.
+    Returns:
+        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
+        vocabulary. PAD, [CLS], [SEP] and [MASK] have -1, because the tokenizer lacks these tokens.
     """
     found = _Tokenizer(directory, ["vocab.json"])
     suffix = found.model.get("end_of_word_suffix", WORD_END)
     if suffix != WORD_END:
         raise UserError(
-            f"{directory / 'tokenizer.json'} ends words with {suffix!r}: only {WORD_END!r} can be "
-            "read"
+            f"{directory / 'tokenizer.json'} has the end_of_word_suffix {suffix!r}: only "
+            f"{WORD_END!r} can be read"
         )
     numbers, merges = found.merged_pieces()
     [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
@@ -334,17 +363,19 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
 def read_language_vocabulary(
     directory: pathlib.Path, gpt2: bool
 ) -> tuple[PieceVocabulary, np.ndarray, bool]:
-    """Reads a language model's tokenizer.
+    """Reads the tokenizer of a language model.
 
-    A Llama 2 is recognized by `tokenizer.model`, and a model that this library wrote by its piece
-    for [CLS]; the latter may have any kind of vocabulary.
+    A folder with `tokenizer.model` belongs to a Llama 2. A tokenizer with a `cls_token` belongs to
+    a model that macaron_tf exported, which may have any type of vocabulary.
 
     Args:
-        directory: the tokenizer's folder.
-        gpt2: whether other tokenizers are byte-level, like GPT-2's, or of characters, like GPT's.
+        directory: folder of the tokenizer.
+        gpt2: whether any other tokenizer is a byte-level BPE, as in GPT-2, instead of a character
+            BPE, as in GPT.
 
     Returns:
-        The vocabulary, the foreign id for each of its ids, and whether texts begin with [CLS].
+        The vocabulary; a `(V',)` int array with the Hugging Face id for each id of the vocabulary;
+        and whether texts begin with [CLS].
     """
     if (directory / "tokenizer.model").is_file():
         return *read_llama_vocabulary(directory), True
@@ -358,11 +389,20 @@ def read_language_vocabulary(
 def read_xlm_vocabulary(
     directory: pathlib.Path, languages: Sequence[str] = ()
 ) -> tuple[MosesPairVocabulary, np.ndarray]:
-    """Reads the tokenizer of an XLM, with Moses' rules for `languages`; see `read_vocabulary`."""
+    """Reads the tokenizer of an XLM, a BPE of words that are split by Moses' rules.
+
+    Args:
+        directory: folder of the tokenizer.
+        languages: language codes in the order of the language embeddings.
+
+    Returns:
+        The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
+        vocabulary.
+    """
     found = _Tokenizer(directory, ["vocab.json"])
     numbers, merges = found.merged_pieces()
     kept, ids = _ordered(numbers, found.special(numbers, _XLM_SPECIAL))
-    # Some files have fastBPE's counts after the merges.
+    # In some files, fastBPE's count follows each merge.
     merges = [" ".join(merge.split()[:2]) for merge in merges]
     lower_case = found.options.get("do_lowercase_and_remove_accent", True)
     vocabulary = MosesPairVocabulary(kept, merges, languages, bool(lower_case))
@@ -370,24 +410,26 @@ def read_xlm_vocabulary(
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
-    """Reads T5's tokenizer: a SentencePiece unigram model, followed by sentinels.
+    """Reads the tokenizer of a T5: a SentencePiece unigram model and sentinels.
+
+    If macaron_tf did not export the T5, [MASK] has the Hugging Face id -1, and [CLS] has the id of
+    the padding token, which is the decoder's start token.
 
     Returns:
-        The vocabulary; `(V',)` int, the foreign id for each of its ids; and the foreign ids of the
-        sentinels, `<extra_id_0>` first. In a T5 that this library did not write, [MASK] has -1, and
-        [CLS] has the id of the padding, with which the decoder begins.
+        The vocabulary; a `(V',)` int array with the Hugging Face id for each id of the vocabulary;
+        and an int array with the Hugging Face ids of the sentinels, `<extra_id_0>` first.
     """
     found = _Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(found)
     names = [piece.piece for piece in pieces]
     numbers = [_SENTINEL.fullmatch(name) for name in names]
     sentinels = {int(match[1]): index for index, match in enumerate(numbers) if match}
-    if not sentinels:  # they are not in the model's file: they follow its pieces, in reverse order
+    if not sentinels:  # the model's file lacks sentinels, which follow its pieces in reverse order
         count = found.options.get("extra_ids", 100)
         sentinels = {number: len(names) + count - 1 - number for number in range(count)}
     usual = {"pad_token": ("<pad>",), "unk_token": ("<unk>",), "eos_token": ("</s>",)}
     pad, unknown, end = map(names.index, found.special(names, usual))
-    # A model that this library wrote has its own pieces for [CLS] and [MASK].
+    # A model that macaron_tf exported has separate tokens for [CLS] and [MASK].
     given = (found.token(field) for field in ("cls_token", "mask_token"))
     start, mask = (names.index(name) if name in names else None for name in given)
     own = [number for number in (start, mask) if number is not None]
@@ -403,14 +445,14 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
     model, pieces = _sentencepiece_model(found)
     names = [piece.piece for piece in pieces]
     special = found.special(set(names))
-    # XLM-R's model normalizes text itself; the accents of XLNet's and ALBERT's text are folded
-    # before.
+    # XLM-R's SentencePiece model normalizes text. XLNet and ALBERT strip accents before
+    # SentencePiece.
     xlnet, fold = "<cls>" in special, "<s>" not in special
     if found.steps:
         fold = "StripAccents" in found.steps
     if xlnet and found.file:
-        # XLNet's tokenizer splits pieces that end with a digit and a comma once more. A penalty has
-        # this effect; the scores in `tokenizer.json` include it.
+        # XLNet's tokenizer splits pieces that end in a digit and a comma again. A score penalty has
+        # the same effect. The scores in `tokenizer.json` include the penalty.
         for piece in pieces:
             if re.search(r"\d,$", piece.piece) and piece.type == _Piece.NORMAL:
                 piece.score -= _LAST_RESORT
@@ -432,7 +474,7 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
 
 
 def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
-    """Reads the settings of a tokenizer's SentencePiece model, and its pieces by foreign id."""
+    """Reads a SentencePiece model, and its pieces in the order of the Hugging Face ids."""
     model = _Model()
     if found.file:
         try:
@@ -443,13 +485,13 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
             ) from None
         pieces = list(model.pieces)
         if found.file.name == "sentencepiece.bpe.model":
-            # The file begins with <unk>, <s>, </s>. fairseq has its own four special pieces instead
-            # and appends <mask>.
+            # The file begins with <unk>, <s> and </s>. fairseq replaces these three by four special
+            # pieces and appends <mask>.
             special = [_piece(text) for text in ("<s>", "<pad>", "</s>", "<unk>", "<mask>")]
             pieces = [*special[:4], *pieces[3:], special[4]]
         return model, found.extended(pieces)
     model.trainer_spec.model_type = sentencepiece_model_pb2.TrainerSpec.UNIGRAM
-    # SentencePiece's table of normalization is the only step or one of several.
+    # The normalizer with SentencePiece's table is the only step or one of several steps.
     for step in found.normalizer.get("normalizers", [found.normalizer]):
         if charsmap := step.get("precompiled_charsmap"):
             model.normalizer_spec.precompiled_charsmap = base64.b64decode(charsmap)
@@ -460,8 +502,8 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
         for name in (f"<0x{byte:02X}>" for byte in range(256)):
             if name not in by_name:
                 raise UserError(
-                    f"{found.directory / 'tokenizer.json'} has byte_fallback=true and no piece "
-                    f"{name}: only vocabularies with all 256 bytes can be read"
+                    f"{found.directory / 'tokenizer.json'} has byte_fallback=true but no piece "
+                    f"{name}: only vocabularies with pieces for all 256 bytes can be read"
                 )
             by_name[name].type = _Piece.BYTE
     for token in found.whole.get("added_tokens") or ():
@@ -472,12 +514,13 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
 
 
 def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
-    """Serializes a SentencePiece model with the settings of `theirs` and pieces in our order.
+    """Serializes a SentencePiece model after reordering its pieces and renaming special pieces.
 
     Args:
-        theirs: foreign model, for its settings.
-        pieces: foreign pieces, by foreign id.
-        order: the foreign id for each of our ids: PAD, UNK, [CLS], [SEP] and [MASK] first.
+        theirs: SentencePiece model whose settings are kept.
+        pieces: pieces in the order of their Hugging Face ids.
+        order: Hugging Face ids in the new order, which begins with PAD, UNK, [CLS], [SEP] and
+            [MASK].
     """
     model = _Model()
     model.trainer_spec.CopyFrom(theirs.trainer_spec)
@@ -498,10 +541,9 @@ def _piece(text: str, score: float = 0.0) -> _Piece:
 
 
 def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVocabulary:
-    """Reads BERT's vocabulary.
+    """Reads a WordPiece tokenizer.
 
-    As in Hugging Face's library, the options of `tokenizer_config.json` have priority over those of
-    `tokenizer.json`.
+    As in transformers, settings in `tokenizer_config.json` override settings in `tokenizer.json`.
     """
     directory, whole = found.directory, found.directory / "tokenizer.json"
     settings = {
@@ -509,12 +551,12 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
         "strip_accents": found.normalizer.get("strip_accents"),
         "tokenize_chinese_chars": found.normalizer.get("handle_chinese_chars"),
     }
-    # Options that are None have their default.
+    # An option with the value `None` has its default.
     settings.update((name, value) for name, value in found.options.items() if value is not None)
     lower_case = settings["do_lower_case"] if settings["do_lower_case"] is not None else lower_case
     if lower_case is None:
         raise UserError(
-            f"no file in {directory} says whether its text is lower-cased: give "
+            f"no file in {directory} says whether the tokenizer lower-cases text: give "
             "lower_case=True or False"
         )
     # BERT strips accents if and only if it lower-cases.
@@ -535,8 +577,8 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
     for name, number in found.named.items():
         if words[number : number + 1] not in ((), ("",), (name,)):
             raise UserError(
-                f"{directory} adds the token {name!r} with the id of {words[number]!r}: it is "
-                "another model's tokenizer; restore the model's own"
+                f"{directory} adds the token {name!r} with the id of {words[number]!r}: restore "
+                "the model's own tokenizer"
             )
     vocabulary = WordPieceVocabulary(_by_number(numbers, directory), lower_case)
     return _with_added(vocabulary, found, np.arange(vocabulary.pieces))
@@ -545,17 +587,20 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
 def _words(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
     # Early files lack the type.
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise UserError(f"{file} has no WordPiece vocabulary: only BERT's can be read")
+        raise UserError(f"{file} has no WordPiece vocabulary: give the tokenizer of a BERT")
     ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
     return _by_number(model["vocab"], file)
 
 
 def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ...]:
-    """Orders words by their ids; an id without a word, as after a repeated piece, has ""."""
+    """Sorts words by id. An unused id, as after a repeated word, gets an empty string."""
     words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
     for word, number in numbers.items():
         if not 0 <= number < len(words):
-            raise UserError(f"{place} leaves out ids between 0 and {number}: restore it")
+            raise UserError(
+                f"{place} has the word {word!r} with id {number}, which does not fit "
+                f"{len(numbers)} words: restore it"
+            )
         words[number] = word
     return tuple(words)
 
@@ -563,19 +608,23 @@ def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ..
 def read_keras_hub_vocabulary(
     directory: pathlib.Path, name: str
 ) -> tuple[PieceVocabulary, np.ndarray | None]:
-    """Reads the tokenizer of a KerasHub preset; see `read_vocabulary`.
+    """Reads the tokenizer of a KerasHub preset.
 
     Args:
-        directory: the preset's folder.
-        name: name of the vocabulary's file: `vocabulary.txt` for WordPiece, or `vocabulary.json`,
-            with `merges.txt` beside it.
+        directory: folder of the preset.
+        name: name of the vocabulary file: `vocabulary.txt` for WordPiece, or `vocabulary.json` for
+            byte-level BPE.
+
+    Returns:
+        The vocabulary, and a `(V',)` int array with KerasHub's id for each id of the vocabulary.
+        `None` instead of the array means that the ids are equal.
     """
     record, asset = directory / "tokenizer.json", directory / "assets/tokenizer" / name
     for file in (record, asset):
         if not file.is_file():
             raise UserError(
-                f"{directory} has no {file.relative_to(directory)}: save the preset's tokenizer "
-                "with it"
+                f"{directory} has no {file.relative_to(directory)}: save the preset together with "
+                "its tokenizer"
             )
     fields = read_json(record)
     config = ForeignConfig(fields.get("config", {}), str(record))

@@ -1,4 +1,4 @@
-"""Converts our encoder-decoders to Hugging Face's T5, BART, MarianMT and Pegasus."""
+"""Converts macaron_tf encoder-decoders to Hugging Face's T5, BART, MarianMT and Pegasus."""
 
 import dataclasses
 from typing import Any
@@ -30,19 +30,19 @@ _CLASSES = {
     "marian": "MarianMTModel",
     "pegasus": "PegasusForConditionalGeneration",
 }
-_LENGTH = 512  # most tokens of an answer, if the model has no limit
+_LENGTH = 512  # maximum number of generated tokens, if the model has no limit
 
 
 def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts an encoder-decoder to the files of a Hugging Face model.
 
-    MarianMT's sinusoidal positions have all sines before the cosines, but ours alternate them. The
-    channels of every layer's inputs and outputs are therefore permuted, which changes no score. The
-    answers of a MarianMT begin with padding, the last piece, whose embedding is zeros; see
+    In MarianMT's sinusoidal positions, all sines precede the cosines. In macaron_tf's positions,
+    sines and cosines alternate. Therefore the channels of all layers are permuted, which changes no
+    logit. MarianMT's decoder starts with the padding token, whose embedding must be zero; see
     `_from_zeros`.
 
     Raises:
-        UserError: none of the families has a counterpart of some part or setting.
+        UserError: no Hugging Face model has counterparts for all parts and settings of the model.
     """
     config = model.config
     names = {family.name: name for name, family in FAMILIES.items()}
@@ -63,7 +63,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
         "forced_eos_token_id": None,
     }
     if kind in ("marian", "pegasus") and model.ids is None:
-        # Their decoders begin with padding, so that our BOS becomes the padding.
+        # The decoders of MarianMT and Pegasus start with padding, so BOS becomes the padding token.
         numbers["pad_token_id"] = start[0]
     fields = {
         **written_settings(family, config),
@@ -84,13 +84,13 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
     state = _state(model, family, ids)
     if kind == "marian":
         _from_zeros(state, start[0], config)
-    tokenizer, notes = {}, ["there is no tokenizer: the model has no vocabulary"]
+    tokenizer, notes = {}, ["the tokenizer is missing, because the model has no vocabulary"]
     if model.vocabulary:
         tokenizer, notes = _tokenizer(model, ids), []
         if numbers["pad_token_id"] == numbers["bos_token_id"]:
             tokenizer = padded_with_start(tokenizer)
         if kind in ("marian", "pegasus") and "spiece.model" in tokenizer:
-            # The names of the files of MarianMT's tokenizer.
+            # MarianMT's tokenizer reads two files, for source and target.
             model_file = tokenizer.pop("spiece.model")
             tokenizer |= dict.fromkeys(("source.spm", "target.spm"), model_file)
     return HuggingFaceFolder(
@@ -104,9 +104,9 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Returns the settings with defaults for those that `sequence_folder` converts itself.
+    """Resets the settings that `sequence_folder` itself converts.
 
-    The checks of the other library's format would report them as unsupported.
+    Otherwise `fitting` would report these settings as unsupported.
     """
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
@@ -115,16 +115,17 @@ def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
-    """Names a part of the model that a family lacks, in the form for `fitting`; "": none."""
+    """Describes a part of the model that a family lacks, or returns "" if all parts exist."""
     if family is FAMILIES["t5"]:
         return "logits_bias=True" if config.logits_bias else ""
     return "" if config.tied else "tied=False"
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
-    """Returns the foreign id for each row of our table, pieces then sentinels; -1: none.
+    """Returns the Hugging Face id for each row of the embedding table, or -1 for an unused row.
 
-    In a model that was read, rows without a token have the padding's id; here they get -1.
+    The vocabulary's rows come first, then the sentinels' rows. In `Pretrained.ids`, the unused rows
+    have the padding id instead of -1.
     """
     vocabulary, size = model.vocabulary, model.config.vocab_size
     if model.ids is not None:
@@ -140,12 +141,13 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 
 
 def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
-    """Returns ids in MarianMT's order: EOS, UNK, the pieces, then padding, which begins answers.
+    """Returns ids in MarianMT's order: EOS, UNK, all other tokens, and padding.
 
-    The order matters to CTranslate2, which drops the last piece if its name is <pad>.
+    The padding token is also the decoder's start token. It must be last, because CTranslate2 drops
+    the last token if the token is called <pad>.
     """
     if not isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None):
-        return ids  # the special pieces of other kinds have other names
+        return ids  # other types of vocabularies name the special tokens differently
     special = [PAD, UNK, BOS, EOS]
     rest = np.setdiff1d(np.flatnonzero(ids >= 0), special)
     last = len(rest) + 2
@@ -156,17 +158,18 @@ def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
 
 
 def _from_zeros(state: dict[str, np.ndarray], start: int, config: EncoderDecoderConfig) -> None:
-    """Shifts all embeddings so that the one that begins an answer is zeros.
+    """Shifts all token embeddings in `state` so that the embedding of token `start` is zero.
 
-    CTranslate2 begins the answers of a MarianMT with zeros. The shift subtracts a constant c from
-    all inputs of both stacks. Their first attention adds it back: W c to the biases of queries,
-    keys and values, and c to the bias of the output, because the residual lost it too. All scores
-    of a position change by the same number, so that no probability changes.
+    CTranslate2 starts MarianMT's decoder with a zero embedding. The shift subtracts a constant
+    vector c from all inputs of both stacks. The biases of the first self-attention restore c: the
+    biases of queries, keys and values increase by W c, and the output bias increases by c, because
+    the residual connection lost c too. All logits of a position change by the same number, so the
+    probabilities stay equal.
     """
     table = state["model.shared.weight"].astype("float64")
     lost = table[start]  # (D,)
     state["model.shared.weight"] = (table - lost).astype("float32")
-    lost = lost * np.sqrt(config.hidden_dim)  # embeddings are scaled
+    lost = lost * np.sqrt(config.hidden_dim)  # the model scales embeddings by sqrt(D)
     for side in ("encoder", "decoder"):
         prefix = f"model.{side}.layers.0.self_attn."
         for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
@@ -184,7 +187,7 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
         "logits_bias": Raw("final_logits_bias", inverse=lambda bias: placed(bias)[None]),
     }
     state, width = {}, config.hidden_dim
-    if family is FAMILIES["pegasus"]:  # its files include the sinusoids, which others compute
+    if family is FAMILIES["pegasus"]:  # only Pegasus saves the sinusoidal positions
         zeros = np.zeros((1, config.max_length, width), "float32")
         sinusoids = keras.ops.convert_to_numpy(SinusoidalPositions("concatenated")(zeros)[0])
         names = (f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder"))
@@ -205,9 +208,9 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Returns the foreign ids that generation excludes: PAD, BOS and other special pieces.
+    """Returns the Hugging Face ids that generation must not produce.
 
-    For a translator they are only PAD and BOS.
+    A translator excludes PAD and BOS. Any other model excludes all special tokens except EOS.
     """
     special = {PAD, BOS}
     if model.vocabulary and (model.objective or model.answers):

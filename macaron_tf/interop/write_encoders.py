@@ -1,6 +1,6 @@
-"""Converts our encoders, with the heads of tasks, to Hugging Face's BERT and its relatives.
+"""Converts macaron_tf encoders and their task heads to Hugging Face's BERT and related models.
 
-The family is the first one whose settings can express the whole configuration of the network.
+The result is the first model type whose settings can express the whole configuration.
 """
 
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,8 @@ from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
-# The families to try, in order; first those whose own tokenizer is of the vocabulary's kind.
+# Dict from the vocabulary's class to the model types to try, in order. Model types whose released
+# tokenizers have the same class come first.
 _ORDERS = {
     WordPieceVocabulary: (
         *("distilbert", "bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
@@ -61,31 +62,32 @@ _ORDERS = {
     MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "modernbert", "macaron"),
     type(None): ("bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
 }
-# The name of each pooling in the fields `pooling_mode_NAME` of sentence-transformers.
+# Dict from macaron_tf's name of a pooling to NAME in sentence-transformers' `pooling_mode_NAME`.
 _POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 
 def encoder_folder(model: Pretrained) -> HuggingFaceFolder:
-    """Converts an encoder, with the head of its task if it has one, to a Hugging Face model.
+    """Converts an encoder, with or without a task head, to the files of a Hugging Face model.
 
     Args:
-        model: a model whose network is one of `ENCODERS`.
+        model: model whose network is an instance of a class in `ENCODERS`.
 
     Raises:
-        UserError: none of the families has a counterpart of some part or setting.
+        UserError: no Hugging Face model has counterparts for all parts and settings of the model.
     """
     return _Encoder(model).folder()
 
 
 class _Encoder:
-    """An encoder to write, with the family that can express it.
+    """Encoder to export, with the Hugging Face model type that can express the encoder.
 
     Attributes:
-        masked: whether the masked language head is written.
-        replaced: ELECTRA's head over replaced tokens, or None.
-        family: the family.
-        head: the family's model for the network's task.
-        ids: `(V',)` int, the foreign id for each of our ids.
+        masked: whether the masked language head is exported.
+        replaced: replaced token detection head of an ELECTRA, or `None`.
+        family: conversion rules for the Hugging Face model type.
+        model_type: name of the Hugging Face model type.
+        head: Hugging Face model class for the task of the network.
+        ids: int array of Hugging Face ids, in the order of the encoder's ids.
     """
 
     def __init__(self, model: Pretrained):
@@ -100,7 +102,7 @@ class _Encoder:
         kind = next(kind for kind in _ORDERS if isinstance(vocabulary, kind))
         names = [*_ORDERS[kind]]
         if self._pooler and type(network) not in TASKS and "distilbert" in names:
-            names.remove("distilbert")  # it has no pooler
+            names.remove("distilbert")  # DistilBERT has no pooler
         families = {FAMILIES[name].name: name for name in names}
         found = fitting([FAMILIES[name] for name in families.values()], self.config, self._lacks)
         self.family, self.model_type = found, families[found.name]
@@ -111,21 +113,23 @@ class _Encoder:
             self.ids = np.arange(pieces)
 
     def _lacks(self, family: EncoderFamily) -> str:
-        """Names a part of the model that a family lacks, in the form for `fitting`; "": none."""
+        """Describes a part of the model that a family lacks, or returns "" if all parts exist."""
         kind = type(self.network)
-        if kind in TASKS and kind not in family.tasks:  # Hugging Face's head is one matrix
-            return f"the head of {kind.__name__}, an activation between two matrices,"
+        if kind in TASKS and kind not in family.tasks:  # Hugging Face's head is one linear layer
+            return f"the head of {kind.__name__}, which has two layers with an activation between,"
         if kind in (EncoderClassifier, EncoderChooser):
             head, activation = family.tasks[kind], pooler_activation(self.network)
             known = HEAD_ACTIVATIONS if head.activation_field else (head.activation,)
             if activation not in known:
                 return f"pooler_activation={activation!r}"
         if self.replaced and "replaced_token/dense" not in family.heads:
-            return "a head over replaced tokens"
+            return "a replaced token detection head"
         if not self.masked:
             return ""
         ours, theirs = (_options(self.config, n.head_options) for n in (self.network, family))
-        return ", ".join(f"the masked head's {n}={v!r}" for n, v in ours.items() if v != theirs[n])
+        return ", ".join(
+            f"the masked language head's {n}={v!r}" for n, v in ours.items() if v != theirs[n]
+        )
 
     def _head_of(self, family: EncoderFamily) -> TaskHead:
         if isinstance(self.network, TASKS):
@@ -172,15 +176,15 @@ class _Encoder:
     def _notes(self) -> Iterator[str]:
         name = self.family.name
         if isinstance(self.network, GeneratorDiscriminator):
-            yield "the generator is left out: ELECTRA's encoder is the discriminator"
+            yield "the generator is left out, because ELECTRA's encoder is the discriminator"
         if self.masked and self.network.sentence_pair and not self.head.pooled:
-            yield f"the head over pairs of texts is left out: {name} has none"
+            yield f"the sentence-pair head is left out, because {name} has no such head"
         if self.masked and self.network.span_boundary:
-            yield f"the head over spans' boundaries is left out: {name} has none"
+            yield f"the span-boundary head is left out, because {name} has no such head"
         if self.head.pooled and self._pooler is None:
-            yield f"the pooler is untrained: {name} has a pooler, and this encoder has none"
+            yield f"the pooler is untrained, because {name} has a pooler and this encoder has none"
         if self.model.vocabulary is None:
-            yield "there is no tokenizer: the model has no vocabulary"
+            yield "the tokenizer is missing, because the model has no vocabulary"
 
     @property
     def _pooler(self) -> Pooler | None:
@@ -190,7 +194,8 @@ class _Encoder:
         family, fields = self.family, written_settings(self.family, self.config)
         pad = int(self.ids[0])
         if family.segments:
-            # Hugging Face's have at least one segment; if ours has none, its vector is zeros.
+            # Hugging Face's models have at least one segment. An encoder without segments gets a
+            # single segment embedding of zeros.
             fields["type_vocab_size"] = max(self.config.num_segments, 1)
         if family.positions_from_padding:
             fields["max_position_embeddings"] += pad + 1
@@ -236,7 +241,10 @@ class _Encoder:
         return state
 
     def _table(self) -> Table:
-        """The family's table, with entries for the arrays that `read_encoder` reads without it."""
+        """Returns the name table of all weights.
+
+        It extends the family's table by the weights that `read_encoder` converts without a table.
+        """
         family = self.family
 
         def behind_padding(array: np.ndarray) -> np.ndarray:
@@ -256,7 +264,7 @@ class _Encoder:
         return table
 
     def _sentence_files(self, pooling: str) -> dict[str, bytes]:
-        """Makes the files that sentence-transformers needs in addition to the encoder's."""
+        """Builds the files that sentence-transformers needs in addition to the encoder's files."""
         normalize = self.model.normalize
         if isinstance(self.network, SiameseEncoder):
             normalize = self.network.normalize
@@ -285,7 +293,7 @@ class _Encoder:
 
 
 def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a masked language head that change its scores, with defaults."""
+    """Returns the options of a masked language head that affect its logits, with defaults."""
     own = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
     return {name: given.get(name, value) for name, value in own.items()}
 
@@ -294,7 +302,7 @@ def _new_pooler(config: EncoderConfig) -> Pooler:
     pooler = Pooler(config.initializer_range, name="pooler")
     pooler.build((None, None, config.hidden_dim))
     kernel = pooler.dense.kernel
-    # A fixed seed, so that two exports of a model are equal.
+    # The seed is fixed, so that two exports of a model are equal.
     drawn = np.random.default_rng(0).normal(0.0, config.initializer_range or 0.02, kernel.shape)
     kernel.assign(drawn.astype("float32"))
     return pooler

@@ -1,4 +1,4 @@
-"""Converts our language models and their classifiers to Hugging Face's GPT, GPT-2, Llama, XLNet."""
+"""Converts macaron_tf language models to Hugging Face's GPT, GPT-2, Llama and XLNet."""
 
 import dataclasses
 from typing import Any
@@ -26,7 +26,7 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.byte_pairs import SPECIAL
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
-# By family: the model_type, the last norm, and the suffix of the class's name.
+# Dict from a family's name to (`model_type`, name of the last norm, suffix of the class name).
 _KINDS = {
     "GPT-2": ("gpt2", "ln_f", "LMHeadModel"),
     "GPT": ("openai-gpt", "h.{}.ln_2", "LMHeadModel"),
@@ -35,19 +35,21 @@ _KINDS = {
 
 
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
-    """Converts a language model, or a classifier based on one, to a Hugging Face model.
+    """Converts a language model or its classifier to the files of a Hugging Face model.
 
-    The last layer of our classifiers has a bias, but that of Hugging Face's has none. The smallest
-    vector that the layer's matrix maps to the bias is added to the bias of the last norm instead.
+    The last layer of a macaron_tf classifier has a bias, but Hugging Face's last layer has none.
+    Instead, the bias of the last norm increases by the shortest vector that the kernel maps to the
+    classifier's bias.
 
     Args:
-        model: a model whose network is one of `LANGUAGE_MODELS`.
+        model: model whose network is a `LanguageModel` or a `CausalClassifier`.
 
     Raises:
-        UserError: GPT-2, GPT and Llama have no counterpart of some part or setting.
+        UserError: none of GPT, GPT-2 and Llama has counterparts for all parts and settings of the
+            model.
     """
     network, config = model.network, model.config
-    # `_check_bias` checks the bias of scores, which may be zeros, as in a GPT-2 that was read.
+    # `_check_bias` checks the output bias instead. A bias of zeros can be exported.
     plain = dataclasses.replace(config, output_bias=True)
     family = fitting([*LANGUAGE_FAMILIES.values()], plain)
     model_type, _, ending = _KINDS[family.name]
@@ -57,7 +59,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         del roles["bos"]
     numbers = {f"{role}_token_id": int(ids[n]) for role, n in roles.items() if ids[n] >= 0}
     if isinstance(network, CausalClassifier) and ids[PAD] < 0 <= ids[EOS]:
-        numbers["pad_token_id"] = int(ids[EOS])  # it classifies by the last other token
+        numbers["pad_token_id"] = int(ids[EOS])  # the classifier reads the last other token
     fields = {
         **written_settings(family, config),
         **numbers,
@@ -75,7 +77,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
         fields |= head_fields(model, family, CausalClassifier)
         pipeline = head.pipeline
         if _framed(model):
-            notes.append("a row is [CLS], the text and [MASK], which the tokenizer adds")
+            notes.append("the tokenizer adds [CLS] before a text and [MASK] after the text")
     else:
         _check_bias(model, ids, family)
         if network.language_head.output_table:
@@ -94,7 +96,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
             _framed(model),
         )
     else:
-        notes.append("there is no tokenizer: the model has no vocabulary")
+        notes.append("the tokenizer is missing, because the model has no vocabulary")
     return HuggingFaceFolder(
         config=fields,
         state=state,
@@ -106,13 +108,15 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
-    """Converts a model to an XLNet, with its language head if that was trained, or a task's head.
+    """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
+
+    An untrained language-model head is left out.
 
     Args:
-        model: a model whose network is a `TwoStreamModel` or of a class in `XLNET.tasks`.
+        model: model whose network is a `TwoStreamModel` or an instance of a class in `XLNET.tasks`.
 
     Raises:
-        UserError: XLNet has no counterpart of some setting.
+        UserError: Hugging Face's XLNet has no counterpart for a setting.
     """
     network, config, vocabulary = model.network, model.config, model.vocabulary
     fitting([XLNET], config)
@@ -152,12 +156,12 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
         state |= layer_state(network.language_head, table)
     notes, tokenizer = [], {}
     if model.pooler:
-        notes.append("the pooler is left out: XLNet has one only in its classifiers")
+        notes.append("the pooler is left out, because only XLNet's classifiers have a pooler")
     if vocabulary:
-        # Hugging Face's classifiers read the last column: rows are padded on the left.
+        # Hugging Face's XLNet classifiers read the last position, so padding must be on the left.
         tokenizer = changed(tokenizer_files(vocabulary, ids), {}, {"padding_side": "left"})
     else:
-        notes.append("there is no tokenizer: the model has no vocabulary")
+        notes.append("the tokenizer is missing, because the model has no vocabulary")
     return HuggingFaceFolder(
         config=fields,
         state=state,
@@ -168,17 +172,17 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _framed(model: Pretrained) -> bool:
-    """Whether rows have special pieces at both ends, as in a classifier of this library."""
+    """Returns whether texts have special tokens at both ends, as in a macaron_tf classifier."""
     special = model.labelled.get("limits", {}).get("special", True)
     return isinstance(model.network, CausalClassifier) and special
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
-    """Returns the foreign id for each of our ids.
+    """Returns the Hugging Face id for each id of the model, as an int array.
 
-    GPT-2 has one piece for the beginning and the end of a text. If our [CLS] and [SEP] have learnt
-    different embeddings, [CLS] gets a new id after all others. So do the special pieces that the
-    foreign vocabulary lacks, if a classifier's rows need them.
+    In GPT-2, the same token begins and ends a text. If [CLS] and [SEP] have different embeddings
+    after training, [CLS] gets a new id above all other ids. If a classifier reads special tokens
+    that the Hugging Face vocabulary lacks, these tokens also get new ids.
     """
     if model.ids is None:
         vocabulary = model.vocabulary
@@ -194,16 +198,16 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
-    """Makes the field of ids that are never generated: all special pieces except the end."""
+    """Returns the generation setting that suppresses all special tokens except [SEP]."""
     special = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
     numbers = {int(ids[number]) for number in special} - {-1, int(ids[EOS])}
     return {"suppress_tokens": sorted(numbers)} if numbers else {}
 
 
 def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
-    """Raises a UserError if the scores of tokens have a bias.
+    """Raises a UserError if the output bias of a language model is not zero.
 
-    It ignores that of [CLS] and of ids that the foreign vocabulary lacks.
+    Ignores the biases of [CLS] and of tokens that the Hugging Face vocabulary lacks.
     """
     head = model.network.language_head
     if head.bias is None:
@@ -212,27 +216,31 @@ def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
     values = keras.ops.convert_to_numpy(head.bias)[real[real != BOS]]
     if np.any(values):
         raise UserError(
-            "the scores of tokens have a bias, which has no place in Hugging Face's "
-            f"{family.name}: train with --set model.output_bias=False, or save the model in this "
-            "library's own format"
+            f"the model has an output bias, but Hugging Face's {family.name} has none: train with "
+            "--set model.output_bias=False, or save the model in macaron_tf's own format"
         )
 
 
 def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) -> None:
-    """Adds a classifier's matrix to the state, and its bias to that of the last norm."""
+    """Adds a classifier's kernel to `state`, and its bias to the bias of the last norm.
+
+    Raises:
+        UserError: the norm has no bias, the scores are linearly dependent, or the classifier reads
+            both orders of two texts.
+    """
     network = model.network
     if network.symmetric:
         raise UserError(
-            f"symmetric=True has no place in Hugging Face's {family.name}, whose classifier reads "
-            "two texts in one order: save the model in this library's own format"
+            f"symmetric=True has no counterpart in Hugging Face's {family.name}, whose classifier "
+            "reads two texts in one order: save the model in macaron_tf's own format"
         )
     kernel, bias = (value.astype("float64") for value in unstandardized(model))
     norm = _KINDS[family.name][1].format(model.config.num_layers - 1)
     name = f"{family.prefix}{norm}.bias"
     if name not in state and np.any(bias):
         raise UserError(
-            f"the head has a bias, which has no place in Hugging Face's {family.name}: save the "
-            "model in this library's own format"
+            f"the head has a bias, but the head of Hugging Face's {family.name} has none: save the "
+            "model in macaron_tf's own format"
         )
     state["score.weight"] = kernel.T.astype("float32")
     if name not in state:
@@ -240,7 +248,8 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
     offset = state[name] + np.linalg.pinv(kernel.T) @ bias
     if not np.allclose(offset @ kernel, state[name] @ kernel + bias, atol=1e-6):
         raise UserError(
-            f"the head has {len(bias)} classes with linearly dependent scores, and Hugging Face's "
-            f"{family.name} has no bias for them: save the model in this library's own format"
+            f"the head has a bias and {len(bias)} classes with linearly dependent scores, which "
+            f"Hugging Face's {family.name} cannot express: save the model in macaron_tf's own "
+            "format"
         )
     state[name] = offset.astype("float32")

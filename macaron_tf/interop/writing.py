@@ -48,7 +48,10 @@ class HuggingFaceFolder:
 
     @property
     def automatic(self) -> str | None:
-        """Auto class that loads the folder's own code, such as `AutoModel`; `None` without code."""
+        """Auto class that loads the folder's Python code, such as `AutoModel`, or `None`.
+
+        `None` means that the folder has no code.
+        """
         places = {
             place.rpartition(".")[2]: n for n, place in self.config.get("auto_map", {}).items()
         }
@@ -96,14 +99,13 @@ def layer_state(
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """Returns a function that moves row n of our embedding table to row `ids[n]` of a new table.
+    """Returns a function that reorders the rows of an embedding table; the inverse of `rows`.
 
-    This is the inverse of `rows`.
+    Row n of the table becomes row `ids[n]` of the result.
 
     Args:
-        ids: int array whose element n is the Hugging Face id of our token n; a row with -1 is left
-            out.
-        missing: value of the rows in the new table to which no row moves.
+        ids: int array of Hugging Face ids, with -1 for a row that is left out.
+        missing: value of the rows in the result that have no row in the table.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -131,7 +133,7 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Returns a dict of the settings, with their values, that a Hugging Face family lacks.
+    """Returns the settings that a Hugging Face family cannot express, as a dict with their values.
 
     Converts the configuration to the family's settings and back, and compares the result with the
     original.

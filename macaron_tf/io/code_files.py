@@ -1,9 +1,9 @@
 """Copies of user code in a folder of `save_pretrained`, with which others can load the model.
 
-For example, DIR/code/mine.py is a copy of the module of `mine:Block`. DIR/code also has copies of
-the user's modules that this module imports.
+For example, a model with the user's block `mine:Block` has a copy of mine.py in DIR/code. DIR/code
+also has copies of the user's modules that mine.py imports.
 
-The code runs only if the person who loads the folder gives `--trust-code` or `trust_code=True`.
+The code runs only if the person who loads the model gives `--trust-code` or `trust_code=True`.
 """
 
 import ast
@@ -30,7 +30,7 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
     """Copies the files of the user code that a record names into `folder/code`.
 
     Text sources and modules of installed packages are not copied. In the returned record,
-    `FILE.py:Name` becomes `FILE:Name`, because a folder must not name a FILE.py.
+    `FILE.py:Name` becomes `FILE:Name`, because a saved record may name modules but not files.
 
     Args:
         folder: folder of the saved model.
@@ -95,7 +95,8 @@ def _equal(origin: str, file: pathlib.Path) -> bool:
 def _is_code(module: str, name: str) -> bool:
     """Returns whether `module:name` is code, in contrast to a text source such as `text:FILE`.
 
-    It is code if the module is imported already, or if its file defines `name`.
+    The name counts as code if the module is imported already, or if the file of the module defines
+    `name`.
     """
     origin = plug_ins.origin_of(module) or ""
     text = pathlib.Path(origin).read_text("utf-8", "replace") if origin.endswith(".py") else ""

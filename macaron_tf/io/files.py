@@ -32,8 +32,8 @@ _THREADS = 16  # requests to a bucket have a high latency but can run in paralle
 def cache_directory() -> pathlib.Path:
     """Returns the local folder for files that can be downloaded or computed again.
 
-    The folder is `$MACARON_TF_CACHE` if that variable is set, otherwise `~/.cache/macaron_tf`. It
-    must be local, because its files are memory-mapped.
+    The folder is `$MACARON_TF_CACHE` if that variable is set, otherwise `~/.cache/macaron_tf`. The
+    folder must be local, because its files are memory-mapped.
     """
     named = os.environ.get("MACARON_TF_CACHE")
     if named:

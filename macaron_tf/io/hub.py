@@ -35,7 +35,7 @@ def parse_repo(place: str) -> tuple[str, str | None]:
 
 @functools.cache
 def downloaded(place: str) -> pathlib.Path:
-    """Returns the local folder of `hub:OWNER/NAME[@REVISION]`, and downloads it if necessary."""
+    """Downloads `hub:OWNER/NAME[@REVISION]` if necessary, and returns its local folder."""
     hub = _client(place)
     name, revision = parse_repo(place)
     try:

@@ -122,7 +122,7 @@ def make_folders(path: str | os.PathLike) -> None:
 
 
 def refuse_device(path: str | os.PathLike) -> None:
-    """Raises a UserError for a device or a pipe, because reading it might never end."""
+    """Raises a UserError for a device or a pipe, because reading from a pipe might never end."""
     if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
         raise UserError(f"{path} is a device or a pipe: give a regular file")
 

@@ -38,13 +38,13 @@ class Progress:
     """Context manager that shows the progress of long work on standard error.
 
     After 5 seconds, a terminal shows a bar with the rate and the remaining time. If the total is
-    unknown, it shows a spinner with the elapsed time. Any other output gets a line of text every 30
-    seconds. A `Progress` inside the `with` block of another `Progress` shows nothing.
+    unknown, the terminal shows a spinner with the elapsed time. Any other output gets a line of
+    text every 30 seconds. A `Progress` inside the `with` block of another `Progress` shows nothing.
 
     Args:
         title: name of the work, such as "tokenizing".
-        unit: plural name of the units that `advance` counts, or "" without counting.
-        total: total number of units; `None` if unknown.
+        unit: plural name of the units that `advance` counts; "" means that nothing is counted.
+        total: total number of units; `None` means that the total is unknown.
     """
 
     _outermost: ClassVar[object] = None
@@ -73,7 +73,7 @@ class Progress:
         self.end()
 
     def end(self) -> None:
-        """Ends the display before the `with` ends. Further calls do nothing."""
+        """Ends the display before the end of the `with` block. Further calls do nothing."""
         with self._lock:
             if Progress._outermost is self:
                 Progress._outermost = None

@@ -62,7 +62,7 @@ def as_json(name: str, array: np.ndarray) -> Any:
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
     """Converts outputs of shape `(B, ...)` to a list of B answers.
 
-    An answer is a dictionary by output name, or a plain value if there is only one output.
+    An answer is a dict from output name to value, or a plain value if there is only one output.
     """
     columns = {name: as_json(name, array) for name, array in outputs.items()}
     if len(columns) == 1:
@@ -72,10 +72,10 @@ def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
 
 
 def failed_check(message: str) -> str | None:
-    """Returns the message of a failed check, `tasks.base.require`, in a graph.
+    """Returns the message of a check by `tasks.base.require` that failed in a graph.
 
     Args:
-        message: message of an error by TensorFlow.
+        message: error message from TensorFlow.
 
     Returns:
         The message of the check, or `None` for other errors.
@@ -85,9 +85,9 @@ def failed_check(message: str) -> str | None:
 
 
 def failed_rows(message: str) -> set[int]:
-    """Returns the row indices that the message of a failed check names.
+    """Returns the row indices in the error message of a failed check (see `failed_check`).
 
-    The indices are not reliable, because a text in the message can imitate them.
+    The indices are not reliable, because a text in the message may look like a list of indices.
     """
     found = _ROWS.search(message)
     return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()

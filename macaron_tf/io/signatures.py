@@ -2,8 +2,8 @@
 
 RUN/code.json maps each name of user code, such as `mine:Block`, to its signature. The signature is
 an HMAC-SHA256 of the name and the path of the module's file, with a key in the user's configuration
-folder. It is not valid for another user, on another machine, or if the module is in another file.
-Then a command asks for `--trust-code`. The folder of the run may be moved or copied.
+folder. For another user, on another machine, or if the module is in another file, the signature is
+not valid, and a command asks for `--trust-code`. The folder of the run may be moved or copied.
 """
 
 import contextlib
@@ -65,7 +65,10 @@ def allow_signed_code(folder: epath.Path) -> None:
 
 
 def _signature(place: str, make_key: bool = False) -> str | None:
-    """Returns the signature of `package.module:Name`, or `None` without its module or a key."""
+    """Returns the signature of `package.module:Name`.
+
+    Returns `None` if the module does not exist, or if the user has no key.
+    """
     origin = plug_ins.origin_of(place)
     if not origin or not (key := _key(make_key)):
         return None

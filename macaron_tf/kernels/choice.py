@@ -1,4 +1,4 @@
-"""Selection of a kernel's implementation: by device and graph, or by name."""
+"""Selection of a kernel implementation, by device and graph or by name."""
 
 import contextlib
 import contextvars
@@ -15,7 +15,9 @@ _named: contextvars.ContextVar[str] = contextvars.ContextVar("implementation", d
 
 @contextlib.contextmanager
 def implementation_scope(name: str) -> Iterator[None]:
-    """Within this context, kernels called with `"auto"` or `"stock"` use the named implementation.
+    """Sets the implementation of kernels in a `with` block.
+
+    The name applies to kernels that are called with the implementation `"auto"` or `"stock"`.
 
     Args:
         name: one of `NAMES`, or `"auto"`.
@@ -29,17 +31,25 @@ def implementation_scope(name: str) -> Iterator[None]:
 
 
 def chosen(implementation: str, dtype: str) -> str:
-    """Returns the implementation to use for the caller's device and graph, one of `NAMES`.
+    """Returns the implementation for the caller's device and graph, one of `NAMES`.
+
+    An enclosing `implementation_scope` overrides `"auto"` and `"stock"`. Without a scope, `"auto"`
+    selects:
+
+    - `"xla"` in a graph that XLA compiles,
+    - `"native"` for float32 and bfloat16 on a CPU with a C++ compiler,
+    - `"loop"` in all other cases.
+
+    `"stock"` selects in the same way, but never `"native"`: a process without this library cannot
+    load a graph with native ops.
 
     Args:
-        implementation: one of `NAMES`, which is returned; `"auto"`: that of an enclosing
-            `implementation_scope`, otherwise `"xla"` in graphs that XLA compiles, `"native"` on
-            CPUs with a compiler in float32 and bfloat16, and `"loop"` elsewhere; `"stock"`: like
-            `"auto"` but never `"native"`, whose ops are unknown to processes without this library.
+        implementation: `"auto"`, `"stock"`, or one of `NAMES`, which is returned unchanged.
         dtype: dtype of the kernel's input.
 
     Raises:
-        ValueError: the name is unknown, or needs TensorFlow under another Keras backend.
+        ValueError: `implementation` is unknown, or it needs TensorFlow and Keras has another
+            backend.
     """
     check_choice("implementation", implementation, ("auto", "stock", *NAMES))
     name = implementation
@@ -47,7 +57,7 @@ def chosen(implementation: str, dtype: str) -> str:
         name = _named.get()
     if keras.backend.backend() != "tensorflow":
         if name in ("xla", "native"):
-            raise ValueError(f"implementation {name!r} needs TensorFlow: take 'scan' or 'loop'")
+            raise ValueError(f"implementation {name!r} needs TensorFlow: choose 'scan' or 'loop'")
         return "loop" if name in ("auto", "stock") else name
     if name in NAMES:
         return name
@@ -63,16 +73,19 @@ def chosen(implementation: str, dtype: str) -> str:
 
 
 def runs_native(x) -> bool:
-    """Whether a native kernel would be selected for the tensor x."""
+    """Returns whether `"auto"` selects a native kernel for the tensor `x`."""
     return chosen("auto", keras.backend.standardize_dtype(x.dtype)) == "native"
 
 
 def compiled_by_xla() -> bool:
-    """Whether XLA compiles the current graph: on JAX, under `jit_compile=True`, or for a TPU."""
+    """Returns whether XLA compiles the current graph.
+
+    XLA compiles all graphs on JAX, and on TensorFlow graphs for a TPU or with `jit_compile=True`.
+    """
     if keras.backend.backend() == "jax":
         return True
     import tensorflow as tf
-    from tensorflow.python.ops import control_flow_util  # there is no public way
+    from tensorflow.python.ops import control_flow_util  # TensorFlow has no public function for it
 
     if tf.executing_eagerly():
         return False
@@ -80,7 +93,11 @@ def compiled_by_xla() -> bool:
 
 
 def runs_fused(dtype: str, head_dim: int) -> bool:
-    """Whether attention runs in one fused kernel: on JAX, an NVIDIA GPU since Ampere, 16 bits."""
+    """Returns whether attention runs in one fused kernel.
+
+    The kernel needs JAX, an NVIDIA GPU of the Ampere generation or newer, bfloat16 or float16, and
+    a head size of 16, 32, 64 or 128.
+    """
     if keras.backend.backend() != "jax" or dtype not in ("bfloat16", "float16"):
         return False
     import jax
@@ -88,6 +105,7 @@ def runs_fused(dtype: str, head_dim: int) -> bool:
     device = jax.devices()[0]
     if device.platform != "gpu" or head_dim not in (16, 32, 64, 128):
         return False
-    # NVIDIA: such as "9.0". AMD, where the kernel was not tried: such as "gfx90a".
+    # On NVIDIA GPUs this is a string such as "9.0". AMD GPUs, on which the kernel is untested, have
+    # strings such as "gfx90a".
     number = device.compute_capability.split(".")[0]
     return number.isdecimal() and int(number) >= 8

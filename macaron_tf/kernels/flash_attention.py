@@ -1,10 +1,10 @@
-"""FlashAttention with dropout on JAX: one kernel, which keeps scores and weights on the chip.
+"""FlashAttention with dropout on JAX, in fused kernels that keep scores and weights on the chip.
 
-It is written in Pallas, which Triton compiles for GPUs; on CPUs it runs interpreted. A program
-instance holds one block of queries of one head and loops over the blocks of keys; in the gradient
-of keys and values it holds a block of keys and loops over queries. Dropout's random bits are a hash
-of (row, head, query, key), so that the gradient can compute them again, and the size of the blocks
-does not change them.
+The kernels are written in Pallas. On GPUs, Pallas compiles them through Triton; on CPUs, Pallas
+interprets them. A program instance holds one block of queries of one head, and loops over the
+blocks of keys. For the gradient of keys and values, a program instance holds one block of keys, and
+loops over the blocks of queries. The random bits of dropout are a hash of (row, head, query, key).
+The gradient can therefore compute the bits again, and the block sizes do not affect the bits.
 
 References: Dao 2023, "FlashAttention-2"; Milakov and Gimelshein 2018 (the online softmax).
 """
@@ -23,21 +23,23 @@ from jax.sharding import PartitionSpec
 
 from macaron_tf.kernels.jax_dropout import kept, key_of, random_bits
 
-# Base-2 score of a hidden key: below any real score, but small enough for float32 to add log2 of a
-# sum to it. So a row without visible keys gives the mean of all values.
+# Base-2 score of a hidden key. It is below any real score. Its magnitude is small enough that
+# float32 can add the log2 of a sum to it. A row without visible keys therefore gives the mean of
+# all values.
 HIDDEN = -2048.0
-# Score of keys that only pad the last block; rows without visible keys do not see them either.
+# Score of keys that pad the last block. Even a row without visible keys ignores such keys.
 OUTSIDE = -1e30
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Sizes of the blocks of queries and keys, and Triton's options.
+    """Block sizes and Triton options of a kernel.
 
     Attributes:
-        outer: size of the block that a program instance holds.
-        inner: size of the other side's block, of which each iteration reads one.
-        warps, stages: Triton's `num_warps` and `num_stages`.
+        outer: size of the block that a program instance holds, in queries or keys.
+        inner: size of the block that each iteration of the loop reads, in keys or queries.
+        warps: `num_warps` for Triton.
+        stages: `num_stages` for Triton.
     """
 
     outer: int
@@ -51,10 +53,13 @@ class Form:
     """Static parameters of the kernels.
 
     Attributes:
-        scale: factor of the scores.
-        causal, window: see `MultiHeadAttention`.
+        scale: factor for the scores.
+        causal: whether a query sees only keys at its own or an earlier position.
+        window: size of the attention window; 0 means no window. If `causal`, a query sees its own
+            and `window` - 1 earlier positions. Otherwise it sees `window` // 2 positions on each
+            side.
         rate: dropout rate.
-        length: S, the number of keys.
+        length: number of keys, without padding of the last block.
         group: number of query heads that share a key and value head.
     """
 
@@ -66,11 +71,14 @@ class Form:
     group: int
 
     def scores(self, query, key, seen, queries, keys):
-        """Base-2 scores `(Q, K)` of blocks `query (Q, d)` and `key (K, d)`.
+        """Computes base-2 attention scores `(Q, K)` of a block of queries and a block of keys.
 
         Args:
-            seen: `(K,)` int32, 0 at hidden keys; None: all are visible.
-            queries, keys: positions `(Q,)` and `(K,)`.
+            query: block of queries, `(Q, d)`.
+            key: block of keys, `(K, d)`.
+            seen: int32 `(K,)`, 0 at hidden keys; `None` means that all keys are visible.
+            queries: positions of the queries, `(Q,)`.
+            keys: positions of the keys, `(K,)`.
         """
         scores = jnp.dot(query, key.T, preferred_element_type=jnp.float32)
         scores *= self.scale * math.log2(math.e)
@@ -85,29 +93,59 @@ class Form:
 
     @property
     def reach(self) -> tuple[int | None, int | None]:
-        """How many positions before and after its own a query sees; None: all."""
+        """Numbers of visible positions before and after a query. `None` means no limit."""
         if self.causal:
             return (self.window - 1 if self.window else None), 0
         half = self.window // 2 if self.window else None
         return half, half
 
     def dropped(self, weights, key, queries, keys):
-        """Weights `(Q, K)` after dropout, with a key of two uint32 for the random bits."""
+        """Applies dropout to attention weights `(Q, K)`.
+
+        Args:
+            weights: attention weights.
+            key: PRNG key of two uint32.
+            queries: positions of the queries, `(Q,)`.
+            keys: positions of the keys, `(K,)`.
+        """
         numbers = queries.astype(jnp.uint32)[:, None] * jnp.uint32(self.length)
         bits = random_bits(numbers + keys.astype(jnp.uint32)[None], key)
         return jnp.where(kept(bits, self.rate), weights * (1.0 / (1.0 - self.rate)), 0.0)
 
     def keys_of(self, first, size: int, block: int, count: int):
-        """Range (start, end) of the key blocks that `size` queries from `first` on can see."""
+        """Returns the range of key blocks that are visible from a block of queries.
+
+        Args:
+            first: position of the first query.
+            size: number of queries.
+            block: number of keys per block.
+            count: number of key blocks.
+
+        Returns:
+            Index of the first key block, and index after the last key block.
+        """
         return _range(first, size, block, count, *self.reach)
 
     def queries_of(self, first, size: int, block: int, count: int):
-        """Range (start, end) of the query blocks that can see `size` keys from `first` on."""
+        """Returns the range of query blocks from which a block of keys is visible.
+
+        Args:
+            first: position of the first key.
+            size: number of keys.
+            block: number of queries per block.
+            count: number of query blocks.
+
+        Returns:
+            Index of the first query block, and index after the last query block.
+        """
         return _range(first, size, block, count, *reversed(self.reach))
 
 
 def _range(first, size: int, block: int, count: int, before: int | None, after: int | None):
-    """Range of those of `count` blocks with positions in [first - before, first + size + after)."""
+    """Returns the range of blocks with positions in [first - before, first + size + after).
+
+    There are `count` blocks of `block` positions. `None` for `before` or `after` means no limit.
+    """
     start = 0 if before is None else lax.div(lax.max(first - before, 0), block)
     if after is None:
         return start, count
@@ -115,7 +153,7 @@ def _range(first, size: int, block: int, count: int, before: int | None, after: 
 
 
 def _key_of(seed, place):
-    """Key of dropout's random bits for a row and head; None without dropout."""
+    """Returns the PRNG key of a row and head, or `None` without dropout."""
     return None if seed is None else key_of((seed[0], seed[1]), place[...])
 
 
@@ -124,9 +162,10 @@ def _numbers(block, size: int):
 
 
 def _forward(form: Form, blocks: Blocks, query, key, value, seen, seed, place, output, logs):
-    """Forward kernel for one block of queries.
+    """Computes attention for one block of queries, as a Pallas kernel.
 
-    It writes the outputs `(Q, d)` and, for the gradient, log2 of the sums of exponentials `(Q,)`.
+    The kernel writes the outputs `(Q, d)` and, for the gradient, the log2 of the softmax
+    denominators, `(Q,)`.
     """
     first, own, drop = pl.program_id(0), query[...], _key_of(seed, place)
     queries = _numbers(first, blocks.outer)
@@ -156,12 +195,21 @@ def _forward(form: Form, blocks: Blocks, query, key, value, seen, seed, place, o
 
 
 def _weights(form: Form, drop, scores, logs, cotangent, value, inner, queries, keys):
-    """For the gradient kernels: the weights `(Q, K)` after dropout, and the gradient of the scores.
+    """Computes attention weights and the gradient of the scores, for the gradient kernels.
 
     Args:
-        logs: `(Q,)`, from the forward kernel.
-        cotangent: `(Q, d)`, the gradient of the outputs.
-        inner: `(Q,)`, inner products of cotangent and outputs.
+        form: static parameters.
+        drop: PRNG key of dropout, or `None`.
+        scores: base-2 scores, `(Q, K)`.
+        logs: log2 of the softmax denominators from the forward kernel, `(Q,)`.
+        cotangent: gradient with respect to the outputs, `(Q, d)`.
+        value: block of values, `(K, d)`.
+        inner: inner product of `cotangent` and the output for each query, `(Q,)`.
+        queries: positions of the queries, `(Q,)`.
+        keys: positions of the keys, `(K,)`.
+
+    Returns:
+        Weights after dropout, and the gradient with respect to the scores, both `(Q, K)`.
     """
     weights = jnp.exp2(scores - logs[:, None])
     sloped = jnp.dot(cotangent, value.T, preferred_element_type=jnp.float32)
@@ -175,7 +223,7 @@ def _weights(form: Form, drop, scores, logs, cotangent, value, inner, queries, k
 def _backward_queries(
     form: Form, blocks: Blocks, query, key, value, seen, seed, place, logs, inner, cotangent, result
 ):
-    """Gradient kernel for one block of queries `(Q, d)`."""
+    """Computes the gradient with respect to one block of queries `(Q, d)`, as a Pallas kernel."""
     first, own, drop = pl.program_id(0), query[...], _key_of(seed, place)
     queries, log, product, slope = (
         _numbers(first, blocks.outer),
@@ -213,7 +261,10 @@ def _backward_keys(
     of_key,
     of_value,
 ):
-    """Gradient kernel for one block of keys and values, `(K, d)` each, from one query head."""
+    """Computes the gradients with respect to one block of keys and values, as a Pallas kernel.
+
+    The kernel writes the contributions of one query head, `(K, d)` each.
+    """
     first, own, held, drop = pl.program_id(0), key[...], value[...], _key_of(seed, place)
     keys = _numbers(first, blocks.outer)
     visible = None if seen is None else seen[...]
@@ -239,19 +290,26 @@ def _backward_keys(
         result[...] = total.astype(result.dtype)
 
 
-# Chosen on an H200 at d = 64.
+# These values were tuned on an H200 for a head size of 64.
 FORWARD = Blocks(128, 64, warps=4, stages=3)
 OF_QUERIES = Blocks(64, 64, warps=4, stages=3)
 OF_KEYS = Blocks(64, 64, warps=4, stages=3)
 
 
 def _run(kernel, form: Form, blocks: Blocks, outer: str, arrays: dict, results: dict):
-    """Runs a kernel for each block of `outer`, each row and each head.
+    """Runs a kernel for each block of queries or keys, each row and each head.
+
+    Arrays for queries have shapes `(B, T, H, d)` and `(B, H, T)`: batch size B, T queries, H query
+    heads, and head size d. Arrays for keys have shapes `(B, S, K, d)` and `(B, S)`: S keys and K
+    key heads.
 
     Args:
-        outer: "queries" or "keys".
-        arrays, results: inputs, and shapes and dtypes of the outputs, by name: `(B, T, H, d)` and
-            `(B, H, T)` for queries, `(B, S, K, d)` and `(B, S)` for keys.
+        kernel: kernel to run.
+        form: static parameters.
+        blocks: block sizes.
+        outer: `"queries"` if a program instance holds a block of queries, or `"keys"`.
+        arrays: dict from name to input array.
+        results: dict from name to the shape and dtype of an output.
     """
     rows, length, heads, _ = arrays["query"].shape
     sizes = {"queries": length, "keys": arrays["key"].shape[1]}
@@ -312,7 +370,7 @@ def _gradients(form: Form, residuals, cotangent):
     arrays |= {"place": place, "logs": logs, "inner": inner, "cotangent": cotangent}
     like = jax.ShapeDtypeStruct(query.shape, query.dtype)
     (of_query,) = _run(_backward_queries, form, OF_QUERIES, "queries", arrays, {"output": like})
-    # (B, S, H, d), the gradients from each query head
+    # (B, S, H, d): one gradient per query head
     like = jax.ShapeDtypeStruct((*key.shape[:2], query.shape[2], key.shape[3]), key.dtype)
     results = {"of_key": like, "of_value": like}
     pair = _run(_backward_keys, form, OF_KEYS, "keys", arrays, results)
@@ -341,17 +399,23 @@ def flash_attention(
     window: int = 0,
     rate: float = 0.0,
 ):
-    """Attention with dropout of the weights, `softmax(scale Q K^T) V`: `(B, T, H, d)`.
+    """Computes attention with dropout of the weights, `dropout(softmax(scale Q K^T)) V`.
 
     Args:
-        query: `(B, T, H, d)`.
-        key, value: `(B, S, K, d)`; each head is shared by H / K query heads.
-        seen: `(B, S)` boolean, False at keys that no query attends. A row without any True gives a
-            mean of values. None: all are visible.
-        seed: `(2,)` uint32, the seed of dropout.
-        scale: factor of the scores.
-        causal, window: see `MultiHeadAttention`.
-        rate: dropout rate; 0: none.
+        query: queries `(B, T, H, d)` with batch size B, T queries, H query heads, and head size d.
+        key: keys `(B, S, K, d)` with S keys and K key heads. Each key head is shared by H / K query
+            heads.
+        value: values `(B, S, K, d)`.
+        seen: booleans `(B, S)`, False at hidden keys; `None` means that all keys are visible. A
+            query without any visible key gives the mean of all values.
+        seed: seed of dropout, `(2,)` uint32.
+        scale: factor for the scores.
+        causal: see `MultiHeadAttention`.
+        window: see `MultiHeadAttention`.
+        rate: dropout rate.
+
+    Returns:
+        Outputs `(B, T, H, d)`.
     """
     (rows, length, heads, _), count = query.shape, key.shape[1]
     form = Form(scale, causal, window, rate, count, heads // key.shape[2])
@@ -379,7 +443,15 @@ def flash_attention(
 
 
 def divides(rows: int, heads: int) -> bool:
-    """Whether rows and key heads are divisible by the axes of the device mesh, if there is one."""
+    """Returns whether `flash_attention` can be sharded over the device mesh.
+
+    The batch size must be divisible by the mesh's data axis, and the number of key heads by its
+    model axis. Without a device mesh, the result is True.
+
+    Args:
+        rows: batch size.
+        heads: number of key heads.
+    """
     distribution = keras.distribution.distribution()
     if distribution is None:
         return True

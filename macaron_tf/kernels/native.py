@@ -1,11 +1,12 @@
-"""Native CPU kernels: a C++ library that is compiled on first use, and its gradients.
+"""Native CPU kernels in a C++ library that is compiled on first use, and their gradients.
 
-The machine's own compiler builds the library, which stays in the cache. All operations take float32
-and bfloat16 and compute in float32. They do not work under XLA, and a graph that contains them
-cannot be served (`tf.saved_model.SaveOptions(namespace_whitelist=[])` rejects it). Dropout, layer
-normalization, GELU and cross-entropy take one or two passes over memory each, where TensorFlow's
-own take three to ten, and keep only their input for the gradient. Second derivatives and
-`tf.autodiff.ForwardAccumulator` use TensorFlow's own operations: see `_second`.
+The machine's own compiler builds the library, which is then cached. All native ops take float32 and
+bfloat16 and compute in float32. Native ops do not work under XLA. A server cannot load a graph that
+contains native ops (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses to save such a
+graph). Dropout, layer normalization, GELU and cross-entropy each take one or two passes over
+memory, while TensorFlow's own ops take three to ten. For the gradient, these four kernels keep only
+their input. Second derivatives and `tf.autodiff.ForwardAccumulator` use TensorFlow's own ops: see
+`_second`.
 """
 
 import functools
@@ -31,12 +32,13 @@ from macaron_tf.kernels.recurrence import GATES
 DTYPES = ("float32", "bfloat16")
 SOURCES = pathlib.Path(__file__).parent / "native"
 _COMPILERS = ("g++", "clang++", "c++")
-# IEEE arithmetic, so that NaN propagates. The flags only give up the C library's errno, traps, and
-# the rounding between a product and a sum.
+# There is no -ffast-math, so that NaN propagates. The flags only give up the C library's errno,
+# floating-point traps, and the rounding between a product and a sum.
 FLAGS = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-# From each row the first flag that the compiler accepts is used: this machine's instructions, as
-# named on x86 and by some ARM compilers; vectors of 64 bytes, 1.2 times as fast as those of 32; and
-# two flags with which GCC takes 0.66 GB of memory and 15 seconds instead of 0.84 GB and 11.
+# The first flag of each row that the compiler accepts is used. The first row selects this machine's
+# instruction set, with the spellings of x86 compilers and of some ARM compilers. The second row
+# selects 64-byte vectors, which are 1.2 times as fast as 32-byte vectors. With the last two rows,
+# GCC compiles in 0.66 GB of memory and 15 seconds, instead of 0.84 GB and 11 seconds.
 _TUNING = (
     ("-march=native", "-mcpu=native"),
     ("-mprefer-vector-width=512",),
@@ -48,10 +50,14 @@ _log = logging.getLogger(__name__)
 
 
 def library_path() -> pathlib.Path | None:
-    """Path of the compiled library, from the cache or newly built; None if building fails.
+    """Returns the path of the compiled library, and builds the library if it is not cached.
 
-    Its name in the cache's folder `native` depends on the sources, the flags, TensorFlow, the
-    compiler and the processor. Several processes that need it at the same time build it only once.
+    The library is in the subfolder `native` of the cache folder. Its file name depends on the
+    sources, the flags, TensorFlow, the compiler and the processor. A lock prevents several
+    processes from building the library at the same time.
+
+    Returns:
+        Path of the library, or `None` if building fails.
     """
     try:
         compiler = find_compiler()
@@ -60,19 +66,22 @@ def library_path() -> pathlib.Path | None:
         if not library.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with filelock.FileLock(library.with_suffix(".lock")):
-                if not library.exists():  # no other process has built it meanwhile
+                if not library.exists():  # another process may have built it in the meantime
                     _compile(compiler, library)
         return library
     except (OSError, subprocess.SubprocessError, UserError) as error:
-        _log.warning("native kernels are not available, slower ones run instead: %s", error)
+        _log.warning("native kernels are not available, so slower kernels run instead: %s", error)
         return None
 
 
 def find_compiler() -> list[str]:
-    """The command of the C++ compiler: `$CXX`, otherwise g++, clang++ or c++.
+    """Returns the command of the C++ compiler, as a list of words.
+
+    If the environment variable CXX is set, its command is used. Otherwise the compiler is the first
+    of g++, clang++ and c++ on the search path.
 
     Raises:
-        UserError: no compiler is on the path.
+        UserError: no compiler is on the search path.
     """
     named = shlex.split(os.environ.get("CXX", ""))
     for command in [named] if named else [[name] for name in _COMPILERS]:
@@ -84,7 +93,7 @@ def find_compiler() -> list[str]:
 
 
 def tuning_flags(compiler: list[str]) -> list[str]:
-    """The flags for this machine's processor that the compiler accepts, at most one of each row."""
+    """Returns the flags of `_TUNING` that the compiler accepts, at most one flag per row."""
     chosen = []
     for alternatives in _TUNING:
         for flag in alternatives:
@@ -100,7 +109,7 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
     aside = library.with_suffix(f".{os.getpid()}")
     output = library.with_suffix(".log")
     command = [*compiler, *tf.sysconfig.get_compile_flags(), *FLAGS, *tuning_flags(compiler)]
-    # -w: TensorFlow's headers cause hundreds of warnings.
+    # The flag -w suppresses hundreds of warnings about TensorFlow's headers.
     command += ["-DNDEBUG", "-w", "-shared", "-fPIC", str(SOURCES / "ops.cc")]
     command += ["-o", str(aside), *tf.sysconfig.get_link_flags()]
     with Progress("building the native kernels"):
@@ -115,7 +124,7 @@ def _compile(compiler: list[str], library: pathlib.Path) -> None:
 
 
 def _key(compiler: list[str]) -> str:
-    """A digest of everything on which the compiled code depends."""
+    """Returns a digest of the sources, flags, versions and processor that determine the library."""
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True).stdout
     parts = [
         *(path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cc")),
@@ -129,7 +138,10 @@ def _key(compiler: list[str]) -> str:
 
 
 def _processor() -> str:
-    """The processor's model and instruction sets, because machines may share a home directory."""
+    """Returns the processor's model and instruction sets.
+
+    They are part of the library's file name, because machines may share a home directory.
+    """
     names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
@@ -140,12 +152,15 @@ def _processor() -> str:
 
 
 def available() -> bool:
-    """Whether this machine has the operations. The first call builds or loads them."""
+    """Returns whether the native ops work on this machine.
+
+    The first call builds the library if necessary, and loads it.
+    """
     return _operations() is not None
 
 
 def operations():
-    """The module with the library's operations.
+    """Returns the module with the native ops.
 
     Raises:
         UserError: the library is not available.
@@ -167,29 +182,33 @@ def _operations():
     try:
         return tf.load_op_library(str(path))
     except (tf.errors.OpError, RuntimeError, OSError) as error:
-        _log.warning("the native kernels do not load, slower ones run instead: %s", error)
+        _log.warning("the native kernels do not load, so slower kernels run instead: %s", error)
         return None
 
 
 def dropout(x: tf.Tensor, rate: float, key) -> tf.Tensor:
-    """Dropout: keeps elements with probability 1 - rate, divided by 1 - rate.
+    """Applies dropout: zeroes elements with probability `rate`, and divides the rest by 1 - `rate`.
 
     Args:
-        rate: at least 0 and below 1; rounded to a multiple of 1 / 65,536.
-        key: `(2,)` integers, the seed: the same key drops the same positions.
+        x: tensor of any shape, float32 or bfloat16.
+        rate: dropout rate, at least 0 and below 1, which is rounded to a multiple of 1 / 65,536.
+        key: PRNG key, `(2,)` integers. The same key drops the same elements.
 
-    References: Srivastava et al. 2014; bits: Salmon et al. 2011, Philox 4x32-10.
+    References: Srivastava et al. 2014 (dropout); Salmon et al. 2011 (the generator Philox 4x32-10).
     """
     return operations().macaron_tf_dropout(x=x, key=tf.cast(key, tf.uint32), rate=rate)
 
 
 def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
-    """Layer normalization over the last axis.
+    """Applies layer normalization over the last axis.
 
-    It is `(x - mean) / sqrt(variance + epsilon) * scale + offset`.
+    The output is `(x - mean) / sqrt(variance + epsilon) * scale + offset`.
 
     Args:
-        scale, offset: `(D,)`; None: ones, zeros.
+        x: tensor `(..., D)`, float32 or bfloat16.
+        scale: `(D,)`; `None` means ones.
+        offset: `(D,)`; `None` means zeros.
+        epsilon: constant that is added to the variance.
 
     References: Ba et al. 2016.
     """
@@ -200,7 +219,12 @@ def layer_norm(x: tf.Tensor, scale, offset, epsilon: float) -> tf.Tensor:
 
 
 def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
-    """`GELU(x + bias)`, exact or, with `approximate`, in its tanh form; the bias is `(D,)`.
+    """Computes `GELU(x + bias)`.
+
+    Args:
+        x: tensor `(..., D)`, float32 or bfloat16.
+        bias: `(D,)`.
+        approximate: whether to use the tanh approximation of GELU.
 
     References: Hendrycks and Gimpel 2016.
     """
@@ -209,12 +233,21 @@ def bias_gelu(x: tf.Tensor, bias, approximate: bool = False) -> tf.Tensor:
 
 
 def cross_entropy(logits: tf.Tensor, labels, smoothing: float = 0.0) -> tuple[tf.Tensor, tf.Tensor]:
-    """Loss and negative log-likelihood of labels `(N,)`: see `label_smoothed_cross_entropy`.
+    """Computes softmax cross-entropy with label smoothing (see `label_smoothed_cross_entropy`).
 
-    The gradient overwrites the logits `(N, V)` if no other operation reads them.
+    To save memory, the gradient overwrites the logits if no other op reads them.
+
+    Args:
+        logits: `(N, V)`, float32 or bfloat16.
+        labels: class indices `(N,)`.
+        smoothing: label smoothing, the weight of the uniform distribution in the target.
+
+    Returns:
+        The loss and the negative log-likelihood, both `(N,)` float32. The negative log-likelihood
+        has no gradient.
 
     Raises:
-        tf.errors.InvalidArgumentError: a label is not from 0 to V - 1.
+        tf.errors.InvalidArgumentError: a label is below 0 or above V - 1.
     """
     loss, nll, _ = operations().macaron_tf_cross_entropy(
         logits=logits, labels=tf.cast(labels, tf.int32), smoothing=smoothing
@@ -250,9 +283,10 @@ def _cross_entropy_gradient(operation, dloss, *_):
 
 
 def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tensor:
-    """SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
+    """Computes SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
 
-    See `swish_recurrence` for the arguments. Gradients reach x, alpha, beta and start `(B, k, R)`.
+    See `swish_recurrence` for the arguments. The function is differentiable with respect to `x`,
+    `alpha`, `beta` and the initial state `start`, `(B, k, R)`.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
@@ -262,11 +296,11 @@ def recurrence(x, alpha, beta, step_size: int, mask=None, start=None) -> tf.Tens
 
 
 def gated(x, alpha, beta, state_bias, gate_bias, step_size: int, gate: str, mask=None) -> tf.Tensor:
-    """SwishRNN's recurrence C over X1 and its gate, `(C + state_bias) * gate(X2 + gate_bias)`.
+    """Computes SwishRNN's recurrence C and its gate, `(C + state_bias) * gate(X2 + gate_bias)`.
 
-    See `swish_gate` for the arguments. One pass computes both; x and C are kept for the gradient in
-    x's dtype. The forward pass uses C in float32, so that in bfloat16 the gradient starts from a
-    rounded C. The gate applies at padding too.
+    See `swish_gate` for the arguments. One pass over memory computes the recurrence and the gate.
+    The gradient reads x and C in x's dtype, while the forward pass keeps C in float32. With
+    bfloat16, the gradient therefore uses a rounded C. The gate also applies at padded positions.
 
     References: Lei et al. 2022, eq. 2-4.
     """
@@ -296,13 +330,16 @@ def _gate_gradient(operation, dy, _):
 
 
 def _second(composed: Callable, inputs: list[tf.Tensor], dy: tf.Tensor, upstream: tuple) -> list:
-    """Differentiates a gradient operation: gradients of its inputs, then of dy.
+    """Computes the gradient of a native gradient op, which is a second derivative.
 
     Args:
-        composed: the original operation, made of operations that TensorFlow differentiates.
-        inputs: the inputs of `composed`; the gradient operation returned a gradient for each.
-        dy: the gradient operation's upstream gradient.
-        upstream: gradients of the gradient operation's outputs.
+        composed: function that computes the forward op from TensorFlow's own ops.
+        inputs: inputs of `composed`. The gradient op returns a gradient for each input.
+        dy: upstream gradient that the gradient op takes.
+        upstream: gradients with respect to the outputs of the gradient op.
+
+    Returns:
+        Gradients with respect to `inputs`, then the gradient with respect to `dy`.
     """
     with tf.GradientTape() as outer:
         outer.watch([*inputs, dy])
@@ -374,7 +411,7 @@ def _gate_second(operation, *upstream):
     *inputs, _, dy = operation.inputs[:7]
     masks, step_size = operation.get_attr("masks"), operation.get_attr("step_size")
     mask = operation.inputs[7] if masks else None
-    gate = tf.compat.as_str(operation.get_attr("gate"))  # bytes in a graph
+    gate = tf.compat.as_str(operation.get_attr("gate"))  # in a graph, the attribute is `bytes`
 
     def composed(x, alpha, beta, state_bias, gate_bias):
         x1, x2 = tf.split(x, 2, axis=-1)  # each (B, L, R)

@@ -1,14 +1,17 @@
 """SwishRNN's recurrence, a running soft maximum along the sequence, and its gate.
 
-Two of the four implementations are here, in `keras.ops`: the reference, a scan that the backend
-differentiates, and a loop with a hand-derived gradient, so that no loop has to be differentiated.
-With u[t] = c[t-1] - x[t], s = sigmoid(alpha u + beta) and q = u s (1 - s), the derivative of a step
-with respect to the previous state is J = s + alpha q, and with respect to x it is 1 - J. They are
-computed for all steps at once. The backward loop then only has a product and a sum per step:
-G[t] = dc[t] + J[t+1] G[t+1].
+This module has two of the four implementations, written in `keras.ops`. The reference is a scan
+that the backend differentiates. The other implementation is a loop with a hand-derived gradient, so
+that the backend does not have to differentiate a loop.
 
-A step takes k neighbouring positions, because their k chains are independent. Arrays of a loop are
-in time order, `(n, k, B, R)`; for every k their memory layout is that of `(L, B, R)`.
+With u[t] = c[t-1] - x[t], s = sigmoid(alpha u + beta) and q = u s (1 - s), the derivative of a step
+with respect to the previous state is J = s + alpha q, and the derivative with respect to x is
+1 - J. Both derivatives are computed for all steps at once. Each step of the backward loop then only
+needs a product and a sum: G[t] = dc[t] + J[t+1] G[t+1].
+
+For a step size k, the recurrence splits into k independent chains, so each step of a loop computes
+k neighbouring positions. In a loop, arrays are in time order, `(n, k, B, R)`: n steps, k positions
+per step, batch size B and width R. Their memory layout is the layout of `(L, B, R)` for every k.
 """
 
 from functools import partial
@@ -24,12 +27,23 @@ GATES = {
 
 
 def gated(c, x2, state_bias, gate_bias, gate: str):
-    """The gate of SwishRNN: `(c + state_bias) * gate(x2 + gate_bias)`, all `(..., R)`."""
+    """Applies the gate of SwishRNN, `(c + state_bias) * gate(x2 + gate_bias)`.
+
+    Args:
+        c: states of the recurrence, `(..., R)`.
+        x2: input of the gate, `(..., R)`.
+        state_bias: `(R,)`.
+        gate_bias: `(R,)`.
+        gate: key of `GATES`.
+    """
     return ops.multiply(ops.add(c, state_bias), GATES[gate](ops.add(x2, gate_bias)))
 
 
 def in_steps(x, step_size: int):
-    """`(B, L, R) -> (n, k, B, R)`, n = ceil(L / k); the last step is padded with zeros."""
+    """Converts an array to time order: `(B, L, R) -> (n, k, B, R)` with n = ceil(L / k).
+
+    If k does not divide L, the last step is padded with zeros.
+    """
     batch, length, width = ops.shape(x)
     # ceil(L / k) without negative numbers, because ONNX rounds quotients towards 0.
     steps = (length + step_size - 1) // step_size
@@ -41,7 +55,7 @@ def in_steps(x, step_size: int):
 
 
 def from_steps(x, length):
-    """Inverse of `in_steps`: `(n, k, B, R) -> (B, L, R)`."""
+    """Inverts `in_steps`: `(n, k, B, R) -> (B, L, R)`."""
     steps, step_size, batch, width = ops.shape(x)
     # (n, k, B, R) -> (n k, B, R) -> (L, B, R)
     x = ops.reshape(x, (steps * step_size, batch, width))[:length]
@@ -49,9 +63,17 @@ def from_steps(x, length):
 
 
 def one_step(c, alpha, beta, x, keep=None, follows=None):
-    """One step, `Swish(c - x) + x` of `(k, B, R)`; c is unchanged where `keep (k, B, 1)` is 0.
+    """Computes the next state of the recurrence, `Swish(c - x) + x`.
 
-    Where `follows (k, B, 1)` is 0, a text begins and c counts as zeros.
+    Args:
+        c: previous state, `(k, B, R)`.
+        alpha: parameter of Swish, `(R,)`.
+        beta: parameter of Swish, `(R,)`.
+        x: input of the step, `(k, B, R)`.
+        keep: `(k, B, 1)`, 0 at padded positions, which keep the previous state. `None` means no
+            padding.
+        follows: `(k, B, 1)`, 0 where a text begins and zeros replace the previous state. `None`
+            means that no text begins.
     """
     c = following(c, follows)
     u = c - x
@@ -60,12 +82,18 @@ def one_step(c, alpha, beta, x, keep=None, follows=None):
 
 
 def following(c, follows):
-    """The states `(..., R)`, zeros where `follows (..., 1)` is 0; None: no text begins."""
+    """Sets states `(..., R)` to zero where `follows`, `(..., 1)`, is 0 because a text begins.
+
+    `None` for `follows` means that no text begins.
+    """
     return c if follows is None else ops.where(follows > 0, c, 0.0)
 
 
 def derivatives(u, keep, alpha, beta):
-    """J, u and q of the module's docstring. At padding the state is unchanged: J = 1, q = 0."""
+    """Returns J, u and q, as defined at the top of this module.
+
+    At padded positions the state does not change, so J is 1, and u and q are 0.
+    """
     s = ops.sigmoid(alpha * u + beta)
     q = u * s * (1.0 - s)
     jacobian = s + alpha * q
@@ -76,14 +104,26 @@ def derivatives(u, keep, alpha, beta):
 
 
 def scanned(x, alpha, beta, start, *marks):
-    """All states c `(n, k, B, R)` by a scan; the marks are `keep` and `follows` of `one_step`."""
+    """Computes all states by a scan, which the backend differentiates.
+
+    Args:
+        x: input in time order, `(n, k, B, R)`.
+        alpha: parameter of Swish, `(R,)`.
+        beta: parameter of Swish, `(R,)`.
+        start: initial state, `(k, B, R)`.
+        marks: `keep` and `follows` of `one_step` for all steps. Both are optional.
+
+    Returns:
+        States c, `(n, k, B, R)`.
+    """
     return _scan(lambda c, inputs: one_step(c, alpha, beta, *inputs), start, [x, *marks])
 
 
 def scanned_with_gradient(x, alpha, beta, start, *marks):
-    """Same as `scanned`, by a loop with a hand-derived gradient, which is one more loop."""
+    """Computes the same states as `scanned`, by a loop with a hand-derived gradient."""
 
-    # The marks are arguments because JAX rejects a custom gradient that captures recomputed values.
+    # The marks are arguments, because JAX rejects a custom gradient that closes over values which
+    # gradient checkpointing computes again.
     @ops.custom_gradient
     def run(x, alpha, beta, start, *marks):
         keep, follows = (*marks, None, None)[:2]
@@ -94,7 +134,7 @@ def scanned_with_gradient(x, alpha, beta, start, *marks):
             before = ops.concatenate([start[None], c[:-1]], axis=0)
             u = following(before, follows) - x
             jacobian, u, q = derivatives(u, keep, alpha, beta)
-            # G (n, k, B, R) needs J of the next step, which is 0 for the last one.
+            # G, (n, k, B, R), needs J of the next step, which is 0 for the last step.
             passed_on = following(jacobian, follows)
             after = ops.concatenate([passed_on[1:], ops.zeros_like(jacobian[:1])], axis=0)
             last = ops.zeros_like(dc[0])
@@ -109,7 +149,20 @@ def scanned_with_gradient(x, alpha, beta, start, *marks):
 
 
 def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
-    """Runs `scanned`, or another `run`, on x `(B, L, R)`, mask `(B, L)` and start `(B, k, R)`."""
+    """Computes the recurrence on arrays whose first axis is the batch.
+
+    Args:
+        run: `scanned` or `scanned_with_gradient`.
+        x: `(B, L, R)`.
+        alpha: parameter of Swish, `(R,)`.
+        beta: parameter of Swish, `(R,)`.
+        step_size: k.
+        mask: `(B, L)` or `None`, as in `swish_recurrence`.
+        start: initial state, `(B, k, R)`; `None` means zeros.
+
+    Returns:
+        States `(B, L, R)` in x's dtype.
+    """
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
     # (B, L) -> (n, k, B, 1)
@@ -121,7 +174,12 @@ def in_time_order(run, x, alpha, beta, step_size: int, mask, start=None):
 
 
 def marks_of(mask) -> list:
-    """The marks `keep` and, for an integer mask, `follows` of `one_step`: `(B, L, 1)` float32."""
+    """Converts a mask `(B, L)` to the arrays `keep` and `follows` of `one_step`.
+
+    Returns:
+        List of arrays `(B, L, 1)` in float32. A boolean mask gives `keep` only, an integer mask
+        gives `keep` and `follows`, and `None` gives an empty list.
+    """
     if mask is None:
         return []
     keep = ops.expand_dims(ops.cast(mask, "float32"), -1)
@@ -130,19 +188,21 @@ def marks_of(mask) -> list:
 
 
 def _scan(step, start, inputs: list):
-    """All states of `c = step(c, inputs[i])`, stacked along a new first axis.
+    """Computes all states of a recurrence, stacked along a new first axis.
 
-    On TensorFlow it is `tf.scan`, because `keras.ops.scan` does not compile under XLA there.
+    On TensorFlow, this function calls `tf.scan`, because `keras.ops.scan` does not compile under
+    XLA with TensorFlow.
 
     Args:
-        step: function `(c, arrays) -> c`.
-        inputs: arrays with n steps along their first axis.
+        step: function from the state and the arrays of one step to the next state.
+        start: initial state.
+        inputs: list of arrays with n steps along the first axis.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf  # not on JAX, where TensorFlow need not be installed
 
         count = ops.shape(inputs[0])[0]
-        if not isinstance(count, int):  # with an unknown size of c, `tf.scan` needs a step
+        if not isinstance(count, int):  # `tf.scan` may need at least one step to find c's shape
             spare = tf.cast(count == 0, tf.int32)
             inputs = [tf.pad(array, [[0, spare], [0, 0], [0, 0], [0, 0]]) for array in inputs]
         return tf.scan(step, inputs, initializer=start)[:count]
@@ -150,10 +210,17 @@ def _scan(step, start, inputs: list):
 
 
 def _loop(step, start, inputs: list, reverse: bool = False):
-    """Same as `_scan`, in either direction, but not differentiable.
+    """Computes the same states as `_scan`, but is not differentiable.
 
-    On TensorFlow, the shape of the states is passed as a tensor: LiteRT cannot convert `tf.scan` if
-    the batch size is unknown.
+    On TensorFlow, this function does not call `tf.scan`, because LiteRT cannot convert `tf.scan`
+    for an unknown batch size. The loop passes the shape of the states as a tensor instead.
+
+    Args:
+        step: function from the state and the arrays of one step to the next state.
+        start: initial state.
+        inputs: list of arrays with n steps along the first axis.
+        reverse: whether to run from the last step to the first. The order of the output follows
+            `inputs` in both cases.
     """
     if keras.backend.backend() != "tensorflow":
         return _scan_on_jax(step, start, inputs, reverse, _turn())
@@ -184,11 +251,12 @@ def _scan_on_jax(step, start, inputs: list, reverse: bool = False, turn: int = 1
 
 
 def _turn() -> int:
-    """Steps per iteration of JAX's loop: 8 on a GPU, where every iteration launches kernels.
+    """Returns the number of steps per iteration of a JAX loop: 8 on a GPU, and 1 elsewhere.
 
-    Gate and gradient for 32 x 512 positions of width 2048 on an H100 take 17.8 ms with one step per
-    iteration, 2.5 ms with 8, and 1.9 ms with 32, which compile several times as long. CPUs gain
-    nothing.
+    On a GPU, every iteration launches kernels. For 32 x 512 positions of width 2048 on an H100, the
+    gate and its gradient take 17.8 ms with 1 step per iteration, 2.5 ms with 8 steps, and 1.9 ms
+    with 32 steps. Compiling a loop with 32 steps takes several times as long. A CPU does not become
+    faster.
     """
     if keras.backend.backend() != "jax":
         return 1

@@ -23,43 +23,48 @@ def swish_recurrence(
     initial_state=None,
     implementation: str = "auto",
 ):
-    """SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
+    """Computes SwishRNN's recurrence, `c[i] = Swish(c[i-k] - x[i]) + x[i]`.
 
-    `Swish(u) = sigmoid(alpha u + beta) u`. If x[i] is far above c[i-k], the result is x[i]; if it
-    is far below, the result is c[i-k]. Positions that are k apart form k independent chains, so
-    each step of the loop takes k positions, and there are ceil(L / k) steps.
+    `Swish(u) = sigmoid(alpha u + beta) u` with the learned vectors `alpha` and `beta`. If x[i] is
+    far above c[i-k], the result is close to x[i]. If x[i] is far below c[i-k], the result is close
+    to c[i-k]. Every k-th position belongs to the same chain, and the k chains are independent. The
+    loop therefore computes k positions per step and takes ceil(L / k) steps.
+
+    Padded positions leave the state unchanged, so padding before and after a text does not affect
+    the text. Padding between real positions has no effect if its length is a multiple of k.
 
     Args:
-        x: `(B, L, R)`, of any float dtype; the state is float32.
-        alpha, beta: `(R,)`.
-        step_size: k, at least 1. It need not divide L.
-        mask: `(B, L)` boolean, False at padding, which leaves the state unchanged, so that padding
-            on either side does not affect real positions. (With k chains: any number of padded
-            positions on the left, multiples of k between real ones.) Or integers: 0 at padding, 1,
-            and 2 where the previous state counts as zeros, as at the beginning of a text.
-        initial_state: `(B, k, R)`, the k values before x[0]; None: zeros.
-        implementation: `"scan"` is the reference; `"loop"` has a hand-derived gradient; `"xla"` is
-            for graphs that XLA compiles; `"native"` is a CPU op, compiled on first use; `"auto"` is
-            the best one for device and graph, and `"stock"` the best one with TensorFlow's own ops
-            only, see `chosen`. Their results differ by rounding.
+        x: `(B, L, R)` with batch size B, length L and width R, in any float dtype. The state is
+            float32.
+        alpha: `(R,)`.
+        beta: `(R,)`.
+        step_size: k, at least 1. L need not be a multiple of k.
+        mask: `(B, L)`, booleans with False at padding; `None` means no padding. Alternatively,
+            integers with 0 at padding, 2 where a text begins and zeros replace the previous state,
+            and 1 at all other positions.
+        initial_state: the k states before the first position, `(B, k, R)`; `None` means zeros.
+        implementation: `"scan"` is the reference. `"loop"` has a hand-derived gradient. `"xla"` is
+            for graphs that XLA compiles. `"native"` is a CPU op that is compiled on first use.
+            `"auto"` selects the fastest implementation, and `"stock"` the fastest implementation
+            that uses only TensorFlow's own ops (see `chosen`). Results differ by rounding errors.
 
     Returns:
-        c, `(B, L, R)`, in x's dtype.
+        States c, `(B, L, R)`, in x's dtype.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
     if step_size < 1:
-        raise ValueError(f"step_size={step_size} must be 1 or more")
+        raise ValueError(f"step_size is {step_size}: give 1 or more")
     x = ops.convert_to_tensor(x)
     name = chosen(implementation, keras.backend.standardize_dtype(x.dtype))
-    if 0 in x.shape:  # no step; the gradients are 0
+    if 0 in x.shape:  # There are no steps, and all gradients are 0.
         return ops.multiply(x, ops.cast(ops.add(alpha, beta), x.dtype))
     start = initial_state
     if start is None:
         start = ops.zeros((ops.shape(x)[0], step_size, x.shape[-1]), "float32")
     alpha, beta, start = (ops.cast(array, "float32") for array in (alpha, beta, start))
     if name == "native":
-        from macaron_tf.kernels import native  # this and the next need TensorFlow
+        from macaron_tf.kernels import native  # This module and `xla` need TensorFlow.
 
         return native.recurrence(x, alpha, beta, step_size, mask, start)
     if name == "xla":
@@ -81,20 +86,24 @@ def swish_gate(
     mask=None,
     implementation: str = "auto",
 ):
-    """SwishRNN's recurrence and gate, `(C + state_bias) * gate(X2 + gate_bias)`.
+    """Computes SwishRNN's recurrence and gate, `(C + state_bias) * gate(X2 + gate_bias)`.
 
-    C is the recurrence over X1.
+    C is the output of the recurrence for the input X1.
 
     Args:
-        x: `(B, L, 2 R)`, X1 and X2 concatenated, the output of one matrix product.
-        alpha, beta, state_bias, gate_bias: `(R,)`.
-        step_size, mask: see `swish_recurrence`.
-        gate: one of `GATES`: the exact GELU, its tanh form, or a sigmoid.
-        implementation: see `swish_recurrence`. `"native"` computes everything in one pass over x,
-            and keeps only x and C for the gradient.
+        x: X1 and X2, concatenated along the last axis, `(B, L, 2 R)`.
+        alpha: parameter of Swish, `(R,)`.
+        beta: parameter of Swish, `(R,)`.
+        state_bias: `(R,)`.
+        gate_bias: `(R,)`.
+        step_size: see `swish_recurrence`.
+        gate: `"gelu"` for the exact GELU, `"gelu_tanh"` for its tanh approximation, or `"sigmoid"`.
+        mask: see `swish_recurrence`.
+        implementation: see `swish_recurrence`. `"native"` computes the recurrence and the gate in
+            one pass over x, and keeps only x and C for the gradient.
 
     Returns:
-        `(B, L, R)`, in x's dtype.
+        Gated states `(B, L, R)`, in x's dtype.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3-4.
     """

@@ -1,18 +1,21 @@
-"""SwishRNN's recurrence under XLA, in loops that only compute what depends on the state; dropout.
+"""SwishRNN's recurrence and dropout for TensorFlow graphs that XLA compiles.
 
-x is in time order, `(L, B, R)`, so that a step is a run of whole rows (on a TPU, of whole tiles of
-8 x 128). The gradient is hand-derived as in `recurrence`: one loop computes all
-`G[t] = dc[t] + J[t+1] G[t+1]`, and the gradients of x, alpha and beta follow from them after the
-loop, for all steps at once.
+The loops of the recurrence compute only values that depend on the state. The array x is in time
+order, `(L, B, R)`, so that each step reads consecutive rows (on a TPU, whole tiles of 8 x 128). The
+gradient is hand-derived, as in the module `recurrence`. One loop computes all
+`G[t] = dc[t] + J[t+1] G[t+1]`. After the loop, the gradients of x, alpha and beta are computed from
+G for all steps at once.
 
-One iteration of a loop, a turn, has TURN steps, and each of them writes to its own array, at the
-index of the turn. A TPU's compiler then makes one or two fusions of a turn, keeps the state in
-registers, and does not fill arrays in advance. It estimates, for 32 x 512 positions of width 2048:
-0.8 million cycles forward and 1.5 backward; if all steps wrote to one array, 2.1 and 4.4, and 0.6
-more to fill each array; if the steps of a turn were written as one slice, 3.6 and more. Arrays have
-the dtype of x; the loops compute in float32.
+An iteration of a loop is called a turn. A turn computes TURN steps, and each of the TURN steps
+writes to its own array, at the index of the turn. The TPU compiler then turns an iteration into one
+or two fusions, keeps the state in registers, and does not initialize the arrays. For 32 x 512
+positions of width 2048, the compiler estimates 0.8 million cycles for the forward pass and 1.5
+million for the backward pass. If all steps wrote to one array, the estimates would be 2.1 and 4.4
+million cycles, and 0.6 million for initializing each array. If a turn wrote its steps as one slice,
+the estimate would be 3.6 million cycles or more. Arrays have the dtype of x, and the loops compute
+in float32.
 
-The ops of the recurrence exist only under XLA.
+The recurrence uses TensorFlow ops that exist only under XLA.
 """
 
 import math
@@ -31,38 +34,52 @@ from macaron_tf.kernels.recurrence import (
 )
 
 TURN = 4  # steps per iteration of a loop
-# Marks padding in x: with a mask (S, 1) instead, a loop would take two thirds longer. A real x of
-# minus infinity becomes NaN, as do all states after it.
+# Value that marks padding in x. A separate mask (S, 1) would make a loop take 5/3 of the time. A
+# minus infinity at a real position becomes NaN, and so do all later states.
 PADDED = -math.inf
 
 
 def recurrence(x, alpha, beta, step_size, mask, start):
-    """See `swish_recurrence`; alpha, beta and `start (B, k, R)` are float32."""
+    """Computes SwishRNN's recurrence (see `swish_recurrence`).
+
+    The arrays `alpha`, `beta` and the initial state `start`, `(B, k, R)`, must be float32.
+    """
     batch, length, _ = ops.shape(x)
     c = over_turns(in_turns(x, step_size), length, alpha, beta, step_size, mask, start)
     return from_turns(c, batch, length)
 
 
 def in_turns(x, step_size):
-    """Brings x to time order: `(B, L, W) -> (n, S, W)`, with the S = TURN k B rows of each turn.
+    """Converts x to time order: `(B, L, W) -> (n, S, W)`.
 
-    The last turn is padded with zeros, which come after all real steps.
+    Here n is the number of turns, and S = TURN k B is the number of rows per turn for the step size
+    k. The last turn is padded with zeros after all real steps.
     """
     x = in_steps(x, TURN * step_size)
-    turns, positions, batch, width = ops.shape(x)  # ints if static, else tensors
+    turns, positions, batch, width = ops.shape(x)  # integers if static, otherwise tensors
     # (n, TURN k, B, W) -> (n, S, W)
     return ops.reshape(x, (turns, positions * batch, width))
 
 
 def from_turns(x, batch, length):
-    """Inverse of `in_turns`: `(n, S, W) -> (B, L, W)`."""
+    """Inverts `in_turns`: `(n, S, W) -> (B, L, W)`."""
     turns, rows, width = ops.shape(x)
     # (n, S, W) -> (n, S / B, B, W)
     return from_steps(ops.reshape(x, (turns, rows // batch, batch, width)), length)
 
 
 def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
-    """The recurrence for x from `in_turns`, returned in the same layout; the mask is `(B, L)`."""
+    """Computes the recurrence on an array in the layout of `in_turns`, and returns that layout.
+
+    Args:
+        x: output of `in_turns`, `(n, S, R)`.
+        length: sequence length L.
+        alpha: parameter of Swish, `(R,)`.
+        beta: parameter of Swish, `(R,)`.
+        step_size: k.
+        mask: `(B, L)`, as in `swish_recurrence`.
+        start: initial state, `(B, k, R)`; `None` means zeros.
+    """
     turns, rows, width = ops.shape(x)
     size = rows // TURN
     marks = [in_turns(mark, step_size) for mark in marks_of(mask)]
@@ -75,17 +92,29 @@ def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
 
 
 def _with_gradient(turns, steps, size, keep=None, follows=None):
-    """Makes the loops over `steps` runs of `size` rows, with a custom gradient."""
+    """Returns a function that computes the recurrence, with a hand-derived gradient.
+
+    Args:
+        turns: number of loop iterations.
+        steps: number of steps.
+        size: number of rows per step, k B.
+        keep: 0 at padding, in the layout of `in_turns`; `None` means no padding.
+        follows: 0 where a text begins, in the layout of `in_turns`; `None` means that no text
+            begins.
+    """
     known = size if isinstance(size, int) else None
 
     def read(rows, step):
-        """`(n S, R) -> (size, R)`: the rows of one step; past the end, those of the last step."""
+        """Returns the rows of one step, `(n S, R) -> (size, R)`.
+
+        For a step past the end, the result is the rows of the last step.
+        """
         rows = xla.dynamic_slice(rows, [step * size, 0], [size, rows.shape[-1]])
-        # Restore the static shape, which a loop's state must have.
+        # The slice loses its static shape, which the state of a loop must have.
         return tf.cast(tf.ensure_shape(rows, (known, rows.shape[-1])), tf.float32)
 
     def write(arrays, turn, rows):
-        """Writes each `(size, R)` of `rows` into its array `(turns, size, R)`, at index `turn`."""
+        """Writes each array `(size, R)` in `rows` into its array `(turns, size, R)`, at `turn`."""
         return [
             xla.dynamic_update_slice(array, tf.cast(each, array.dtype)[None], [turn, 0, 0])
             for array, each in zip(arrays, rows, strict=True)
@@ -101,13 +130,20 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
         return None if follows is None else read(flat(follows), step)
 
     def loop(turn, state, number, like):
-        """Runs `turn(i, state) -> (state, rows)` for every turn; returns all rows.
+        """Calls `turn(i, state) -> (state, rows)` for each turn, and returns all rows.
 
-        They are `(turns, size, R)` for each of the `number` arrays.
+        The arrays are initialized with an element of `like`, because XLA then detects that the
+        initial values are never read. XLA would share a constant among all loops of a model, and
+        copy the constant for each loop.
 
-        The arrays are initialized with an element of `like`. XLA would share a constant among all
-        loops of a model, fill it in and copy it for each; this way it sees that no initial value is
-        read.
+        Args:
+            turn: function that computes the steps of one turn.
+            state: initial state.
+            number: number of arrays in `rows`.
+            like: array whose dtype and width the results have.
+
+        Returns:
+            List of `number` arrays `(turns, size, R)`.
         """
         empty = tf.broadcast_to(like[0, 0, 0], (turns, size, like.shape[-1]))
 
@@ -124,10 +160,11 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
         return arrays
 
     def total(array):
-        """`(turns, size, R) -> (R,)`: sums by matrix products.
+        """Computes sums `(turns, size, R) -> (R,)` by matrix products.
 
-        A CPU's compiler would sum along strides, which takes ten times as long. A TPU's compiler
-        turns the products back into float32 sums, if each of many products has at most 32 rows.
+        For a plain sum, XLA's CPU compiler generates strided memory accesses, which take ten times
+        as long. The TPU compiler turns the products back into float32 sums if each product has at
+        most 32 rows.
         """
         group = math.gcd(known or 1, 8)
         groups = tf.reshape(array, (-1, group, array.shape[-1]))
@@ -151,7 +188,8 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
                 rows.append(one_step(rows[-1], alpha, beta, new, kept(new), followed(step)))
             return rows[-1], rows
 
-        # The state before each turn, and after each of its steps.
+        # The first array has the state before each turn. The other arrays have the state after each
+        # step.
         states = loop(forward, start, 1 + TURN, x)
 
         def gradient(dc):
@@ -166,16 +204,16 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
                     u = following(read(flat(states[1 + j]), i), follow) - after
                     passed = derivatives(u, kept(after), alpha, beta)[0] * g
                     passed = following(passed, follow)
-                    # No gradient comes from beyond the last step.
+                    # The last step receives no gradient from a later step.
                     g = read(dc_rows, step) + tf.where(step + 1 < steps, passed, 0.0)
                     rows.append(g)
-                    if 2 * j == TURN:  # two fusions of two steps cost less than one of four
+                    if 2 * j == TURN:  # Two fusions of two steps cost less than one fusion of four.
                         g = xla.optimization_barrier(g)[0]
                 return g, rows[::-1]
 
             dx, dalpha, dbeta = [], 0.0, 0.0
             for j, g in enumerate(loop(backward, tf.zeros_like(start), TURN, dc)):
-                # They were written in the order of computation, the last turn first.
+                # The loop wrote the last turn first.
                 g = tf.cast(tf.reverse(g, [0]), tf.float32)
                 x_j = tf.cast(x[:, j * size : (j + 1) * size], tf.float32)
                 follow = None if follows is None else follows[:, j * size : (j + 1) * size]
@@ -195,13 +233,15 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
 
 
 def dropout(x, rate: float, seed):
-    """Dropout: drops elements of x with probability `rate` and divides the others by 1 - rate.
+    """Applies dropout: zeroes elements with probability `rate`, and divides the rest by 1 - `rate`.
 
-    TensorFlow's own computes the key of each dropout by 10 rounds of Philox, 344 operations in all,
-    which are two fifths of all operations in a step of T5. Here the key is MurmurHash3's `fmix32`
-    (Appleby 2011).
+    For each dropout, TensorFlow's own op derives a key by 10 rounds of Philox in 344 operations. In
+    a training step with T5, 40% of all operations serve this purpose. This function derives the key
+    by `fmix32` of MurmurHash3 (Appleby 2011) instead.
 
     Args:
+        x: tensor of any shape.
+        rate: dropout rate.
         seed: `(2,)` integers.
     """
     key = tf.cast(seed, tf.uint32)
@@ -211,7 +251,7 @@ def dropout(x, rate: float, seed):
         shape=tf.shape(x),
         key=tf.bitcast(_shifted(key, 16)[None], tf.uint64),  # (1, 2) -> (1,)
         counter=tf.zeros((2,), tf.uint64),
-        alg=tf.random.Algorithm.AUTO_SELECT.value,  # the device's own
+        alg=tf.random.Algorithm.AUTO_SELECT.value,  # the default generator of the device
         dtype=tf.uint32,
     )
     kept = bits >= tf.constant(round(rate * 2**32), tf.uint32)
@@ -223,5 +263,8 @@ def _shifted(key, by: int):
 
 
 def _fixed(array):
-    """Keeps XLA from changing the array's layout for the operation that made it."""
+    """Returns the array behind an optimization barrier.
+
+    The barrier prevents XLA from changing the memory layout of the op that computes the array.
+    """
     return xla.optimization_barrier(array)[0]

@@ -11,9 +11,10 @@ from macaron_tf.layers.mixer import Context
 
 
 class AlibiAttention(MultiHeadAttention):
-    """Self-attention with linear biases (ALiBi): scores `q k / sqrt(d) - slope |i - j|`.
+    """Self-attention with linear biases (ALiBi).
 
-    Each head has a fixed slope. No weight depends on a position, so inference texts may be longer
+    The score of key j for query i is `q_i k_j / sqrt(d) - slope |i - j|`. Each head has a fixed
+    slope. No weight depends on a position, so inference texts may be longer
     than training texts. The paper's models are causal. In an encoder, an earlier key and a later
     key at the same distance get the same bias.
 

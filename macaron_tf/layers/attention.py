@@ -347,7 +347,7 @@ class MultiHeadAttention(Mixer):
 
     @property
     def _projections(self):
-        """Layers that project x, each with the number of outputs among query, key and value."""
+        """List of pairs: a projection layer, and how many of query, key and value it computes."""
         if self.num_kv_heads == self.num_heads:
             return [(self.query_key_value, 3)]
         return [(self.query, 1), (self.key_value, 2)]

@@ -24,7 +24,7 @@ _ATTENTIONS = {"rotary": RotaryAttention, "alibi": AlibiAttention}
 
 
 class Block(Mixer):
-    """One layer of an encoder or decoder: the sub-layers of a scheme, each in a `Residual`.
+    """One layer of an encoder or decoder, in which a `Residual` wraps each sub-layer of a scheme.
 
     By default, the block is an encoder block. With `causal`, the block is a language model block.
     With `causal` and `cross_attention`, the block is a decoder block. Cross-attention follows the
@@ -41,8 +41,8 @@ class Block(Mixer):
         attention_window: window of self-attention in positions (see `MultiHeadAttention`).
         first_norm: whether the first sub-layer has a norm.
         kernel_initializer: initializer of all matrices.
-        output_initializer: initializer of the last matrix in each sub-layer, which is different in
-            GPT-2. `None` means `kernel_initializer`.
+        output_initializer: initializer of the last matrix in each sub-layer. GPT-2 uses a smaller
+            standard deviation here. `None` means `kernel_initializer`.
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
 
     Class attributes:
@@ -88,7 +88,7 @@ class Block(Mixer):
         self.scheme = config.splitting(self.scheme)
         kind = type(self).__name__
         if not self.scheme:
-            raise SettingError(f"block {kind} has no scheme: give one such as (Mix('tokens'),)")
+            raise SettingError(f"block {kind} has no scheme: set a scheme such as (Mix('tokens'),)")
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
@@ -117,8 +117,8 @@ class Block(Mixer):
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
             text = spelled(self.scheme) if config.scheme is None else config.scheme
             raise config.error(
-                f"scheme={text!r}: no position sees another position: add tokens, or use a block "
-                "with a recurrent channel mixer, such as swish_rnn"
+                f"scheme={text!r} lets no position see another position: add tokens, or use a "
+                "block with a recurrent channel mixer, such as swish_rnn"
             )
 
     def token_mixer(self) -> Mixer:
@@ -214,12 +214,12 @@ class Block(Mixer):
 
     @property
     def steps(self) -> list[list[tuple[str, Residual]]]:
-        """Pairs of operator and residual layer by step. Parallel branches form one step."""
+        """List of steps. A step is a list of (operator, residual layer) pairs, one per branch."""
         return [[(operator, getattr(self, name)) for operator, name in s] for s in self._steps]
 
     @property
     def sublayers(self) -> list[tuple[str, Residual]]:
-        """Pairs of operator and residual layer for all sub-layers, in order."""
+        """List of (operator, residual layer) pairs for all sub-layers, in order."""
         return [one for step in self.steps for one in step]
 
     def mixers(self, *operators: str) -> list[Mixer]:

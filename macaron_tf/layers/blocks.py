@@ -10,7 +10,7 @@ from macaron_tf.plug_ins import find, is_place
 
 
 class TransformerBlock(Block):
-    """Transformer block: a full attention step, then a full feed-forward step.
+    """Transformer block: a full attention step is followed by a full feed-forward step.
 
     This order of steps is Lie-Trotter splitting.
 
@@ -21,7 +21,7 @@ class TransformerBlock(Block):
 
 
 class MacaronBlock(Block):
-    """Macaron block: half a feed-forward step, a full attention step, half a feed-forward step.
+    """Macaron block, in which a full attention step is between two half feed-forward steps.
 
     This order of steps is Strang-Marchuk splitting. Each feed-forward layer has half of
     `feed_forward_dim`, so the matrices have as many parameters as in a `TransformerBlock`.

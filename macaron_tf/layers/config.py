@@ -123,7 +123,7 @@ class BlockConfig(FeedForwardConfig):
         """Returns the arguments of `RotaryAttention` that configure its rotary positions.
 
         Args:
-            window: attention window of the layer. 0 means that the layer attends all positions.
+            window: attention window of the layer. 0 means full attention.
         """
         base = (window and self.local_rotary_base) or self.rotary_base
         return {"rotary_base": base, **self.options("rotary_dim", "rotary_scaling")}

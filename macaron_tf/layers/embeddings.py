@@ -343,5 +343,5 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         return self.drop(x, training=training)
 
     def get_config(self):
-        # The owner of shared token embeddings saves them and passes them in again.
+        # The owner of shared token embeddings saves the embeddings and passes them in again.
         return {**super().get_config(), "tokens": None}

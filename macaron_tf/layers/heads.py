@@ -17,7 +17,7 @@ class Pooling(Recording, keras.layers.Layer):
 
     Args:
         mode: `"mean"` or `"max"` over real positions, `"cls"` (first position) or `"last"` (last
-            real position). In a causal model, the last position has seen all others.
+            real position). In a causal model, only the last position sees all positions.
 
     Call arguments:
         x: `(B, L, D)`.

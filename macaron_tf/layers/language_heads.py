@@ -206,7 +206,7 @@ class SpanBoundaryHead(TransformingHead):
 
 
 class ReplacedTokenHead(Head):
-    """Logit of each token having been replaced: `activation(x W + b) w + c`.
+    """Logit that a token was replaced, `activation(x W + b) w + c`.
 
     Call arguments:
         x: `(..., D)`.

@@ -89,8 +89,8 @@ class Mixer(Recording, keras.layers.Layer):
             own token.
         takes_packed: whether `mix` accepts x without padding (see `Context.packing`).
         takes_held: whether `mix` accepts a read-only cache (see `Context.held`).
-        takes_documents: whether `mix` separates documents (see `Context.documents`). Mixers without
-            a state always do.
+        takes_documents: whether `mix` separates documents (see `Context.documents`). A mixer
+            without a state always separates documents.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -102,7 +102,7 @@ class Mixer(Recording, keras.layers.Layer):
         attention_bias: bias of the attention scores, which broadcasts to `(B, H, T, S)`.
         segment_ids: int `(B, T)`.
 
-    The output has shape `(B, T, D)`. A layer ignores call arguments without use in the layer.
+    The output has shape `(B, T, D)`. A layer ignores the call arguments that it does not need.
     """
 
     keeps_state = True

@@ -66,8 +66,8 @@ class Dropout(keras.layers.Dropout):
     """Keras's `Dropout` with faster kernels.
 
     On a CPU, the original layer takes 10% of a training step. The native kernel rounds the rate to
-    a multiple of 1 / 65,536. With the same seed, the native, XLA and JAX kernels drop other
-    elements than TensorFlow's standard operations.
+    a multiple of 1 / 65,536. With the same seed, the native kernel, XLA, JAX and TensorFlow's
+    standard operations drop different elements.
 
     Call arguments:
         inputs: tensor of any shape.

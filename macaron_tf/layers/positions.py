@@ -96,8 +96,9 @@ def relative_buckets(num_buckets: int, max_distance: int, bidirectional: bool) -
     """Computes T5's bucket index for each distance from -max_distance to max_distance.
 
     A distance is the key position minus the query position. Each small distance has a separate
-    bucket: below num_buckets / 2 in causal attention, and below num_buckets / 4 on both sides
-    otherwise. Larger distances share buckets of logarithmic width.
+    bucket. In causal attention, a distance is small if its absolute value is below num_buckets / 2.
+    If `bidirectional`, the limit is num_buckets / 4. Larger distances share buckets of logarithmic
+    width.
 
     Args:
         num_buckets: number of buckets.

@@ -64,7 +64,7 @@ class Recording:
             cls.build = _building(cls.build)
 
     def part(self, kind, shape, *arguments, **options) -> keras.layers.Layer:
-        """Creates a sub-layer and builds the sub-layer for an input shape.
+        """Creates and builds a sub-layer.
 
         Args:
             kind: class of the sub-layer.

@@ -88,18 +88,20 @@ class Mix:
         check_choice("solver", self.solver, tuple(SOLVERS))
         if self.step_size == 0:
             raise ValueError(
-                f"{self.operator} with a step size of 0 have no effect: leave {self.operator} out"
+                f"the step size 0 of {self.operator} has no effect: leave {self.operator} out"
             )
         if self.width <= 0:
-            raise ValueError(f"{self.operator} have width {self.width}: give a width above 0")
+            raise ValueError(f"the width of {self.operator} is {self.width}: give a positive width")
         if self.width != 1 and self.operator != "channels":
-            raise ValueError(f"{self.operator} take no width, only channels do: leave width out")
+            raise ValueError(f"{self.operator} cannot have a width: leave width out")
         if self.width != 1 and self.again:
             raise ValueError("'again' reuses the width of the earlier channels: leave width out")
         if self.activation is not None:
             if self.operator != "channels" or self.again:
                 whose = "channels with 'again'" if self.again else self.operator
-                raise ValueError(f"{whose} take no activation: leave out 'with {self.activation}'")
+                raise ValueError(
+                    f"{whose} cannot have an activation: leave out 'with {self.activation}'"
+                )
             activation(self.activation)
 
     def __str__(self):

@@ -154,7 +154,7 @@ class SwishRNN(Mixer):
 
 
 def _implementation(context: Context) -> str:
-    """Returns the implementation of the recurrence: native kernels only in training.
+    """Returns the implementation to use for the recurrence. Only training uses native kernels.
 
     Outside training, only standard operations run, so that any machine can export the model.
     """

@@ -32,7 +32,7 @@ class Model(Recording, keras.Model):
     """Base class of the models.
 
     The default name of a model is the class name in snake case, such as `encoder_classifier`.
-    `build` builds the layers in the order of their creation, each for vectors `(B, L, D)`. A call
+    `build` builds the layers in the order of their creation, for vectors `(B, L, D)`. A call
     returns the `logits` of the `hidden_states`, unless a subclass overrides `call`.
 
     A call takes a dict of the inputs in `input_names`, or only the first input. The names in
@@ -41,12 +41,12 @@ class Model(Recording, keras.Model):
 
     `model.export()` and `tf.saved_model.save` use the inputs of the model's first call, with any
     batch size and length. If the first call passed a tensor instead of a dict, the exported model
-    takes a tensor too. A model that was never called is exported with the `required` inputs in a
-    dict, ids `(B, L)`.
+    takes a tensor too. A model that was never called is exported with a dict of the `required`
+    inputs, which are ids `(B, L)`.
 
     Attributes:
-        input_names: names of the inputs, each with its alternative names. `None` means that `call`
-            gets the argument unchanged.
+        input_names: dict from the name of an input to alternative names. `None` means that `call`
+            gets its argument unchanged.
         required: number of required inputs, which are the first inputs in `input_names`.
         encoder: part of the model that gets pre-trained encoder weights, or `None`.
         encoder_decoder: part of the model that gets pre-trained encoder-decoder weights, or `None`.
@@ -203,8 +203,8 @@ def encoder_inputs(inputs) -> dict[str, Any]:
 def padding_mask(inputs):
     """Returns the padding mask `(B, L)`, boolean, False at padding.
 
-    The default without an input `padding_mask` is False where an id is 0. For words given as
-    characters, `token_ids (B, L, C)`, the default is False where all ids of a word are 0. With an
+    Without an input `padding_mask`, the mask is False where an id is 0. If words are given as
+    characters, `token_ids (B, L, C)`, the mask is False where all ids of a word are 0. With an
     `attention_mask` of rank 3 or 4, positions that no position attends to are padding too.
     """
     real = inputs.get("padding_mask")
@@ -215,6 +215,6 @@ def padding_mask(inputs):
 
 
 def attention_mask(inputs):
-    """Returns the input `attention_mask`, if any, as booleans `(B, H or 1, T or 1, S)`."""
+    """Returns the input `attention_mask` as booleans `(B, H or 1, T or 1, S)`, or `None`."""
     mask = inputs.get("attention_mask")
     return None if mask is None else broadcast_mask(ops.cast(mask, "bool"))

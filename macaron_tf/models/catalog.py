@@ -445,7 +445,7 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     model = network(config(name, **overrides), dtype)
     for field, said in model.unread().items():
         if field in overrides:
-            raise ValueError(f"{field} has no effect here: {said}; leave it out")
+            raise ValueError(f"{field} has no effect here: {said}; leave {field} out")
     model.build()
     return model
 

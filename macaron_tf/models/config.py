@@ -364,8 +364,8 @@ class EncoderDecoderConfig(StackConfig):
         initializer_range: standard deviation of the truncated normal initializer for all matrices
             and tables (BART). The distribution is truncated at two standard deviations. `None`
             means the initializer in `initializer`.
-        language_embeddings: whether all source tokens get one added vector and all target tokens
-            another (the language embeddings of XLM).
+        language_embeddings: whether to add one vector to all source embeddings and another vector
+            to all target embeddings (the language embeddings of XLM).
         two_way: whether the model translates in both directions. Each side then has one vector for
             its own language and one vector for the other language.
         num_source_layers: number of layers in an additional source encoder, whose output replaces

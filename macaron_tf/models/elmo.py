@@ -180,7 +180,7 @@ class WordEncoderConfig(Settings):
 
     @property
     def elmo_places(self) -> tuple[str, ...]:
-        """Concatenation points of ELMo's vectors: `"input"`, `"output"`, both or neither."""
+        """Names of the points where ELMo's vectors are concatenated: `"input"` and `"output"`."""
         places = {"both": ("input", "output"), "none": ()}
         return places.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
 
@@ -278,7 +278,7 @@ class WordEncoder(Model):
             layers = self.elmo(characters, training=training)
 
         def beside(vectors, place):
-            """Appends ELMo's vectors, if `place` is enabled: `(B, L, D)` to `(B, L, D + 2 P)`."""
+            """Appends ELMo's vectors at an enabled `place`: `(B, L, D)` to `(B, L, D + 2 P)`."""
             if place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)

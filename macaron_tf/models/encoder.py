@@ -24,7 +24,7 @@ class Encoder(Model):
         embeddings: embeddings shared with another encoder. `None` means that the encoder creates
             embeddings.
 
-    A call takes `token_ids` alone, or a dict with these inputs, of which all others are optional:
+    A call takes `token_ids` alone, or a dict in which all inputs except `token_ids` are optional:
 
         token_ids (B, L)          int
         segment_ids (B, L)        int, 0 by default

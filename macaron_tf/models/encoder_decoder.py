@@ -29,9 +29,9 @@ class EncoderDecoder(Model):
     """Encoder-decoder, which scores the next target token at each position.
 
     Source and target share one embedding table. The table also scores the target tokens, unless
-    `config.tied` is False. Id 0 is padding in both. If the source has a different vocabulary, an
-    additional encoder reads the source, and the output of this encoder replaces the token
-    embeddings.
+    `config.tied` is False. Id 0 is padding in source and target. If the source has a different
+    vocabulary, an additional encoder reads the source, and the output of this encoder replaces the
+    token embeddings.
 
     A call takes a dict with these inputs:
 

@@ -259,7 +259,7 @@ def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
 
 
 def _text(value) -> str:
-    """Formats a value in one line: numbers with five digits, and lists as in YAML and JSON."""
+    """Formats a value in one line. Floats are rounded to five significant digits."""
     if isinstance(value, float):
         return f"{value:.5g}"
     if isinstance(value, Mapping):

@@ -11,9 +11,9 @@ from macaron_tf.errors import UserError, needed
 
 
 class _Erfc:
-    """Converter of `Erfc`, which the exact GELU uses, to `1 - Erf(x)`.
+    """tf2onnx handler that converts `Erfc(x)`, which the exact GELU uses, to `1 - Erf(x)`.
 
-    The error is at most 6e-8.
+    The rounding error is at most 6e-8.
     """
 
     @classmethod

@@ -33,13 +33,13 @@ class PretrainingEncoder(Model):
         embeddings: embeddings shared with another encoder. `None` means that the encoder creates
             embeddings.
 
-    A call takes a dict with the encoder's inputs `(B, L)`. These inputs `(B, P)` are optional:
-    `masked_positions`, and with `masked_positions` also `left_boundaries`, `right_boundaries` and
-    `span_positions`.
+    A call takes a dict with the encoder's inputs `(B, L)`. The input `masked_positions (B, P)` is
+    optional. The inputs `left_boundaries`, `right_boundaries` and `span_positions`, all `(B, P)`,
+    are optional too and require `masked_positions`.
 
     A call returns a dict with these outputs:
 
-        masked_language  logits `(B, P, V)` at masked positions, or `(B, L, V)` without the input
+        masked_language  logits `(B, P, V)` at masked positions, or `(B, L, V)` at all positions
         sentence_pair    logits `(B, 2)`, with the sentence-pair head
         span_boundary    logits `(B, P, V)`, with the span-boundary head and its inputs
 
@@ -231,5 +231,5 @@ class GeneratorDiscriminator(Model):
         }
 
     def replaced_logits(self, inputs, training=None):
-        """Computes the discriminator's logit of each token having been replaced, `(B, L)`."""
+        """Computes the discriminator's logits `(B, L)`, which are high at replaced tokens."""
         return self.replaced_token(self.encoder(encoder_inputs(inputs), training=training))

@@ -34,7 +34,7 @@ class TemporalConfig(Settings):
     Attributes:
         output_dim: number of scores O at each position.
         widths: number of channels in each TCN block, or number of units in each recurrent layer.
-        mixer: type of the layers.
+        mixer: type of the layers, `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.
         kernel_size: kernel size of the TCN's convolutions.
         input_dim: width C of the input vectors. 0 means that the inputs are ids.
         vocab_size: number of input ids V. 0 means that the inputs are vectors.
@@ -65,7 +65,7 @@ class TemporalConfig(Settings):
         if not self.widths:
             raise self.error("widths=() is empty: give at least one width")
         if bool(self.input_dim) == bool(self.vocab_size):
-            raise self.error("give input_dim, for vectors, or vocab_size, for ids, but not both")
+            raise self.error("give input_dim (for vectors) or vocab_size (for ids), but not both")
         if self.vocab_size and not self.embedding_dim:
             raise self.error("embedding_dim=0 must be at least 1 if vocab_size is given")
         ends = (self.output_dim, self.widths[-1])
@@ -150,7 +150,7 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = not last_only
         if not filters:
-            raise ValueError("filters is empty: give the channels of at least one block")
+            raise ValueError("filters is empty: give the number of channels for at least one block")
         drops = (dropout, spatial_dropout)
         self.blocks = [
             ConvolutionBlock(width, kernel_size, 2**number, *drops, name=f"block_{number}")

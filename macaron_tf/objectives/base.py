@@ -179,9 +179,9 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns 1 at labels `(...,)` with the largest logit and 0 elsewhere, `(...,)` float32.
+    """Returns 1 where the label has the largest logit, and 0 elsewhere.
 
-    The logits have shape `(..., C)`.
+    Logits have shape `(..., C)`, labels have shape `(...,)`, and the result is `(...,)` float32.
     """
     best = ops.cast(ops.argmax(logits, axis=-1), labels.dtype)
     return ops.cast(ops.equal(best, labels), "float32")

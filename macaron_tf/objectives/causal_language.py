@@ -162,7 +162,7 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
     at the last token.
 
     Attributes:
-        num_classes: number of classes, see `ClassificationObjective`. For a `CausalChooser`, the
+        num_classes: number of classes (see `ClassificationObjective`). For a `CausalChooser`, the
             number of choices, which is also the number of rows of an example.
         language_weight: lambda, the weight of the language model loss. At 0, L1 is not computed.
 

@@ -188,7 +188,7 @@ class SpanCorruptionConfig(Settings):
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """Computes the maximum length of a source and of a target, each with EOS.
+        """Computes the maximum lengths of a source and of a target. Both lengths include EOS.
 
         Args:
             tokens: maximum number of tokens in a text.
@@ -330,7 +330,7 @@ class SpanCorruptionObjective(CorruptionObjective):
     config: SpanCorruptionConfig = SpanCorruptionConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the corruption function, see `CorruptionObjective.corruption`.
+        """Returns the corruption function (see `CorruptionObjective.corruption`).
 
         `SpanCorruptionConfig.lengths` gives the shapes of source and target.
 

@@ -271,7 +271,7 @@ class DenoisingObjective(CorruptionObjective):
     config: DenoisingConfig = DenoisingConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the noise function, see `CorruptionObjective.corruption`.
+        """Returns the noise function (see `CorruptionObjective.corruption`).
 
         Sources and targets have the shape `(B, length + 1)`, with room for EOS.
         """

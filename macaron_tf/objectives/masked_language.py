@@ -37,15 +37,15 @@ class MaskedLanguageObjective(PretrainingObjective):
         network: a `PretrainingEncoder`.
         batch: dict of the `encoder_inputs`, and `masked_positions`, `masked_labels` and
             `masked_weights`, all `(B, P)`. `sentence_pair` also needs `pair_label (B,)` int and
-            `pair_weights (B,)` float32, see `mask_tokens`. The label is 0 if the second sentence
+            `pair_weights (B,)` float32 (see `mask_tokens`). The label is 0 if the second sentence
             follows the first, and 1 if the second sentence is random (NSP) or the two are swapped
             (SOP).
         training: see `Objective`.
 
     Returns:
-        Dict of `token_sums` over the masked tokens. With `sentence_pair` also `pair_loss_sum`
-        (nats), `pair_accuracy_sum`, `pair_loss_weight` and `pair_accuracy_weight`. Both weights are
-        the number of rows that are not all padding.
+        Dict of `token_sums` over the masked tokens. With `sentence_pair`, the dict also contains
+        `pair_loss_sum` (nats), `pair_accuracy_sum`, `pair_loss_weight` and `pair_accuracy_weight`.
+        Both weights are the number of rows that are not all padding.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.2; Lan et al. 2020 (ALBERT),
     section 3.1 (SOP); Conneau and Lample 2019 (XLM), section 3.4 (TLM).
@@ -96,8 +96,8 @@ class SpanBoundaryObjective(PretrainingObjective):
 
     Returns:
         Dict of `token_sums` over the masked tokens, where `nll_sum` covers only the first term.
-        `span_boundary_loss_sum` (nats) covers the second term. Outside training, also
-        `span_boundary_accuracy_sum`.
+        `span_boundary_loss_sum` (nats) covers the second term. Outside training, the dict also
+        contains `span_boundary_accuracy_sum`.
 
     References: Joshi et al. 2020 (SpanBERT), section 3.2.
     """

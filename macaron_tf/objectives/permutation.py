@@ -36,11 +36,11 @@ def permute_tokens(
 ) -> Batch:
     """Chooses the tokens to predict in each row, and their factorization order.
 
-    In a row of n tokens, special tokens not counted, max(1, round(n / K)) tokens are predicted.
-    They form spans of m = 1 to 5 tokens with probability proportional to 1/m, as in the released
-    code. Spans do not overlap. The remaining tokens are context. In the factorization order, the
-    predicted tokens come after the context, in a uniformly random permutation. Equal seeds give
-    equal choices.
+    Let n be the number of tokens in a row, without special tokens. Then max(1, round(n / K)) tokens
+    are predicted. The predicted tokens form spans of m = 1 to 5 tokens with probability
+    proportional to 1/m, as in the released code. Spans do not overlap. The remaining tokens are
+    context. In the factorization order, the predicted tokens come after the context, in a uniformly
+    random permutation. Equal seeds give equal choices.
 
     Args:
         batch: see `mask_tokens`.

@@ -190,7 +190,7 @@ def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         relative position of the draw in the interval of its index.
     """
     sums = ops.cumsum(shares, axis=-1)
-    target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the whole
+    target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the total weight
     at = ops.sum(ops.cast(sums <= target, "int32"), axis=-1)
     share, end = (
         ops.take_along_axis(values, at[:, None], axis=1)[:, 0] for values in (shares, sums)

@@ -177,8 +177,8 @@ class SequenceObjective(Objective):
         training: see `Objective`.
 
     Returns:
-        Dict of `loss_sum` and `weight`. With `loss="classes"` also `nll_sum` (nats) and, outside
-        training, `correct_sum`.
+        Dict of `loss_sum` and `weight`. With `loss="classes"`, the dict also contains `nll_sum`
+        (nats) and, outside training, `correct_sum`.
 
     References: Bai et al. 2018, "An Empirical Evaluation of Generic Convolutional and Recurrent
     Networks for Sequence Modeling", section 4.
@@ -189,7 +189,7 @@ class SequenceObjective(Objective):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Names of the metrics: the loss, and with `loss="classes"` perplexity and accuracy."""
+        """Names of the metrics. `loss="classes"` adds perplexity and accuracy to the loss."""
         return ("loss", "perplexity", "accuracy") if self.loss == "classes" else ("loss",)
 
     def __call__(self, network, batch: Batch, training: bool) -> Sums:
@@ -293,7 +293,7 @@ class PairClassificationObjective(SimilarityObjective):
 class CosineObjective(SimilarityObjective):
     """Squared error between the cosine similarity of a sentence pair and its label.
 
-    The label is scaled from [`low`, `high`] to [0, 1]. The default range is that of STS-B.
+    The label is scaled from [`low`, `high`] to [0, 1]. The default is the range of STS-B, [0, 5].
 
     Attributes:
         low: label that is scaled to 0.

@@ -1,4 +1,4 @@
-"""Task types. Each class converts texts to a model's inputs, and the model's outputs to answers."""
+"""Task types, which convert texts to a model's inputs, and the model's outputs to answers."""
 
 from typing import Any
 
@@ -33,7 +33,12 @@ _LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
-    """Creates the subclass of `LabelledTask` for `task.kind`, see there for the arguments."""
+    """Creates an object of the `LabelledTask` subclass for `task.kind`.
+
+    Args:
+        task: definition of the task.
+        arguments: further arguments of `LabelledTask`.
+    """
     return _LABELLED[task.kind](task, *arguments)
 
 
@@ -51,8 +56,8 @@ def task_of(model: Any) -> TaskKind:
         raise needs_vocabulary(model.checkpoint)
     if model.vocabulary is None:
         raise UserError(
-            f"{name} has no vocabulary: give `vocabulary=` to `macaron_tf.load`, or put the "
-            "tokenizer's files beside the weights"
+            f"{name} has no vocabulary: pass `vocabulary=` to `macaron_tf.load`, or put the "
+            "tokenizer files into the folder of the weights"
         )
     if model.labelled:
         with recorded(model):
@@ -66,6 +71,6 @@ def task_of(model: Any) -> TaskKind:
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return Vectors.pooled(model)  # encoder without a task head
     raise UserError(
-        f"{name} is a {type(model.network).__name__}, which cannot answer texts: fine-tune it "
+        f"{name} is a {type(model.network).__name__}, which cannot answer texts: fine-tune {name} "
         f"on a task by `finetune train TASK RUN --init {model.checkpoint or name}`"
     )

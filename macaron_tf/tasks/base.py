@@ -49,7 +49,7 @@ class TaskKind(abc.ABC):
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
-        """Creates the task for a `Pretrained`. Returns `None` if the class does not support it."""
+        """Creates the task of a `Pretrained` model, or returns `None` for an unsupported model."""
         return None
 
     def __repr__(self) -> str:
@@ -77,14 +77,14 @@ class TaskKind(abc.ABC):
         for number, row in enumerate(rows, first):
             if len(row) != len(names):
                 raise UserError(
-                    f"line {number}: {len(row)} columns, not {len(names)}: give "
+                    f"line {number} has {len(row)} column(s), not {len(names)}: write "
                     f"{', '.join(names)}, separated by tabs"
                 )
         return [[row[column] for row in rows] for column in range(len(names))]
 
     @abc.abstractmethod
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Computes the outputs of the signature `serving_default` from tensors as in `inputs`."""
+        """Computes the outputs of the signature `serving_default` from the tensors in `inputs`."""
 
     def functions(self) -> dict[str, _Graph]:
         """Returns a dict from signature name to the signature's function and input dtypes."""
@@ -106,9 +106,9 @@ class TaskKind(abc.ABC):
         for given in [name for name in options if name not in self.takes]:
             said = f"{given}={options[given]!r} is"
             if given in self.controls:
-                raise UserError(f"{said} an argument of predict, not an option: leave it out here")
+                raise UserError(f"{said} not an option: pass {given} to predict or stream instead")
             takes = (*self.takes, *self.controls)
-            known = f"choose among {', '.join(takes)}" if takes else "leave it out"
+            known = f"choose among {', '.join(takes)}" if takes else f"leave out {given}"
             raise UserError(f"{said} not an option of a {self.name}: {known}")
         return self.changed(**options)
 
@@ -117,7 +117,7 @@ class TaskKind(abc.ABC):
         return self
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """Yields the parts of the answer to one text, each as soon as it is decoded.
+        """Yields parts of the answer to one text as soon as they are decoded.
 
         Raises:
             UserError: the task type does not generate text.
@@ -183,15 +183,15 @@ class Decoding(TaskKind):
 class OnePass(TaskKind):
     """Base class of task types that answer with one forward pass of the network.
 
-    `serve` has three steps. The second step uses no strings, so an engine other than TensorFlow can
-    run it:
+    `serve` has three steps. `compute` uses no strings, so an engine other than TensorFlow can
+    replace `compute`:
 
-        rows, kept = task.prepare(*texts)        # texts to rows of ids
+        rows, kept = task.prepare(*texts)        # texts -> token ids
         computed = task.compute(rows)            # forward pass
-        answers = task.conclude(computed, kept)  # numbers to answers
+        answers = task.conclude(computed, kept)  # network outputs -> answers
 
     Attributes:
-        longest: maximum number of ids in a row, with special ids; `None` means no limit.
+        longest: maximum number of ids in a row, including special ids; `None` means no limit.
     """
 
     longest: int | None = None
@@ -201,11 +201,11 @@ class OnePass(TaskKind):
         """Converts texts to the network's inputs, padded to the longest row.
 
         Returns:
-            Dict from input name to tensor, and any further tensors that `conclude` needs.
+            Dict from input name to tensor, and further tensors that only `conclude` needs.
         """
 
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Computes the network's outputs in float32. Padding in the rows has no effect on them."""
+        """Computes the network's outputs in float32. Padding has no effect on the outputs."""
         return tf.cast(self.network(rows, training=False), tf.float32)
 
     @abc.abstractmethod
@@ -214,7 +214,7 @@ class OnePass(TaskKind):
 
         Args:
             computed: outputs of `compute`.
-            kept: further tensors of `prepare`.
+            kept: further tensors, the second result of `prepare`.
         """
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -223,12 +223,12 @@ class OnePass(TaskKind):
 
 
 def recorded(model: Any) -> contextlib.AbstractContextManager[None]:
-    """Raises a UserError if the code within the `with` block finds errors in `model.json`."""
+    """Converts errors about the content of `model.json` in a `with` block to a `UserError`."""
     return refuse_damage(f"{model.name}/model.json", "save or train the model again")
 
 
 def require(good: tf.Tensor, message: str, value: Any) -> Any:
-    """Returns `value`, and makes the graph raise InvalidArgumentError for a bad row.
+    """Returns `value`, and makes the graph raise InvalidArgumentError if a row is bad.
 
     The error contains `message` and the indices of the bad rows. A server that merges requests into
     one batch uses the indices to run the good rows again.

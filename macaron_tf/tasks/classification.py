@@ -188,12 +188,12 @@ class Choice(Classification):
 
 
 def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray]:
-    """Fits a baseline without a neural network, a linear model of TF-IDF weights.
+    """Fits a linear baseline model on TF-IDF features.
 
-    The model is scikit-learn's logistic regression, or ridge regression for scores. A text's
-    features are the TF-IDF weights of its words and bigrams, with sublinear term frequencies. A
-    pair of texts with features a and b has the features a, b, |a - b|, a * b and the cosine of a
-    and b. Without the last three, a linear model cannot tell whether the texts are similar.
+    The model is scikit-learn's logistic regression, or ridge regression if the labels are scores.
+    Features are the TF-IDF weights of words and bigrams, with sublinear term frequencies. A pair of
+    texts with features a and b has the features a, b, |a - b|, a * b and the cosine of a and b.
+    Without |a - b|, a * b and the cosine, a linear model cannot tell whether the texts are similar.
 
     Returns:
         Function from N examples to `(N,)` classes or scores.

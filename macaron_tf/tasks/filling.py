@@ -14,7 +14,7 @@ from macaron_tf.tasks.base import OnePass, require
 from macaron_tf.text import PieceVocabulary
 
 MASK = "[MASK]"
-_LONGEST = 512  # maximum row length of a model that has no limit
+_LONGEST = 512  # maximum row length of a model without a length limit
 
 
 class Filling(OnePass):
@@ -27,13 +27,13 @@ class Filling(OnePass):
     InvalidArgumentError for a text that is too long or has no mask.
 
     Args:
-        network, vocabulary: see `TaskKind`.
-        longest: maximum number of ids in a row, with special ids. Positions beyond this number were
-            not trained.
-        top: number K of tokens for each mask.
+        network, vocabulary: arguments of `TaskKind`.
+        longest: maximum number of ids in a row, including special ids. The model has no trained
+            positions beyond this limit.
+        top: number of tokens per mask, K.
     """
 
-    name = "filler of gaps"
+    name = "mask filler"
     pipeline = "fill-mask"
     takes = ("top",)
 
@@ -71,7 +71,7 @@ class Filling(OnePass):
         vocabulary = self.vocabulary
         parts = tf.strings.split(text, MASK)  # (B, None)
         gaps = tf.cast(parts.row_lengths(), tf.int32) - 1  # (B,)
-        parts = require(gaps > 0, f"a text has no {MASK}: use it in place of a missing word", parts)
+        parts = require(gaps > 0, f"a text has no {MASK}: write {MASK} for a missing word", parts)
         stripped = tf.strings.strip(parts.values)
         ids = tf.cast(vocabulary.encode(stripped), tf.int32)  # (parts, None)
         rows = parts.row_lengths()

@@ -43,21 +43,20 @@ class Continuation(Decoding):
       model's last position, are reduced.
 
     The outputs are `completion (B,)` strings without the input text, `log_prob (B,)` float32, and
-    `tokens (B,)` int32, the number of new tokens with the end token. An output does not depend on
-    the other texts in the batch. `experiments.generate` has the same outputs for the same settings
-    and seed.
+    `tokens (B,)` int32, the number of new tokens including the end token. An output does not depend
+    on the other texts in the batch. `experiments.generate` has the same outputs for the same
+    settings and seed.
 
     The graph raises InvalidArgumentError for a text that leaves no room for new tokens, and for
     values of temperature, top_k and top_p that `GenerationConfig` does not allow.
 
     Args:
         generator: text generator of a language model or an encoder-decoder.
-        window: length of the training rows in tokens. Longer texts are scored in windows of this
-            length.
+        window: window length in tokens for scoring long texts, usually the training length.
 
     Attributes:
-        longest: maximum number of tokens in a row (in a source, for an encoder-decoder) for which
-            the model has trained positions; `None` means no limit.
+        longest: maximum number of tokens in a row, or in the source of an encoder-decoder. The
+            model has no trained positions beyond this limit. `None` means no limit.
     """
 
     name = "text generator"
@@ -90,8 +89,8 @@ class Continuation(Decoding):
         longest = model.config.longest
         window = model.trained_length or longest or _WINDOW
         if model.trained_length and longest is not None:
-            # Learned positions beyond the training length are untrained. Encoder-decoders were
-            # trained without [CLS], so they have one trained position less.
+            # Position embeddings beyond the training length are untrained. Encoder-decoders were
+            # trained without [CLS], so an encoder-decoder has one trained position less.
             longest = model.trained_length - learns.encoder_decoder
         given = model.network, model.vocabulary, longest
         if learns.encoder_decoder:
@@ -128,7 +127,8 @@ class Continuation(Decoding):
             "although the model cannot begin a text: give a shorter text that is not empty"
         )
         # Check here, because the network's own message about long rows is less clear.
-        fits = tf.fill(tf.shape(lengths), True) & generator.fits(lengths)  # may be one bool for all
+        # `generator.fits` may return a single bool.
+        fits = tf.fill(tf.shape(lengths), True) & generator.fits(lengths)
         return require(fits, message, rows).to_tensor(PAD), lengths
 
     def serve(
@@ -157,7 +157,7 @@ class Continuation(Decoding):
         }
 
     def stream(self, text: str, **settings: Any) -> Iterator[str]:
-        """Yields the continuation in parts, each as soon as it is decoded.
+        """Yields parts of the continuation as soon as they are decoded.
 
         Args:
             text: text to continue.
@@ -193,9 +193,9 @@ class Continuation(Decoding):
 class TextToText(Continuation):
     """Generation of answers by a text-to-text model that was trained on a task.
 
-    For the signature see `Continuation`. An input text has the format of a line for
-    `experiments.text_to_text predict`, without the name of the task. The default temperature is 0,
-    which means greedy decoding.
+    The signature is the signature of `Continuation`. Input texts have the format of the lines for
+    `experiments.text_to_text predict`, without the task name. The default temperature is 0, which
+    means greedy decoding.
     """
 
     name = "text-to-text model"
@@ -225,9 +225,8 @@ class TaskGenerator(SequenceGenerator):
     Args:
         network: trained encoder-decoder.
         vocabulary: vocabulary of the network.
-        task: name of the task, see `framed_in_graph`.
-        max_target: maximum number of tokens in an answer, including EOS (and [CLS], if answers
-            begin with [CLS]).
+        task: task name, as in `framed_in_graph`.
+        max_target: maximum number of tokens in an answer, including EOS and an initial [CLS].
         options: further arguments of `SequenceGenerator`.
     """
 
@@ -250,11 +249,11 @@ class TaskGenerator(SequenceGenerator):
 
 
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
-    """Converts lines to source texts, which name the task and its fields as in training.
+    """Converts lines to source texts with the task prefix and field names of training.
 
     Args:
-        task: name of the task, or several names joined by "+" for a model of several tasks. For
-            several tasks, each line must already name its task, such as "sst2 sentence: ...".
+        task: task name, or several names joined by "+" for a model of several tasks. Lines for a
+            model of several tasks must already name their task, as in "sst2 sentence: ...".
         lines: strings `(B,)` with one text each, or two texts separated by a tab.
 
     Returns:

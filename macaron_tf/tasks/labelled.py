@@ -28,12 +28,12 @@ _MAX_LENGTH = 128  # maximum row length of a classifier whose training length is
 
 @dataclasses.dataclass(frozen=True)
 class SpanLimits(Settings):
-    """Lengths for extractive question answering. The defaults are BERT's.
+    """Length limits for extractive question answering. The defaults are those of BERT.
 
     Attributes:
         doc_stride: number of tokens between the starts of two consecutive windows of a long
             context.
-        max_question: maximum number of tokens in a question; the rest is truncated.
+        max_question: maximum number of tokens in a question. Longer questions are truncated.
         max_answer: maximum number of tokens in an answer.
     """
 
@@ -49,8 +49,8 @@ class Limits(Settings):
     """Length and layout of the rows that a model reads.
 
     Attributes:
-        max_length: maximum number of ids in a row, with special ids.
-        spans: lengths for extractive question answering.
+        max_length: maximum number of ids in a row, including special ids.
+        spans: length limits for extractive question answering.
         causal: whether the model is causal. Rows of causal models have another layout, see
             `encode_pairs`.
         language: language code of the texts; `None` means the model's first language.
@@ -85,22 +85,21 @@ class Limits(Settings):
 class LabelledTask(OnePass):
     """Base class of task types that are trained on labelled examples.
 
-    Each subclass defines its own types of "examples", "outputs" and "predictions". Examples have a
-    length and `labels`, which are `None` if the labels are secret. Outputs are computed from the
-    network's logits, and predictions from outputs.
+    Each subclass has its own types of examples, outputs and predictions. Examples have a length and
+    `labels`, which are `None` if the labels are secret. Outputs are computed from the network's
+    logits. Predictions are computed from outputs.
 
     Args:
-        task: definition of the data set, with its columns, classes and metrics.
-        limits: length and layout of the rows; `None` without a network.
-        network: see `TaskKind`.
-        vocabulary: see `TaskKind`.
-        tuned: dict of validation metrics of the network's weights; empty without a validation.
-            `Spans` takes its threshold from the metrics.
+        task: definition of the task, with its columns, classes and metrics.
+        limits: length and layout of the rows. `None` is only valid without a network.
+        network, vocabulary: arguments of `TaskKind`.
+        tuned: dict from metric name to validation score of the network. The dict is empty if the
+            network was not validated. `Spans` reads its no-answer threshold from this dict.
 
     Attributes:
         kind: value of `Task.kind` that the class supports.
         reader: function that reads examples, see `read_examples`.
-        row_shape: `(R,)` if an example has R rows, as in multiple choice, or else `()`.
+        row_shape: `(R,)` if an example has R rows, as in multiple choice, and `()` otherwise.
         cuts: whether long texts are truncated. Other task types split long texts into windows.
         answer: short description of a prediction.
     """
@@ -123,7 +122,7 @@ class LabelledTask(OnePass):
         self.task, self.limits, self.tuned = task, limits, tuned
 
     def description(self) -> dict[str, Any]:
-        """Returns task and limits as JSON values for `model.json`, which `task_of` reads."""
+        """Returns the task and its limits as JSON values for `model.json`, read by `task_of`."""
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
@@ -133,7 +132,7 @@ class LabelledTask(OnePass):
     def read(
         self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
     ) -> Any:
-        """Reads the labelled examples of a split. For the arguments see `read_examples`.
+        """Reads the labelled examples of a split. The arguments are those of `read_examples`.
 
         Raises:
             UserError: the examples have no labels.
@@ -155,10 +154,10 @@ class LabelledTask(OnePass):
         table: TableSettings,
         language: str | None = None,
     ) -> dict[str, Any]:
-        """Reads the examples of several splits, see `read`.
+        """Reads the examples of several splits by `read`.
 
-        If the source has only one split (`names_of` returns `None`), `table` selects the examples
-        to hold out as the development set. The split "train" has all other examples.
+        If the source has only one split (`names_of` returns `None`), `table` selects the held-out
+        examples of the development set. The split "train" then has the remaining examples.
 
         Returns:
             Dict from split to examples.
@@ -182,11 +181,12 @@ class LabelledTask(OnePass):
     def names_of(
         self, splits: Sequence[str], tfds: Tfds | None, source: str | None
     ) -> dict[str, str] | None:
-        """Returns a dict from split to the source's name of the split, where the names differ.
+        """Returns a dict from the name of a split to its name in the source.
 
-        Returns `None` if the source has only the split "train". This holds for a file without
-        {split} in its name, and for a user's TFDS or Hugging Face data set that has no split named
-        validation, dev or valid.
+        The dict contains only splits with two different names, such as "validation" and "dev".
+        Returns `None` if the source has only the split "train". Such a source is a file without
+        {split} in its name, or a user's TFDS or Hugging Face data set without a split validation,
+        dev or valid.
         """
         parsed = Source.of(source or self.task.source or "")
         saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
@@ -202,11 +202,14 @@ class LabelledTask(OnePass):
         return self.limits.max_length
 
     def least_length(self, spans: SpanLimits) -> int:
-        """Returns the smallest `max_length` that leaves room for text in a row."""
+        """Returns the minimum `max_length` that leaves room for text in a row."""
         return 5 if self.task.second else 3
 
     def readable(self, rows: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Converts token ids to C characters per word, `(..., L, C)`, if the network reads them."""
+        """Replaces token ids by character ids `(..., L, C)` if the network reads characters.
+
+        C is the number of character ids per word.
+        """
         if isinstance(self.vocabulary, CharacterWords):
             return {**rows, "token_ids": self.vocabulary.characters_of(rows["token_ids"])}
         return rows
@@ -218,7 +221,7 @@ class LabelledTask(OnePass):
     def encoded(
         self, vocabulary: PieceVocabulary, examples: Any, limits: Limits
     ) -> EncodedExamples:
-        """Tokenizes examples by `encode`. Adds characters of words for a model that reads them."""
+        """Tokenizes examples by `encode`, and adds character ids if the model reads characters."""
         if not isinstance(vocabulary, CharacterWords):
             return self.encode(vocabulary, examples, limits)
         words = vocabulary.opened()
@@ -232,7 +235,7 @@ class LabelledTask(OnePass):
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """Objective that validation measures, and that training minimizes by default."""
+        """Objective for validation, and by default for training."""
 
     def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
         """Returns the training objective.
@@ -252,7 +255,7 @@ class LabelledTask(OnePass):
         examples: Any,
         limits: Limits,
     ) -> Any:
-        """Converts logits to outputs, one for each example.
+        """Converts logits to outputs, with one output per example.
 
         Args:
             logits: logits of all rows, padded with -1e9 to the longest row.
@@ -292,7 +295,7 @@ class LabelledTask(OnePass):
     def measure(self, outputs: Any, examples: Any) -> dict[str, float]:
         """Computes the metrics of outputs. All metrics are NaN if an output is not finite."""
         metrics = self.score(self.decide(outputs), examples)
-        # Otherwise NaN logits would count as predictions of the first class.
+        # Without this check, NaN logits would count as predictions of the first class.
         return metrics if self.finite(outputs) else dict.fromkeys(metrics, float("nan"))
 
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:

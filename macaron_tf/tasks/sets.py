@@ -1,4 +1,4 @@
-"""Computation of a network's outputs for whole data sets."""
+"""Evaluation of a network on whole data sets."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from macaron_tf.tasks.labelled import LabelledTask
 from macaron_tf.text.words import CharacterWords
 
 _INPUTS = ("token_ids", "segment_ids")
-# Output value at padded positions, so low that no span or tag is chosen there.
+# Output value at padded positions, so low that no span or tag at a padded position is chosen.
 _PADDING = -1e9
 
 
@@ -31,9 +31,9 @@ class RowOutputs:
 
     Args:
         network: built network that maps a dict of ids to one tensor.
-        names: names of the network's inputs. The first is the name of the token ids.
-        row_shape: `(R,)` if an example has R rows, or else `()`.
-        token_shape: `(C,)` if a token is C character ids, or else `()`.
+        names: names of the network's inputs, beginning with the name of the token ids.
+        row_shape: `(R,)` if an example has R rows, and `()` otherwise.
+        token_shape: `(C,)` if a token consists of C character ids, and `()` otherwise.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class RowOutputs:
         Args:
             found: array `(N, ...)` float32. If the outputs of a batch are shorter than `found`
                 along an axis, the rest of the axis remains unchanged.
-            batches: batches, each with row indices `(B,)` and a tuple of inputs in the order of
-                `names`. The index -1 marks a row of padding.
+            batches: pairs of row indices `(B,)` and a tuple of inputs in the order of `names`. The
+                index -1 marks a row of padding.
         """
         numbers: list[np.ndarray] = []  # row indices (B,) of each batch
 
@@ -119,7 +119,7 @@ class SetOutputs:
             yield batch["index"], {name: filled[name] for name in self._names}
 
     def of(self, examples: Any, language: str | None = None) -> Any:
-        """Computes the task's outputs for examples, whose labels are ignored.
+        """Computes the task's outputs for examples. Labels are ignored.
 
         Args:
             examples: examples of the task's type.

@@ -33,9 +33,8 @@ class SpanOutputs:
 
     Attributes:
         texts: text of each answer, copied from its context; "" if no span is possible.
-        found: NumPy arrays of the result of `macaron_tf.decoding.spans.best_answers`.
-        threshold: threshold for questions without an answer, see
-            `macaron_tf.decoding.spans.decided`.
+        found: result of `macaron_tf.decoding.spans.best_answers` as NumPy arrays.
+        threshold: no-answer threshold, see `macaron_tf.decoding.spans.decided`.
     """
 
     texts: list[str]
@@ -64,9 +63,9 @@ class Spans(LabelledTask):
 
     @property
     def threshold(self) -> float | None:
-        """Threshold for questions without an answer; `None` if every question has an answer.
+        """No-answer threshold of `macaron_tf.decoding.spans.decided`.
 
-        See `macaron_tf.decoding.spans.decided`.
+        `None` means that every question has an answer.
         """
         return float(self.tuned.get(_THRESHOLD, 0.0)) if self.task.unanswerable else None
 
@@ -98,7 +97,8 @@ class Spans(LabelledTask):
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
         """Splits lines into questions and contexts.
 
-        A line has a question and a context separated by a tab, or a JSON object with both.
+        A line is a question and a context separated by a tab, or a JSON object with the keys
+        "question" and "context".
         """
         columns: list[list[str]] = [[], []]
         for number, line in enumerate(lines, first):
@@ -112,7 +112,7 @@ class Spans(LabelledTask):
                 except ValueError as error:
                     raise UserError(
                         f'line {number} is not a JSON object with the texts "question" and '
-                        '"context": correct it, or separate question and context by one tab'
+                        '"context": correct the line, or separate the two texts by one tab'
                     ) from error
             for column, text in zip(columns, pair, strict=True):
                 column.append(text)
@@ -168,6 +168,6 @@ class Spans(LabelledTask):
         return dict(zip(examples.ids, said, strict=True))
 
     def line(self, answer: dict[str, Any]) -> str:
-        """Formats an answer's text, probability, and start and end offsets in characters."""
+        """Formats an answer as its text, its probability, and its character offsets."""
         text, share = " ".join(answer["answer"].split()), answer["probability"]
         return f"{text}\t{share:.4f}\t{answer['start']}\t{answer['end']}\n"

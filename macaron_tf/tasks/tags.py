@@ -31,7 +31,8 @@ class Tags(LabelledTask):
     strings, padded with "", and `probabilities (B, W)` float32 of the tags. A sentence that is
     longer than a row is split into windows.
 
-    The outputs for a sentence of W words are the probabilities `(W, C)` of C tags.
+    The method `outputs` returns tag probabilities `(W, C)` for each sentence, for W words and C
+    tags.
     """
 
     name = "tagger"

@@ -1,4 +1,4 @@
-"""Translation of lines of text by beam search."""
+"""Translation of text lines by beam search."""
 
 import copy
 import dataclasses
@@ -29,7 +29,7 @@ _MAX_SOURCE = 256  # maximum number of tokens in a source line, without EOS
 
 
 class Translation(Decoding):
-    """Translation of lines of text by beam search.
+    """Translation of text lines by beam search.
 
     The signature `serving_default` has the input `text (B,)` strings. Its outputs are `translations
     (B, N)` strings and `scores (B, N)` float32, for the N best translations in descending order. An
@@ -37,15 +37,15 @@ class Translation(Decoding):
 
     The signature `score` has the inputs `source (B,)` and `target (B,)` strings. Its outputs are
     `log_probs (B,)` float32, the natural logarithm of P(target | source), and `tokens (B,)` int32,
-    the number of target tokens. Both include EOS.
+    the number of target tokens. Both outputs count EOS.
 
     The graph raises InvalidArgumentError for a line of more than `max_tokens` tokens.
 
     Args:
         network: trained `EncoderDecoder`.
         vocabulary: vocabulary of the network.
-        decoding: settings of the beam search; `None` means the defaults.
-        compiled: whether XLA compiles the search for requests of one line.
+        decoding: settings of the beam search; `None` means the default settings.
+        compiled: whether to compile the search by XLA for requests with a single line.
     """
 
     name = "translator"
@@ -78,7 +78,7 @@ class Translation(Decoding):
         return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
 
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
-        """Returns a copy with other values of `compiled` and of fields of `BeamSearchConfig`."""
+        """Returns a copy with other options: `compiled` and the fields of `BeamSearchConfig`."""
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
@@ -105,7 +105,7 @@ class Translation(Decoding):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """Creates a translator of lines, which truncates long lines with a warning.
+        """Creates a line translator, which truncates long lines and prints a warning.
 
         Args:
             decoding: settings of beam search or sampling; `None` means `self.decoding`.
@@ -144,7 +144,7 @@ class Translation(Decoding):
         return list(dict.fromkeys(found))
 
     def ids(self, lines: tf.Tensor, language: str) -> tf.Tensor:
-        """Encodes lines `(B,)` as rows of ids `(B, L)` that end with EOS and are padded with PAD.
+        """Encodes lines `(B,)` as ids `(B, L)`, with EOS at the end and padding by PAD.
 
         The graph raises InvalidArgumentError for a line of more than `max_tokens` tokens.
         """
@@ -173,7 +173,7 @@ class Translation(Decoding):
         return translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Computes the outputs of the signature `score`."""
+        """Computes the log-probabilities of targets, for the signature `score`."""
         languages = self.vocabulary.languages
         sides = self.ids(source, languages[0]), self.ids(target, languages[1])
         scored = score_ids(self.network, *sides)
@@ -187,9 +187,9 @@ _COMPILED_LENGTHS = (16, 32, 64, 128)
 def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
     """Calls `function(ids)`, compiled by XLA if the batch is a single row of at most 128 ids.
 
-    For a single row, launching an operation takes as long as its computation, and XLA fuses
-    operations. The row is padded with zeros to the next length in `_COMPILED_LENGTHS`. XLA compiles
-    the function for a length at the first request that needs it.
+    For a single row, launching operations takes as long as computing them. XLA fuses operations, so
+    that fewer operations are launched. The row is padded with zeros to the next length in
+    `_COMPILED_LENGTHS`. The first request with a padded length compiles the function.
 
     Args:
         function: function of ids `(B, L)`.

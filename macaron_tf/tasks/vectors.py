@@ -1,4 +1,4 @@
-"""Sentence vectors, and contextual word vectors (ELMo)."""
+"""Sentence embeddings, and contextual word embeddings (ELMo)."""
 
 import functools
 import hashlib
@@ -23,11 +23,11 @@ from macaron_tf.text.token_rows import TokenRows
 from macaron_tf.text.words import character_ids, split_words, with_ends
 
 _LONGEST = 128  # maximum row length of a model whose training length is unknown
-# Number of different batch lengths. On STS-B, 9% of the positions are then padding. It would be 24%
-# with all multiples of 8 as lengths.
+# Number of different batch lengths. On STS-B, 9% of the positions are then padding. With all
+# multiples of 8 as lengths, 24% of the positions would be padding.
 _SHAPES = 16
 _LONG = 2_000  # minimum number of sentences for a progress bar
-_TOKENS = 8192  # maximum number of tokens per batch, with padding
+_TOKENS = 8192  # maximum number of tokens per batch, including padding
 
 
 class Vectors(OnePass):
@@ -40,8 +40,9 @@ class Vectors(OnePass):
     Args:
         network: built network.
         vocabulary: vocabulary of the network.
-        max_length: maximum number of ids in a row, with special ids; longer texts are truncated.
-        max_tokens: maximum number of tokens per batch of `encode`, with padding.
+        max_length: maximum number of ids in a row, including special ids. Longer texts are
+            truncated.
+        max_tokens: maximum number of tokens per batch of `encode`, including padding.
     """
 
     name = "sentence encoder"
@@ -68,9 +69,10 @@ class Vectors(OnePass):
 
         Args:
             model: a `macaron_tf.pretrained.Pretrained`.
-            pooling: `"cls"`, `"mean"` or `"max"`; `None` means the model's pooling, or else
-                `"mean"`.
-            max_length: see the class; `None` means the model's maximum or training length.
+            pooling: `"cls"`, `"mean"` or `"max"`. `None` means the model's pooling, or `"mean"` if
+                the model has none.
+            max_length: maximum number of ids in a row, including special ids. `None` means the
+                model's maximum length or training length.
         """
         theirs, config = model.network, model.config
         if isinstance(theirs, SiameseEncoder):
@@ -106,8 +108,8 @@ class Vectors(OnePass):
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Encodes N sentences as vectors `(N, D)` float32, which are not scaled to norm 1.
 
-        An empty sentence is encoded as its two special ids. Long sentences are truncated, with one
-        warning on stderr for all of them.
+        An empty sentence is encoded as two special ids. Long sentences are truncated, and a warning
+        on stderr tells their number.
         """
         check_whole(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
@@ -119,7 +121,7 @@ class Vectors(OnePass):
         return RowOutputs(self.network, ("token_ids",))
 
     def of_rows(self, rows: TokenRows) -> np.ndarray:
-        """Encodes N rows of at most `max_length` ids, with special ids, as vectors `(N, D)`."""
+        """Encodes N rows of at most `max_length` ids, including special ids, as `(N, D)`."""
         found = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
         if not len(found):
             return found
@@ -158,7 +160,7 @@ def warn_cut(cut: int, total: int, max_length: int) -> None:
     Args:
         cut: number of truncated sentences.
         total: number of all sentences.
-        max_length: maximum number of ids in a row, with two special ids.
+        max_length: maximum number of ids in a row, including two special ids.
     """
     if cut:
         print(
@@ -171,10 +173,10 @@ def warn_cut(cut: int, total: int, max_length: int) -> None:
 class WordVectors(OnePass):
     """Encoder of words in context, by ELMo.
 
-    The input of the signature `serving_default` is `text (B,)` strings. For L words in the longest
-    text, the outputs are `words (B, L)` strings, padded with "", `vectors (B, L, J, 2 P)` float32,
-    padded with 0, and `lengths (B,)` int32, the number of words. A word has a vector of each of J
-    layers, which concatenates P channels of the forward and P of the backward language model.
+    The input of the signature `serving_default` is `text (B,)` strings. The longest text has L
+    words. The outputs are `words (B, L)` strings, padded with "", `vectors (B, L, J, 2 P)` float32,
+    padded with 0, and `lengths (B,)` int32, the number of words. Each of J layers gives a word P
+    channels from the forward language model, then P channels from the backward language model.
     """
 
     name = "word encoder"

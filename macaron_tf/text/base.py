@@ -46,7 +46,7 @@ class Vocabulary(abc.ABC):
     Class attributes:
         kind: name of the class in `vocabulary.json`, from which `load` finds the class.
         contents_name: name of the file that stores the tokens.
-        options: names of the constructor arguments that are saved as settings. Each is also an
+        options: names of the constructor arguments that are saved as settings. Each name is also an
             attribute.
         later_options: dict from the name of a newer constructor argument to the value that older
             vocabularies imply. An argument with this value is not saved, so that the hashes of
@@ -79,7 +79,7 @@ class Vocabulary(abc.ABC):
 
     @property
     def size(self) -> int:
-        """V, the number of rows in an embedding table: `pieces` rounded up to a multiple of 8."""
+        """V, the number of embedding rows, which is `pieces` rounded up to a multiple of 8."""
         return -(-self.pieces // 8) * 8
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class Vocabulary(abc.ABC):
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Saves the vocabulary in a folder, which is created if needed; writes files atomically."""
+        """Saves the vocabulary in a folder, which is created if needed. Each write is atomic."""
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
         # The contents are written first, so that `vocabulary.json` never exists without them.
@@ -310,7 +310,10 @@ class PieceVocabulary(Vocabulary):
 
     @abc.abstractmethod
     def piece_bytes(self, number: int) -> bytes:
-        """Returns the bytes that a piece adds to a text: UTF-8, or a part of a character."""
+        """Returns the UTF-8 bytes that a piece adds to a text.
+
+        A piece may be a part of a character.
+        """
 
     def piece_name(self, number: int) -> str:
         """Returns the text of a piece, including its space, or a name such as "[CLS]"."""
@@ -425,7 +428,7 @@ class PieceVocabulary(Vocabulary):
 
     @functools.cached_property
     def detokenizer(self) -> "Detokenizer":
-        """`Detokenizer` of this vocabulary; its text may begin with a space."""
+        """`Detokenizer` of this vocabulary, whose texts may begin with a space."""
         token_bytes = [b""] * self.size
         for number in self._text_ids:
             token_bytes[number] = self.piece_bytes(number)
@@ -436,7 +439,10 @@ class PieceVocabulary(Vocabulary):
         return [number for number in range(self.pieces) if number not in self.special_ids]
 
     def word_starts(self) -> np.ndarray:
-        """Returns `(V,)` bool that tells whether each id begins a word; special ids give True."""
+        """Returns a `(V,)` bool array, which is True for special ids and for ids that begin a word.
+
+        Unused ids are also True.
+        """
         starts = np.ones(self.size, bool)
         for number in self._text_ids:
             starts[number] = self.starts_word(number)
@@ -451,9 +457,9 @@ class Detokenizer:
     """Converter from token ids to text, which replaces invalid UTF-8 by U+FFFD.
 
     Args:
-        token_bytes: bytes of each of the V tokens: UTF-8, or a part of a character.
+        token_bytes: UTF-8 bytes of each of the V tokens. A token may be a part of a character.
         spaces_after: whether the last piece of a word includes the space after the word. If so, the
-            detokenizer removes a space at the end of a text and adds one at the start.
+            detokenizer removes a space at the end of a text and adds a space at the start.
         byte_fallback: whether each invalid byte becomes one U+FFFD, as in SentencePiece. Otherwise
             all bytes of an incomplete character become one U+FFFD, as in Python and GPT-2.
     """
@@ -518,7 +524,7 @@ class PairVocabulary(PieceVocabulary):
     Args:
         source: vocabulary of the source language.
         target: vocabulary of the target language; for a joint vocabulary, the same as `source`.
-        normalization: normalization that precedes the one of the source or target vocabulary.
+        normalization: additional normalization before the vocabularies' own normalization.
         languages: source language and target language.
     """
 
@@ -572,7 +578,10 @@ class PairVocabulary(PieceVocabulary):
         return cls(*made, normalization, settings["languages"])
 
     def _side(self, language: str | None) -> tuple[PieceVocabulary, str]:
-        """Returns the vocabulary of a language, and the language; `None` means the source."""
+        """Returns the vocabulary of a language, and the language itself.
+
+        `None` selects the source language.
+        """
         language = language or self.languages[0]
         return (self.target if language == self.languages[1] else self.source), language
 
@@ -601,7 +610,7 @@ class TextVocabulary:
         starts: whether the ids of a line begin with BOS, as in Hugging Face's BART.
 
     Attributes:
-        languages: the names "source" and "target", where a translation model has two languages.
+        languages: the names "source" and "target", which are used instead of language codes.
     """
 
     languages = ("source", "target")

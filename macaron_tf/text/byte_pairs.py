@@ -57,13 +57,13 @@ class MergedPieceVocabulary(PieceVocabulary):
     """Base class of BPE vocabularies; ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
 
     Args:
-        units: pieces with the ids from 5 on.
-        merges: merges as `"left right"`, in the order in which they were learnt.
+        units: pieces in the order of their ids, which start at 5.
+        merges: merges as `"left right"`, in the order of training.
 
     Attributes:
         merges_through: whether a merge may use or produce units that are not pieces, as in XLM.
-            Text that ends up as such a unit becomes UNK. If False, such a merge is an error,
-            because it belongs to another vocabulary.
+            Text that ends up as such a unit becomes UNK. If False, the constructor raises a
+            UserError for such a merge.
 
     References: Sennrich et al. 2016, section 3.2.
     """
@@ -147,7 +147,7 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @functools.cached_property
     def ranks(self) -> tf.lookup.StaticHashTable:
-        """Lookup table from the key `left * 2**32 + right` of a pair of ids to its merge rank."""
+        """Lookup table from a pair of ids, with the key `left * 2**32 + right`, to a merge rank."""
         left, right, _ = self._merge_ids.T
         # The last key, -1, is not a pair. It is there because TensorFlow rejects an empty table.
         keys = np.append(left * _SHIFT + right, -1)
@@ -158,7 +158,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         return [self.ranks]
 
     def _merged(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-        """Applies the merges within words, in the order in which they were learnt.
+        """Applies the merges within words, in the order of training.
 
         Each round applies the best merge of every word in parallel. English text takes about ten
         rounds.
@@ -239,11 +239,12 @@ class BytePairVocabulary(MergedPieceVocabulary):
     space before it, so a piece that begins with white space begins a word.
 
     Args:
-        units: pieces with the ids from 5 on; `byte_alphabet` defines the character of each byte.
-        merges: merges as `"left right"`, in the order in which they were learnt.
+        units: pieces in the order of their ids, which start at 5. In a piece, each byte is written
+            as a character of `byte_alphabet`.
+        merges: merges as `"left right"`, in the order of training.
         lower_case: whether to lower-case text.
-        add_prefix_space: whether to add a space before a line that does not begin with one, so that
-            its first word is tokenized like any other. RoBERTa and GPT-2 do not add a space.
+        add_prefix_space: whether to add a space before a line without a leading space, so that the
+            first word is tokenized like every other word. RoBERTa and GPT-2 do not add a space.
         pair_separators: number of [SEP] tokens between two texts.
         composed: whether to normalize text to Unicode's composed form NFC, as ModernBERT does.
             `encode_with_offsets` never composes characters.
@@ -291,7 +292,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
         Args:
             lines: training text.
-            size: number of pieces, including the 5 special ones and the 256 bytes.
+            size: number of pieces, including 5 special pieces and 256 bytes.
             lower_case: whether to lower-case text.
 
         Raises:
@@ -337,7 +338,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         return tf.strings.lower(lines, encoding="utf-8") if self.lower_case else lines
 
     def spaced(self, lines: tf.Tensor) -> tf.Tensor:
-        """Adds a space before lines that do not begin with one, if `add_prefix_space` is True."""
+        """Adds a space before lines without a leading space, if `add_prefix_space` is True."""
         if not self.add_prefix_space:
             return lines
         return tf.strings.regex_replace(lines, r"^([^ ])", r" \1")
@@ -411,8 +412,9 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
     after the word. A character without a piece becomes UNK.
 
     Args:
-        units: pieces with the ids from 5 on; a piece that ends a word has the suffix `</w>`.
-        merges: merges as `"left right"`, in the order in which they were learnt.
+        units: pieces in the order of their ids, which start at 5. A piece that ends a word has the
+            suffix `</w>`.
+        merges: merges as `"left right"`, in the order of training.
 
     References: Radford et al. 2018 (GPT), section 4.1.
     """
@@ -470,8 +472,8 @@ class MosesPairVocabulary(CharacterPairVocabulary):
 
     Args:
         units, merges: see `CharacterPairVocabulary`.
-        languages: languages of the texts. The first one is the default language; if there is none,
-            the default is English.
+        languages: language codes of the texts, with the default language first. If empty, the
+            default language is English.
         lower_case: whether to lower-case text and strip accents.
 
     References: Conneau and Lample 2019 (XLM), section 5.1.
@@ -510,7 +512,7 @@ class MosesPairVocabulary(CharacterPairVocabulary):
             options: the constructor arguments `languages` and `lower_case`.
 
         Raises:
-            UserError: a file is empty, or a line does not have this form.
+            UserError: a file is empty, or a line lacks the count or another column.
         """
         units = []
         for (unit,) in _columns(pieces, 1):
@@ -538,7 +540,7 @@ def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
     """Yields the first `count` columns of each line in a fastBPE file.
 
     Raises:
-        UserError: the file is empty, or a line does not have one more column with a number.
+        UserError: the file is empty, or a line does not consist of `count` columns and a number.
     """
     number = 0
     for number, line in enumerate(lines_of(as_path(path)), start=1):

@@ -192,9 +192,9 @@ class LocatedPieces(NamedTuple):
     """Token ids with the positions of the tokens in the original texts.
 
     Attributes:
-        ids: `(B, None)` int32, ragged.
-        starts, ends: `(B, None)` int64, ragged like `ids`. A token is `text[start:end]`; positions
-            count code points, as in Python.
+        ids: token ids, `(B, None)` int32, ragged.
+        starts, ends: positions where the tokens start and end, `(B, None)` int64, ragged like
+            `ids`. A token is `text[start:end]`. Positions count code points, as in Python.
     """
 
     ids: tf.RaggedTensor
@@ -205,8 +205,8 @@ class LocatedPieces(NamedTuple):
 class AlignedText:
     """Texts that are normalized character by character, with a map back to the original positions.
 
-    A combining mark belongs to the character before it: a token that contains "e" or the accent on
-    it covers both.
+    A combining mark belongs to the character before the mark. If "é" consists of "e" and an accent,
+    a token that contains only one of the two covers both.
 
     Args:
         texts: `(B,)` UTF-8 strings.

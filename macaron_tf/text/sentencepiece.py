@@ -46,8 +46,8 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     Args:
         proto: serialized SentencePiece model.
-        normalization: normalization that precedes the one of the SentencePiece model.
-        languages: languages of the lines, which select the punctuation rules.
+        normalization: additional normalization before the SentencePiece model's own normalization.
+        languages: language codes of the lines, which select the punctuation rules.
         fold_accents: whether to strip accents and replace LaTeX quotation marks by `"` before the
             normalization, as ALBERT does.
         pair_separators: number of [SEP] tokens between two texts.
@@ -119,9 +119,9 @@ class SentencePieceVocabulary(PieceVocabulary):
         """Trains a vocabulary; the same lines always give the same vocabulary.
 
         Args:
-            lines: lines in the first language, or (line, language) pairs, such as `interleave`
-                returns for a joint vocabulary.
-            size: number of pieces, including the special ones.
+            lines: lines in the first language, or (line, language) pairs, which `interleave` makes
+                for a joint vocabulary.
+            size: number of pieces, including the special pieces.
             masks: whether to add an encoder's special pieces ([CLS], [SEP] and [MASK]) instead of
                 BOS and EOS.
             normalization, languages, fold_accents: see `SentencePieceVocabulary`.
@@ -276,8 +276,8 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
     """Trains a SentencePiece model; the same lines always give the same model.
 
     Args:
-        lines: normalized lines without empty ones.
-        size: number of pieces, including the special ones.
+        lines: non-empty normalized lines.
+        size: number of pieces, including the special pieces.
         options: further arguments of SentencePiece's trainer.
 
     Returns:
@@ -321,7 +321,8 @@ def interleave(
 ) -> Iterator[tuple[str, str]]:
     """Yields sentence pairs as (line, language) pairs, to train a joint vocabulary.
 
-    Each sentence pair gives the source with the first language, then the target with the second.
+    A sentence pair gives the source with the first language, then the target with the second
+    language.
     """
     for source, target in pairs:
         yield source, languages[0]
@@ -337,8 +338,8 @@ def normalized_text(
 
     Args:
         lines: lines in the first language, or (line, language) pairs.
-        config: the normalization.
-        languages: languages of the text; lines without a language are in the first.
+        config: normalization to apply.
+        languages: language codes of the text. Lines without a language are in the first language.
 
     Yields:
         Non-empty normalized lines. SentencePiece fails at an empty line.

@@ -122,7 +122,7 @@ class JoinedRows:
         return lengths
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields arrays whose concatenated bytes equal those of one `TokenRows` with all rows."""
+        """Yields arrays with the same concatenated bytes as a single `TokenRows` of all rows."""
         yield self.parts[0].offsets[:1]
         begin = 0
         for part in self.parts:

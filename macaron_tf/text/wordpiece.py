@@ -177,11 +177,11 @@ class WordPieceVocabulary(PieceVocabulary):
 
         Args:
             lines: training text.
-            size: number of pieces, including the 5 special ones.
+            size: number of pieces, including the 5 special pieces.
             lower_case: whether to lower-case text and strip accents.
-            max_characters: maximum number of characters that become pieces. The most frequent ones
-                are taken; words with other characters become [UNK]. `None` means 1,000, or as many
-                as cover 99.95% of the text if that is more.
+            max_characters: maximum number of distinct characters in pieces. The most frequent
+                characters are chosen, and words with other characters become [UNK]. `None` means
+                1,000 characters, or more if 1,000 characters cover less than 99.95% of the text.
 
         Raises:
             UserError: there is no text, or `size` is too small or too large for the text.
@@ -274,11 +274,11 @@ def _characters(
     Args:
         counts: number of occurrences of each character.
         room: maximum number of single-character pieces if `most` is `None`.
-        most: maximum number of characters. `None` means 1,000, or as many as cover 99.95% of the
-            text if that is more; SentencePiece recommends this share for Chinese and Japanese. If
-            more than 1,000 characters would need more than `room` pieces, the most frequent
-            characters fill `room` instead. An ideograph then counts as one piece, because it never
-            continues a word.
+        most: maximum number of characters. `None` means 1,000 characters, or more if 1,000
+            characters cover less than 99.95% of the text. SentencePiece recommends this share for
+            Chinese and Japanese. If more than 1,000 characters would need more than `room` pieces,
+            the most frequent characters fill `room` instead. An ideograph then counts as one piece,
+            because an ideograph never continues a word.
 
     Returns:
         The characters that may start a word, and the characters that may continue a word. Both
@@ -298,7 +298,7 @@ def _characters(
 
 
 def _merges(text: list[str], size: int) -> list[str]:
-    """Learns at most `size` BPE merges and returns the merged pieces in the order learnt.
+    """Learns at most `size` BPE merges, and returns the merged pieces in the order of training.
 
     Pieces that continue a word begin with "##".
     """

@@ -145,7 +145,7 @@ class WordVocabulary(Vocabulary):
 
     @property
     def size(self) -> int:
-        """V, the number of words; unlike in other vocabularies, it is not rounded up."""
+        """V, the number of words, which is not rounded up to a multiple of 8."""
         return len(self.words)
 
     def contents(self) -> bytes:
@@ -203,7 +203,9 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
 
 
 def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
-    """Builds a vocabulary of the most frequent words; equally frequent words are sorted.
+    """Builds a vocabulary of the most frequent words, and prints the share of other words.
+
+    Words with equal counts are in alphabetical order.
 
     Args:
         texts: words of each text.

@@ -16,11 +16,13 @@ from macaron_tf.plug_ins import allow, clear_errors, find, parse_call
 
 @dataclasses.dataclass(frozen=True)
 class Callbacks:
-    """Descriptions of Keras callbacks. Each training run constructs its own instances.
+    """Keras callbacks that the user names on the command line.
+
+    Each training run constructs its own instances.
 
     Attributes:
-        calls: names of callback classes, `package.module:Class` or `FILE.py:Class`, each with its
-            arguments `(key=value, ...)` if there are any.
+        calls: callback classes, as `package.module:Class` or `FILE.py:Class`. Constructor arguments
+            may follow, as in `mine:Logger(every=10)`.
         profile: first and last update of a profiler trace; `None` means no trace.
     """
 
@@ -33,8 +35,8 @@ class Callbacks:
 
         Args:
             calls: values of `--callback`, see the attribute `calls`.
-            profile: value of `--profile`, `START:STOP`. Updates are counted from 1. `None` means no
-                trace.
+            profile: value of `--profile`, in the form `START:STOP`. Updates are counted from 1.
+                `None` means no trace.
 
         Raises:
             UserError: a class does not exist or is not a Keras callback, or `profile` is not a
@@ -55,7 +57,7 @@ class Callbacks:
         return cls(tuple(calls), span)
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
-        """Constructs the callbacks. A profiler trace is written to `run_dir`/tensorboard."""
+        """Constructs the callbacks. A `Trace` writes to the folder `tensorboard` in `run_dir`."""
         made: list[Any] = []
         for call in self.calls:
             place, arguments = parse_call(call)
@@ -69,7 +71,7 @@ class Callbacks:
 class Trace(keras.callbacks.Callback):
     """Callback that writes a profiler trace of the updates `first` to `last` into a folder.
 
-    The profiler is TensorFlow's or JAX's, depending on the Keras backend.
+    The Keras backend decides between TensorFlow's profiler and JAX's profiler.
     """
 
     def __init__(self, folder: str, first: int, last: int):

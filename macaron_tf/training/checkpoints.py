@@ -1,7 +1,7 @@
 """Checkpoints: directories with checksums, which are written atomically.
 
 RUN/checkpoints/step-00001000/model.weights.h5     weights, for `network.load_weights`
-                              ema.weights.h5       moving average of the weights, if there is one
+                              ema.weights.h5       moving average of the weights (optional)
                               training_state.npz   optimizer, random number generators, step, scores
                               manifest.json        step, checksums, vocabulary, metrics
 RUN/checkpoints/best.json                          step, metric and score of the best checkpoint
@@ -43,12 +43,12 @@ MANIFEST = "manifest.json"
 CARD = "README.md"  # model card of `save_pretrained`, without a checksum because users edit it
 BEST = "best.json"
 
-# Maps a checkpoint that was used instead of the expected checkpoint to the reason.
+# Maps the path of a checkpoint that was used instead of the expected checkpoint to the reason.
 _INSTEAD: dict[str, str] = {}
 
 _NAME = re.compile(r"step-(\d{8,})")
 _ASIDE = ".tmp-"  # prefix of a directory while it is written or deleted
-_REPLACED = ".old-"  # prefix of a step's old checkpoint while a new one replaces it
+_REPLACED = ".old-"  # prefix of a checkpoint while a new checkpoint of the same step replaces it
 
 
 class CheckpointDirectory:
@@ -59,10 +59,10 @@ class CheckpointDirectory:
         self._damaged: set[int] = set()
 
     def steps(self, every: int | None = None) -> list[int]:
-        """Returns the steps that have a checkpoint, in ascending order. Includes damaged ones.
+        """Returns the steps that have a checkpoint, damaged or not, in ascending order.
 
         Args:
-            every: interval in updates. Only its multiples are returned, which leaves out
+            every: interval in updates. Only multiples of the interval are returned, without the
                 checkpoints that were saved after a fixed time or at an interruption. `None` means
                 all steps.
         """
@@ -77,7 +77,10 @@ class CheckpointDirectory:
         return self.path / f"step-{step:08d}"
 
     def clean(self) -> None:
-        """Removes the files of an interrupted save. Only the process that writes may call this."""
+        """Removes the files of an interrupted save.
+
+        Only the process that writes checkpoints may call this method.
+        """
         if not self.path.is_dir():
             return
         with storage.clear_errors(f"cannot clean {self.path}"):
@@ -98,16 +101,16 @@ class CheckpointDirectory:
         write: Callable[[epath.Path], None],
         manifest: Mapping[str, object] | None = None,
     ) -> epath.Path:
-        """Writes a step's checkpoint atomically, and returns its directory. See `save_whole`."""
+        """Writes a step's checkpoint by `save_whole`, and returns the checkpoint's directory."""
         final = self.of_step(step)
         save_whole(final, write, {"step": step, **(manifest or {})})
         self._damaged.discard(step)
         return final
 
     def latest(self) -> epath.Path | None:
-        """Returns the newest undamaged checkpoint, or `None` if there is none.
+        """Returns the newest undamaged checkpoint. `None` means that there is no such checkpoint.
 
-        Prints a warning to stderr for each newer checkpoint, which is damaged.
+        Each damaged checkpoint that is newer than the result causes a warning on stderr.
         """
         for step in reversed(self.steps()):
             if (damage := find_damage(self.of_step(step))) is None:
@@ -118,9 +121,9 @@ class CheckpointDirectory:
         return None
 
     def rotate(self, keep_last: int) -> None:
-        """Deletes all checkpoints except the best checkpoint and the newest `keep_last`.
+        """Deletes all checkpoints except the best and the `keep_last` newest checkpoints.
 
-        Checkpoints that `latest` found damaged are not counted among the newest.
+        Checkpoints that `latest` has found damaged do not count among the newest.
         """
         best, steps = self.best(), self.steps()
         newest = [step for step in steps if step not in self._damaged][-keep_last:]
@@ -136,7 +139,10 @@ class CheckpointDirectory:
                 _remove(doomed)
 
     def best(self) -> dict | None:
-        """Returns step, metric and score of the best checkpoint, or `None` if there is none."""
+        """Returns a dict with the `step`, `metric` and `score` of the best checkpoint.
+
+        `None` means that the run has no best checkpoint.
+        """
         best = self._marked()
         return best if best and is_checkpoint(self.of_step(best["step"])) else None
 
@@ -149,7 +155,12 @@ class CheckpointDirectory:
         return best if type(best["step"]) is int and best["step"] >= 0 else None
 
     def best_problem(self) -> str:
-        """Returns a clause that says why the best checkpoint cannot be used; "" if it can."""
+        """Explains why the best checkpoint cannot be used.
+
+        Returns:
+            A clause, such as "RUN/checkpoints/best.json is missing". The result is "" if the best
+            checkpoint can be used, or if the run has no validation score.
+        """
         file = self.path / BEST
         if self.best() is not None:
             return ""
@@ -162,7 +173,7 @@ class CheckpointDirectory:
         return f"the best checkpoint, {self.of_step(marked['step']).name}, is missing"
 
     def mark_best(self, step: int, metric: str, score: float) -> None:
-        """Records a step as the best step in `best.json`, so that `rotate` keeps its checkpoint."""
+        """Writes the best step to `best.json`, so that `rotate` keeps the step's checkpoint."""
         text = json.dumps({"step": step, "metric": metric, "score": score}) + "\n"
         storage.write_aside(self.path / BEST, text.encode())
 
@@ -170,20 +181,26 @@ class CheckpointDirectory:
 def is_checkpoint(path: str | os.PathLike) -> bool:
     """Returns whether `path` is a checkpoint, which may be damaged.
 
-    A local checkpoint is any directory. A checkpoint in a bucket must have a manifest.
+    On a local disk, any directory counts as a checkpoint. In a bucket, the directory must have a
+    manifest.
     """
     path = storage.as_path(path)
     return path.is_dir() and (not storage.is_remote(path) or (path / MANIFEST).exists())
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
-    """Returns whether `save_pretrained` wrote a folder, which then has weights and `model.json`."""
+    """Returns whether `save_pretrained` wrote a folder, which may be damaged."""
     path = storage.as_path(directory)
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
 def is_of_library(directory: str | os.PathLike, library: str) -> bool:
-    """Returns whether a folder has a manifest that names `library`, such as an exported model."""
+    """Returns whether `save_pretrained` wrote a folder in another library's format.
+
+    Args:
+        directory: path of the folder.
+        library: name of the library, such as `"hugging-face"`.
+    """
     place = storage.as_path(directory) / MANIFEST
     return place.exists() and storage.read_json(place).get("library") == library
 
@@ -197,16 +214,16 @@ def save_whole(
 
     Args:
         final: path of the checkpoint directory.
-        write: function that writes all files except the manifest into a local directory, which is
-            its argument.
-        manifest: fields of `manifest.json`. This function adds the format and the checksums.
+        write: function `write(directory)` that writes all files except the manifest into a local
+            directory.
+        manifest: fields of `manifest.json`. `save_whole` adds the format and the checksums.
 
     Raises:
-        UserError: the directory cannot be written, because the disk is full or permission is
-            missing. An earlier checkpoint at this path remains unchanged.
+        UserError: the directory cannot be written, for example because the disk is full. On a local
+            disk, an earlier checkpoint at this path remains unchanged.
     """
     final = storage.as_path(final)
-    mend = "older checkpoints are intact; check its permissions and the free space"
+    mend = "older checkpoints are intact; check the folder's permissions and the free space"
     with storage.clear_errors(f"cannot write checkpoint {final}", mend):
         if storage.is_remote(final):
             with tempfile.TemporaryDirectory(prefix="macaron_tf-") as aside:
@@ -265,10 +282,11 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
 
     Args:
         path: path of the folder to write.
-        library: library whose format is written, as in the manifest of an earlier saved model.
+        library: name of another library, such as `"hugging-face"`. A model that was saved in the
+            format of this library may also be replaced.
     """
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file: choose another place for the folder")
+        raise UserError(f"{path} is a file: choose another path for the folder")
     present = {
         (storage.as_path(folder) / name).relative_to(path).as_posix()
         for folder, _, names in tf.io.gfile.walk(os.fspath(path))
@@ -285,27 +303,30 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
 
 
 def read_manifest(checkpoint: str | os.PathLike) -> dict:
-    """Reads a checkpoint's manifest, after comparing all files with the checksums.
+    """Compares a checkpoint's files with their checksums, and returns the manifest.
 
     Raises:
-        UserError: the checkpoint is damaged, or a newer version of this library wrote it.
+        UserError: the checkpoint is damaged, or has the format of a newer version of macaron_tf.
     """
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(
-            f"cannot use a damaged checkpoint: {damage}; restore its files or choose another "
-            "checkpoint"
+            f"{checkpoint} is a damaged checkpoint, because {damage}: restore the files, or choose "
+            "another checkpoint"
         )
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
         raise UserError(
-            f"{checkpoint} has format {manifest['format']}, newer than this program's {FORMAT}: "
-            "update the program"
+            f"{checkpoint} has format {manifest['format']}, but this version of macaron_tf reads "
+            f"only formats up to {FORMAT}: update macaron_tf"
         )
     return manifest
 
 
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
-    """Returns a clause about the first missing or changed file of a checkpoint, or `None`."""
+    """Returns a clause that names the first missing or changed file of a checkpoint.
+
+    `None` means that the checkpoint is intact.
+    """
     path = storage.as_path(checkpoint)
     changed = f"{path / MANIFEST} has changed since it was written"
     try:
@@ -341,13 +362,20 @@ def _metrics(checkpoint: epath.Path) -> dict:
 
 
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
-    """Returns the path of the weights for evaluation, which are the moving average if saved."""
+    """Returns the path of the weights to evaluate.
+
+    These are the moving average if the checkpoint has an average, and otherwise the trained
+    weights.
+    """
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else saved_file(checkpoint)
 
 
 def saved_file(folder: str | os.PathLike, layer: str = "model") -> epath.Path:
-    """Returns the path of a layer's weights, `.safetensors` if it exists, or else `.weights.h5`."""
+    """Returns the path of a layer's weights file.
+
+    The file ends in `.safetensors` if such a file exists, and otherwise in `.weights.h5`.
+    """
     file = storage.as_path(folder) / f"{layer}.safetensors"
     return file if file.exists() else file.with_name(f"{layer}.weights.h5")
 
@@ -357,7 +385,7 @@ def _fingerprint(path: epath.Path) -> dict:
 
 
 def _manifest_digest(manifest: Mapping[str, object]) -> str:
-    """Computes the SHA-256 digest (hex) of a manifest, without the digest that it contains."""
+    """Computes the SHA-256 digest (hex) of a manifest, with `None` in the field `sha256`."""
     text = json.dumps({**manifest, "sha256": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -366,7 +394,7 @@ def _remove(path: epath.Path) -> None:
     if not path.is_dir():
         path.unlink(missing_ok=True)
     elif storage.is_remote(path):
-        # Delete the manifest first, because a directory without manifest is not a checkpoint.
+        # Delete the manifest first, because a directory without a manifest is not a checkpoint.
         (path / MANIFEST).unlink(missing_ok=True)
         path.rmtree()
     else:
@@ -374,22 +402,19 @@ def _remove(path: epath.Path) -> None:
 
 
 def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list[str]) -> None:
-    """Compares weights by name and shape.
+    """Raises a UserError if a checkpoint and a model differ in the name or shape of a weight.
 
     Args:
         checkpoint: path of the checkpoint, for the message.
         saved: `weight_table` of the checkpoint.
         present: `weight_table` of the model.
-
-    Raises:
-        UserError: a weight differs. The message names the first difference.
     """
     for theirs, ours in itertools.zip_longest(saved, present, fillvalue="no further weight"):
         # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
         if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
             raise UserError(
                 f"{checkpoint} has {theirs} where the model has {ours}: build the model with the "
-                "settings that it was trained with"
+                "settings of the training run"
             )
 
 
@@ -398,13 +423,13 @@ def find_checkpoint(
 ) -> epath.Path:
     """Finds a checkpoint of a run.
 
-    A folder that `save_pretrained` wrote is itself the only checkpoint.
+    A folder that `save_pretrained` wrote has only one checkpoint, which is the folder itself.
 
     Args:
         run_dir: the run's directory.
-        name: `"average"`, `"best"`, `"last"` or a step number. `None` means the average, unless a
-            regular checkpoint is newer. Without an average it means the best checkpoint, or else
-            the last.
+        name: `"average"`, `"best"`, `"last"` or a step number. `None` means the first of `average`,
+            `best` and `last` that exists. An average is ignored, with a warning, if a regular
+            checkpoint is newer.
         every: interval of the regular checkpoints in updates, see `CheckpointDirectory.steps`.
 
     Raises:
@@ -434,7 +459,7 @@ def find_checkpoint(
             wanted.remove("average")
     choice = next((choice for choice in wanted if choice in found), None)
     if choice is None:
-        known = f"choose among {', '.join(found)}" if found else "train it first"
+        known = f"choose among {', '.join(found)}" if found else "train the model first"
         lost = f" ({problem})" if problem and name == "best" else ""
         raise UserError(f"{run_dir} has no checkpoint {name or 'yet'}{lost}: {known}")
     chosen = found[choice]
@@ -450,9 +475,10 @@ def find_checkpoint(
 
 
 def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
-    """Returns a checkpoint's name for a results file, and why it was used if not expected.
+    """Returns the fields with which a results file describes a checkpoint.
 
-    The reason is present only if `find_checkpoint` used the checkpoint in place of another.
+    The field `checkpoint` is the checkpoint's name. The field `warning` is present only if
+    `find_checkpoint` returned this checkpoint instead of the expected checkpoint, and says why.
     """
     reason = _INSTEAD.get(os.fspath(checkpoint))
     name = {"checkpoint": storage.as_path(checkpoint).name}
@@ -468,7 +494,8 @@ def last_checkpoints(
         run_dir: the run's directory.
         count: number of checkpoints.
         every: interval in updates, see `CheckpointDirectory.steps`. `None` includes checkpoints
-            that were saved after a fixed time, so an average depends on the machine's speed.
+            that were saved after a fixed time. The steps of such checkpoints depend on the
+            machine's speed.
 
     Raises:
         UserError: the run has fewer checkpoints.
@@ -486,24 +513,24 @@ def last_checkpoints(
 def average_checkpoints(
     sources: Sequence[str | os.PathLike], destination: str | os.PathLike
 ) -> epath.Path:
-    """Averages the weights of checkpoints into a new checkpoint, and returns its directory.
+    """Averages the weights of checkpoints into a new checkpoint, and returns the new directory.
 
-    The new checkpoint has no training state, so a run cannot resume from it. Weights are summed in
-    float64. Integer weights are copied from the last source.
+    The new checkpoint has no training state, so a run cannot resume from it. Float weights are
+    summed in float64. Integer weights are copied from the last source.
 
     Args:
-        sources: directories of one or more checkpoints. The function averages the trained weights,
-            not their exponential moving averages.
+        sources: directories of one or more checkpoints. Exponential moving averages in the
+            checkpoints are ignored.
         destination: directory of the new checkpoint, which is replaced if it exists.
 
     Raises:
-        UserError: there are no sources, a source is damaged, or two sources differ in vocabulary or
-            model.
+        UserError: there are no sources, a source is damaged, or two sources have different
+            vocabularies or models.
     """
     sources = [storage.as_path(source) for source in sources]
     destination = storage.as_path(destination)
     if not sources:
-        raise UserError("no checkpoints to average: name at least one")
+        raise UserError("there are no checkpoints to average: give at least one checkpoint")
     manifests = [read_manifest(source) for source in sources]
     for source, manifest in zip(sources, manifests, strict=True):
         check_vocabulary(manifest["vocabulary"], manifests[0]["vocabulary"], source)

@@ -32,11 +32,11 @@ class TrainingConfig(Settings):
             and `"constant"` keeps the peak.
         schedule_end: final learning rate of the linear and cosine schedules.
         optimizer: optimizer name, with arguments if there are any, such as `"sgd(momentum=0.9)"`.
-            The names are `"adam"`, `"adafactor"`, Keras's `"lion"`, `"muon"`,
-            `"schedule_free_adamw"` and `"sgd"`, and `"package.module:Name"` for your own
-            `keras.optimizers.Optimizer`. `"adam"` and `"adafactor"` take no arguments. Adafactor
+            The names are `"adam"`, `"adafactor"`, the Keras optimizers `"lion"`, `"muon"`,
+            `"schedule_free_adamw"` and `"sgd"`, and `"package.module:Name"` for your own subclass
+            of `keras.optimizers.Optimizer`. `"adam"` and `"adafactor"` take no arguments. Adafactor
             has T5's settings and multiplies the learning rate by each weight's root mean square.
-            Learning rate, weight decay, clipping and averaging are settings of this section.
+            Other settings of this section set learning rate, weight decay, clipping and averaging.
         warmup_steps: number of updates with linear warm-up; 0 means no warm-up.
         warmup_start: learning rate of the first warm-up update.
         beta_1: exponential decay rate of Adam's first moment.
@@ -47,26 +47,30 @@ class TrainingConfig(Settings):
             vectors, as in fairseq.
         clip_norm: maximum global norm of an update's gradient; `None` means no clipping.
         accumulation_steps: number of micro-batches per update (gradient accumulation).
-        steps_per_call: maximum number of updates in one call of the compiled graph.
+        steps_per_call: maximum number of updates per call of the compiled graph.
         dtype_policy: Keras dtype policy of the network.
-        ema_decay: decay rate of the weights' exponential moving average; `None` means no average.
+        ema_decay: decay rate for an exponential moving average of the weights; `None` means no
+            average.
         log_every: number of updates between two lines of `metrics.jsonl`. Between log lines,
             validations and checkpoints, the host does not wait for the device.
-        validate_every: number of updates between validations. A Keras epoch has the same length.
-        save_every_steps: number of updates between checkpoints; `None` means no fixed number.
-        save_every_minutes: minutes between checkpoints; `None` means no fixed time.
+        validate_every: number of updates between validations, which is also the length of a Keras
+            epoch.
+        save_every_steps: number of updates between checkpoints; `None` means that checkpoints do
+            not depend on the number of updates.
+        save_every_minutes: minutes between checkpoints; `None` means that checkpoints do not depend
+            on the time.
         keep_last: number of newest checkpoints to keep, in addition to the best checkpoint.
         best_metric: validation metric that selects the best checkpoint.
         best_mode: whether the best `best_metric` is the greatest (`"max"`) or the smallest
             (`"min"`).
-        early_stopping_patience: number of consecutive validations without a better score after
-            which the run stops; `None` means no early stopping.
-        max_minutes: maximum wall-clock time of the run in minutes, over all sessions and with
-            validations and saves; `None` means no limit.
+        early_stopping_patience: number of consecutive validations without a better score that stops
+            the run; `None` means no early stopping.
+        max_minutes: maximum wall-clock time of the run in minutes, including validations, saves and
+            earlier sessions; `None` means no limit.
         max_skipped_updates: number of consecutive skipped updates (NaN or infinite gradient) that
             ends the run with an error.
         frozen: substrings of weight paths, such as `("embedding",)`. A weight is not trained if its
-            path contains a substring.
+            path contains one of the substrings.
     """
 
     section: ClassVar[str] = "training"
@@ -85,7 +89,7 @@ class TrainingConfig(Settings):
     weight_decay: NonNegative = 0.0
     decay_vectors: bool = True
     clip_norm: Positive | None = None
-    accumulation_steps: Annotated[int, Ge(1), Le(10_000)] = 1  # a graph node per step on a TPU
+    accumulation_steps: Annotated[int, Ge(1), Le(10_000)] = 1  # limits the graph size on a TPU
     steps_per_call: Count = 1
     dtype_policy: Literal["float32", "mixed_bfloat16"] = "float32"
     ema_decay: Decay | None = None
@@ -126,7 +130,7 @@ class TrainingConfig(Settings):
             raise self.error(
                 f"schedule_end={end} must be below training.learning_rate={self.learning_rate} and "
                 f"needs the linear or cosine schedule, not {self.schedule}: change the value, or "
-                "leave it out"
+                "leave schedule_end out"
             )
 
 
@@ -137,7 +141,7 @@ def fine_tuning(learning_rate: float, **changes: Any) -> TrainingConfig:
 
     Args:
         learning_rate: peak learning rate.
-        changes: settings that differ from BERT's.
+        changes: new values for fields of `TrainingConfig`.
     """
     settings = dict(schedule="linear", warmup_steps=0, warmup_start=0.0, beta_2=0.999)
     # keep_last=1 saves disk space, because a checkpoint is 3 times as large as the model.

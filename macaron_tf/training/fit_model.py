@@ -21,9 +21,9 @@ class FitModel(TrainedModel, keras.Model):
 
     An update reads `accumulation_steps` micro-batches. The loss of an update is `loss_sum / weight`
     over the tokens of all its micro-batches. Four micro-batches of unequal sizes therefore give the
-    same update as one batch with all of their rows. The gradient is summed over the micro-batches
-    and then clipped once. An update is skipped, and counted as skipped, if its gradient is NaN or
-    infinite, or if its `weight` is 0.
+    same update as one batch with all rows. The gradient is summed over the micro-batches and then
+    clipped once. An update is skipped, and counted as skipped, if its gradient is NaN or infinite,
+    or if its `weight` is 0.
 
     `fit` takes a `tf.data.Dataset` of dicts, or of pairs of a dict and labels. For a dataset with
     shapes `(None, None)`, TensorFlow traces the graph once for all shapes. `save` writes only the
@@ -38,12 +38,12 @@ class FitModel(TrainedModel, keras.Model):
         objective: function `objective(network, batch, training)` that returns a dict of scalar
             float32 sums over the batch. `"loss_sum"` and `"weight"` (the number of tokens) are
             required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become metrics, see
-            `metrics_from_sums`. The objective must add regularization losses of layers itself, and
-            must not have trainable weights.
-        config: training settings; `None` means the defaults. `fit` uses only the settings of
-            accumulation, clipping, moving average, skipped updates and `steps_per_call`, but
-            `train` uses all settings. Set `steps_per_call` above 1 if a call of the graph is
-            expensive, as on a TPU. Callbacks then run only between calls.
+            `metrics_from_sums`. The objective must add the layers' regularization losses to
+            `"loss_sum"`, and must not have trainable weights.
+        config: training settings; `None` means the defaults. `fit` uses only the settings for
+            accumulation, clipping, moving average and skipped updates, and `steps_per_call`. The
+            function `train` uses all settings. Set `steps_per_call` above 1 if a call of the graph
+            is expensive, as on a TPU. Callbacks then run only between calls.
         first_stage: first training stage, which trains only some variables; `None` means that every
             update trains all variables.
 
@@ -51,8 +51,8 @@ class FitModel(TrainedModel, keras.Model):
         per_worker_data: whether each worker process provides its own batches, see `distributed`.
 
     Raises:
-        Diverged: `fit` has skipped too many consecutive updates.
-        UserError: the data of a `train` run end before the run.
+        Diverged: `fit` has skipped `max_skipped_updates` consecutive updates.
+        UserError: the training data end before a run of `train` is complete.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FitModel(TrainedModel, keras.Model):
         self._steps_per_epoch: int | None = None
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:
-        """Does nothing, because Keras's method fails on the batches of several workers."""
+        """Does nothing, because Keras's method fails on batches from several workers."""
 
     def call(self, inputs, training=None):
         return self.network(inputs, training=training)
@@ -80,8 +80,8 @@ class FitModel(TrainedModel, keras.Model):
 
         Args:
             optimizer: a Keras optimizer that does not clip, average or accumulate.
-            jit_compile: whether XLA compiles the computation of a micro-batch, once for each batch
-                shape. Keras's `"auto"` means False.
+            jit_compile: whether XLA compiles the computation for a micro-batch, once for each batch
+                shape. The Keras value `"auto"` means `False`.
             kwargs: further arguments of `keras.Model.compile`.
 
         Raises:
@@ -112,20 +112,20 @@ class FitModel(TrainedModel, keras.Model):
 
     @property
     def metrics(self):
-        """Empty list, because `get_metrics_result` computes the metrics from sums."""
+        """Empty list. `get_metrics_result` computes the metrics without metric objects."""
         return []
 
     def prepare(self) -> None:
-        """Creates the variables of the optimizer and of the moving average, unless they exist.
+        """Creates the missing variables of the optimizer and of the moving average.
 
         Raises:
             ValueError: the network is not built, or the objective has trainable weights.
         """
         if not self.network.built:
-            raise ValueError("the network is not built: call it once on a batch")
+            raise ValueError("the network is not built: call the network once on a batch")
         begun, self.built = self.built, True
         if len(self.trainable_variables) > len(self.network.trainable_variables):
-            raise ValueError("the objective has trainable weights: move them to the network")
+            raise ValueError("the objective has trainable weights: move the weights to the network")
         super().prepare()
         self.updates.ema = self.ema
         if not begun:
@@ -144,7 +144,7 @@ class FitModel(TrainedModel, keras.Model):
             x = distributed(self.strategy, x, self.per_worker_data)
         with warnings.catch_warnings():
             if self._steps_per_epoch is None:
-                # Keras expects an update per micro-batch, and warns if the data end earlier.
+                # With accumulation, Keras would warn that micro-batches outnumber the updates.
                 warnings.filterwarnings("ignore", message="Your input ran out of data")
             try:
                 return super().fit(x, *args, **kwargs)
@@ -153,7 +153,7 @@ class FitModel(TrainedModel, keras.Model):
                 self.calls_to_pass, self._steps_per_epoch = 0, None
 
     def evaluate(self, x=None, *args, **kwargs):
-        """Evaluates like `keras.Model.evaluate`, but means are over tokens, not over batches."""
+        """Evaluates like `keras.Model.evaluate`, except that metrics are means over tokens."""
         self._build_on(x)
         with warnings.catch_warnings():
             if kwargs.get("steps") is None:
@@ -169,9 +169,9 @@ class FitModel(TrainedModel, keras.Model):
         self.network.save(filepath, *args, **kwargs)
 
     def make_train_function(self, force: bool = False):
-        """Returns a function from an iterator to logs that makes up to `steps_per_call` updates.
+        """Returns a function that makes up to `steps_per_call` updates in one call of a graph.
 
-        The function makes all of its updates in one call of a graph.
+        The function takes an iterator over micro-batches, and returns the logs for Keras.
         """
         if self.train_function is not None and not force:
             return self.train_function
@@ -205,12 +205,13 @@ class FitModel(TrainedModel, keras.Model):
         return train_function
 
     def make_test_function(self, force: bool = False):
-        """Returns a function from an iterator to logs that evaluates one batch."""
+        """Returns a function that takes an iterator, evaluates one batch and returns the logs."""
         if self.test_function is not None and not force:
             return self.test_function
         updates = self.updates
         test_step = self._graph(lambda batch: updates.test_step(features(batch)), self.jit_compile)
-        # Read the batch inside the graph. A batch from outside would be traced for each shape.
+        # The graph itself reads the batch. If the batch were an argument, each batch shape would
+        # cause a new trace.
         test_next = self._graph(lambda iterator: updates.test(test_step, iterator.get_next()))
 
         def test_function(iterator):
@@ -233,7 +234,7 @@ class FitModel(TrainedModel, keras.Model):
                     sums_of(self.objective, self.network, features(batch), training=False)
 
     def _dealt(self, batches: Iterator):
-        """Divides the single batch of `train_on_batch` or `test_on_batch` among the replicas."""
+        """Divides the batch of `train_on_batch` or `test_on_batch` among the replicas."""
         if self.strategy.num_replicas_in_sync == 1 or isinstance(batches, _ITERATORS):
             return batches
         batch = tf.data.Dataset.from_tensors(features(next(batches)))
@@ -248,10 +249,10 @@ class FitModel(TrainedModel, keras.Model):
         )
 
     def _steps_left(self) -> int:
-        """Returns the number of updates until the next multiple of an interval in `stops`.
+        """Returns the number of updates until the next multiple of any interval in `stops`.
 
-        If `stops` is empty, returns the number of updates until the end of the epoch, or 1 if the
-        length of the epoch is unknown.
+        If `stops` is empty, the result is the number of updates until the end of the epoch, or 1 if
+        the length of the epoch is unknown.
         """
         if self.stops:
             return min(every - self.step % every for every in self.stops)

@@ -27,8 +27,8 @@ class JaxModel(TrainedModel):
     """Training model on JAX that makes the same updates as `FitModel`.
 
     An update runs compiled functions. One function computes the sums and gradients of a
-    micro-batch, and is compiled once for each batch shape. Another function makes an optimizer step
-    from the gradients, summed over the micro-batches.
+    micro-batch, and is compiled once for each batch shape. Another function adds the results of two
+    micro-batches. The last function makes an optimizer step from the summed gradients.
 
     On a mesh (`macaron_tf.distribution.mesh`), the weights and the rows of a batch are sharded over
     the devices, and XLA inserts the collectives. Sums over a batch then include all devices.
@@ -46,7 +46,7 @@ class JaxModel(TrainedModel):
         self.optimizer = make_optimizer(config, network.trainable_variables)
         self.skipped_in_a_row = keras.Variable(0, trainable=False, dtype="int32")
         self.stop_training = False
-        # Maps "train" and "test" to the names of the step's packed sums, set when JAX traces it.
+        # Maps "train" and "test" to the names of the step's packed sums. Tracing sets the names.
         self.names: dict[str, tuple[str, ...]] = {}
         self._held: dict[str, Arrays] | None = None
         self._places: dict[str, list[jax.sharding.Sharding]] = {}  # shardings of the held arrays
@@ -56,7 +56,7 @@ class JaxModel(TrainedModel):
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
-        """Returns all variables, grouped by their role in an update."""
+        """Returns a dict from a role in the update, such as "optimizer", to the variables."""
         return {
             "trained": self.network.trainable_variables,
             "others": [
@@ -153,7 +153,7 @@ class JaxModel(TrainedModel):
     def evaluate(
         self, x: tf.data.Dataset, verbose: int = 0, return_dict: bool = True
     ) -> dict[str, float]:
-        """Computes the metrics on a dataset. Means are over all tokens, not over batches."""
+        """Computes the metrics on a dataset, as means over tokens."""
         self.synchronize()
         variables = self.variables()
         trained, others = (_values(variables[part]) for part in ("trained", "others"))
@@ -169,6 +169,9 @@ class JaxModel(TrainedModel):
 
         Returns:
             Values `(K + 5,)` of the update, see `Updates.apply`.
+
+        Raises:
+            UserError: no micro-batch is left.
         """
         held, found = self._hold(), None
         for _ in range(self.config.accumulation_steps):
@@ -190,7 +193,11 @@ class JaxModel(TrainedModel):
         return values
 
     def lower(self, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
-        """Lowers an update from one micro-batch for the TPU compiler. Needs no TPU."""
+        """Lowers an update of one micro-batch for the TPU compiler. This does not need a TPU.
+
+        Args:
+            batch: dict from feature name to the feature's shape and dtype.
+        """
 
         def update(held, batch):
             found, others = self._micro_step_of(held["trained"], held["others"], batch)
@@ -204,8 +211,8 @@ class JaxModel(TrainedModel):
     def _hold(self) -> dict[str, Arrays]:
         """Returns the current values of all variables.
 
-        The first call takes the values from the variables. This class then holds and updates the
-        values until `synchronize`.
+        The first call reads the variables. From then until `synchronize`, the values in
+        `self._held` are current, and the variables are not.
         """
         if self._held is None:
             self._held = {part: _values(found) for part, found in self.variables().items()}
@@ -213,22 +220,23 @@ class JaxModel(TrainedModel):
         return self._held
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Computes a micro-batch's sums and gradients, and the new values of `others`.
-
-        For sums and gradients see `Updates.micro_step`.
-        """
+        """Computes the results of `Updates.micro_step`, and the new values of `others`."""
 
         def loss(trained: Arrays):
             loss_sum, packed, after = self._sums(trained, others, batch, "train")
             return loss_sum, (packed, after)
 
         (_, (packed, after)), gradients = jax.value_and_grad(loss, has_aux=True)(trained)
-        # Shard each gradient as its weight.
+        # Shard each gradient in the same way as its weight.
         gradients = jax.lax.with_sharding_constraint(gradients, self._places["trained"])
         return (packed, gradients), after
 
     def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Computes a batch's sums with a 1 appended, `(K + 1,)`, and the new values of `others`."""
+        """Computes the sums of a batch, and the new values of `others`.
+
+        Returns:
+            Vector `(K + 1,)` of the K sums and a 1, which counts the batch, and the new values.
+        """
         _, packed, after = self._sums(trained, others, batch, "test")
         return jnp.append(packed, 1.0), after
 
@@ -237,7 +245,7 @@ class JaxModel(TrainedModel):
 
         Args:
             trained: values of the trainable variables.
-            others: values of the network's other variables, such as states of seed generators.
+            others: values of the non-trainable variables, such as the states of seed generators.
             batch: dict from feature name to array.
             step: `"train"` or `"test"`.
         """
@@ -311,7 +319,8 @@ def build_jax_model(
     """Builds a `JaxModel` for a network that was built under `config.dtype_policy`.
 
     Raises:
-        UserError: `freeze` finds no weight to train, or `first_stage` is not `None`.
+        UserError: `config.frozen` matches no weight or leaves no weight to train, or `first_stage`
+            is not `None`.
     """
     if first_stage is not None:
         raise UserError(

@@ -32,13 +32,14 @@ _TWICE += ("loss_scale_factor",)
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Muon(keras.optimizers.Muon):
-    """Keras's Muon, which orthogonalizes each of several concatenated matrices separately.
+    """Muon that orthogonalizes concatenated matrices, such as fused QKV weights, separately.
 
-    Keras selects Muon's variables by rank and path. It would also orthogonalize a table of relative
-    positions, and it would treat fused queries, keys and values as a single matrix. This class
-    selects variables by `spec_of`. Muon updates matrices with two named axes, except embedding
-    tables and other matrices with a vocabulary axis. Adam updates all other variables, including
-    weights of user-defined layers that declare no axes. `weight_decay` applies to both groups.
+    Keras's Muon selects its variables by rank and path. It would also orthogonalize a table of
+    relative positions, and it would treat fused queries, keys and values as a single matrix. This
+    class selects variables by `spec_of`. Muon updates matrices with two named axes, except
+    embedding tables and other matrices with a vocabulary axis. Adam updates all other variables,
+    including weights of user-defined layers that declare no axes. `weight_decay` applies to both
+    groups.
 
     References: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is Scalable for LLM Training".
     """
@@ -74,9 +75,9 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
     has the weights x. Gradients are computed at `y = (1 - beta_1) z + beta_1 x`, which is the value
     of the variable.
 
-    Keras 3.15 differs from the paper in two ways. On TensorFlow, it computes x from a z that has
-    already moved. It also applies weight decay to x, where averaging undoes most of the decay. This
-    class applies weight decay to z.
+    Keras 3.15 differs from the paper in two ways. On TensorFlow, Keras computes x after z has
+    already moved. Keras also applies weight decay to x, where averaging undoes most of the decay.
+    This class computes x first and applies weight decay to z.
 
     References: Defazio et al. 2024, "The Road Less Scheduled".
     """
@@ -102,7 +103,7 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         self.assign(variable, (1 - self.beta_1) * moved + self.beta_1 * x)
 
     def _apply_weight_decay(self, variables):
-        """Does nothing, because `update_step` applies the weight decay."""
+        """Does nothing, because `update_step` applies weight decay."""
 
     def averages(self) -> list:
         """Computes the running average x of each variable."""
@@ -128,7 +129,9 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     known = _arguments_of(optimizer_class(name))
     for argument in arguments:
         if setting := _DECIDED.get(argument):
-            raise UserError(f"optimizer {name}: set training.{setting} instead of {argument}")
+            raise UserError(
+                f"optimizer {name} must not set {argument}: set training.{setting} instead"
+            )
         if argument not in known:
             raise UserError(
                 f"optimizer {name} has no argument {argument!r}: give one of "
@@ -164,7 +167,7 @@ def make_keras_optimizer(
 
     Raises:
         UserError: the constructor raises, or the optimizer clips, averages, accumulates or scales
-            gradients. The training model does this over all replicas and micro-batches.
+            by itself. `FitModel` and `JaxModel` do these computations over all micro-batches.
     """
     with clear_errors(name):
         optimizer = optimizer_class(name)(learning_rate=schedule, **arguments)

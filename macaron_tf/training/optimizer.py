@@ -17,7 +17,7 @@ from macaron_tf.variables import spec_of
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class WarmupSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate schedule with linear warm-up from `start` to `peak`, then a decay.
+    """Learning rate schedule with a linear warm-up from `start` to `peak`, followed by a decay.
 
     After n warm-up updates, the learning rate is `start + n * (peak - start) / warmup_steps`, as in
     fairseq. The decay has one of four forms:
@@ -95,11 +95,11 @@ def make_schedule(config: TrainingConfig) -> WarmupSchedule:
 
 @keras.saving.register_keras_serializable(package="macaron_tf", name="Adam")
 class FusedAdam(keras.optimizers.Adam):
-    """Adam with a fused TensorFlow operation for the update; AdamW if `weight_decay` is set.
+    """Adam, or AdamW if `weight_decay` is set, with a fused TensorFlow operation for the update.
 
-    The fused operation reads a variable and its moments once. Keras's update reads them fifteen
-    times. Keras's update still runs on JAX, where XLA fuses the operations, and in the scope of a
-    distribution strategy, where a variable has several copies.
+    The fused operation reads a variable and its moments once. Keras's update reads the same tensors
+    fifteen times. Keras's update still runs on JAX, where XLA fuses the operations, and in the
+    scope of a distribution strategy, where a variable has several copies.
 
     The arguments are the same as for `keras.optimizers.Adam`, but `amsgrad` is not supported.
     """
@@ -131,9 +131,9 @@ class Adafactor(keras.optimizers.Adafactor):
       `relative_step=False`.
     - It stores only the factors of a matrix's second moments. Keras also stores their product,
       which takes as much memory as the matrix.
-    - It updates each of several concatenated matrices separately, as in T5, because Adafactor
-      scales an update by the matrix's root mean square. An example is a weight that holds queries,
-      keys and values side by side.
+    - If a weight concatenates several matrices, such as queries, keys and values, it updates each
+      matrix separately. In T5, these matrices are separate weights. Adafactor scales an update by
+      the root mean square of the matrix.
     """
 
     def build(self, var_list):
@@ -191,9 +191,9 @@ class Adafactor(keras.optimizers.Adafactor):
 class ExponentialMovingAverage:
     """Exponential moving averages `s += (1 - d) * (w - s)` of weights w, initialized to w.
 
-    After update t the decay rate is `d = min(decay, (1 + t) / (10 + t))`. The rate is small at
-    first, so that the initial weights soon lose their influence. It reaches 0.999 after 9,000
-    updates.
+    After update t, the decay rate is `d = min(decay, (1 + t) / (10 + t))`. The decay rate is small
+    at first, so that the initial weights soon lose their influence. With `decay=0.999`, the decay
+    rate reaches 0.999 after 9,000 updates.
     """
 
     def __init__(self, variables: Sequence[keras.Variable], decay: float):
@@ -247,7 +247,7 @@ class ExponentialMovingAverage:
 
 
 class ScheduleFreeAverage(ExponentialMovingAverage):
-    """Moving average for `ScheduleFreeAdamW`, which computes the averages itself."""
+    """Moving average that reads the averages of the optimizer `ScheduleFreeAdamW`."""
 
     def __init__(self, variables: Sequence[keras.Variable], optimizer: ScheduleFreeAdamW):
         self.variables, self.optimizer, self.shadows = list(variables), optimizer, []
@@ -264,8 +264,8 @@ def make_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer that `config` describes, with its learning rate schedule.
 
-    Adam makes update t, counted from 1, with the learning rate `lr` and the gradient g. With
-    `weight_decay` it is AdamW:
+    With the learning rate `lr` and the gradient g, Adam makes update t, counted from 1, as follows.
+    The first line is the weight decay of AdamW.
 
         p -= lr * weight_decay * p                                   (decoupled, before Adam's step)
         m += (1 - beta_1) * (g - m);   v += (1 - beta_2) * (g^2 - v)
@@ -273,18 +273,18 @@ def make_optimizer(
 
     Epsilon is added before the bias correction, as in fairseq. PyTorch adds epsilon after the bias
     correction, `sqrt(v / (1 - beta_2^t)) + epsilon`. The same epsilon therefore has more effect
-    here: with beta_2 = 0.98, 7 times as much at the first update, and as much as in PyTorch after a
-    few hundred updates.
+    here. With beta_2 = 0.98, the effect is 7 times as large at the first update. After a few
+    hundred updates, the effects are equal.
 
-    Adafactor has no momentum and T5's settings. It computes `p -= lr * a * u / max(1, rms(u))` with
-    `a = max(1e-3, rms(p))` and `u = g / sqrt(v)`. The second moment v has the decay rate
+    Adafactor uses T5's settings and no momentum. It computes `p -= lr * a * u / max(1, rms(u))`
+    with `a = max(1e-3, rms(p))` and `u = g / sqrt(v)`. The second moment v has the decay rate
     `1 - t^-0.8` and is factored into row means and column means.
 
     Args:
         config: training settings. `FitModel`, not the optimizer, clips and accumulates gradients.
         variables: the model's trainable variables, required if `config.decay_vectors` is false.
-            Biases, normalization weights and other vectors are then excluded from weight decay,
-            see `spec_of`.
+            The optimizer then excludes biases, normalization weights and other vectors from weight
+            decay, see `spec_of`.
 
     Raises:
         ValueError: `variables` are required but missing.

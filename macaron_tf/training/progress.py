@@ -25,7 +25,7 @@ Numbers = Mapping[str, float]
 
 
 class Reporter:
-    """Base class of progress reporters. Its methods do nothing; a subclass overrides some."""
+    """Base class of progress reporters. Its methods do nothing, and subclasses override them."""
 
     def start(self, step: int, validated_at: int) -> None:
         """Handles the start or the resumption of a run.
@@ -36,27 +36,33 @@ class Reporter:
         """
 
     def tick(self, step: int) -> None:
-        """Handles the end of an update. Must be fast, because it runs after every update."""
+        """Handles the end of an update. Training waits for this method, which must be fast."""
 
     def train(self, step: int, metrics: Numbers, timing: Numbers) -> None:
         """Reports the training metrics of the updates since the last report.
 
         Args:
             step: number of updates so far.
-            metrics: dict from name to value. A repetition of the run has equal values.
+            metrics: dict from name to value. A repeated run has the same values.
             timing: dict with `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
-                `"memory_mib"`, this process's peak memory in MiB. A repetition of the run has other
-                values.
+                `"memory_mib"`, this process's peak memory in MiB. A repeated run has other values.
         """
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
-        """Reports the metrics and sample outputs of a validation after `step` updates."""
+        """Reports the metrics of a validation after `step` updates.
+
+        Args:
+            step: number of updates so far.
+            metrics: dict from name to value.
+            samples: sample outputs of the model as text.
+            is_best: whether this validation has the best score so far.
+        """
 
     def sync(self) -> None:
         """Writes all earlier reports to disk. A checkpoint is saved only after this call."""
 
     def finish(self) -> None:
-        """Closes files and displays when the run ends, also after an error."""
+        """Closes files and displays when the run ends, with or without an error."""
 
 
 class JsonLines(Reporter):
@@ -66,8 +72,8 @@ class JsonLines(Reporter):
     written as null. Values that depend on the machine's speed go to `timing.jsonl`. A resumed run
     therefore writes the same `metrics.jsonl`, byte for byte, as an uninterrupted run.
 
-    Lines on a local disk can be read at once. Lines in a bucket appear with the next checkpoint,
-    because each upload transfers the whole file.
+    On a local disk, each line can be read as soon as it is written. In a bucket, lines appear with
+    the next checkpoint, because each upload transfers the whole file.
     """
 
     def __init__(self, run_dir: str | os.PathLike):
@@ -118,7 +124,7 @@ class JsonLines(Reporter):
 
 
 def finite(value: Any) -> Any:
-    """Replaces NaN and infinity by `None`, also inside dicts and lists: JSON has neither value."""
+    """Replaces NaN and infinity by `None`, also inside dicts and lists, for use in JSON."""
     if isinstance(value, Mapping):
         return {name: finite(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -150,8 +156,8 @@ def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None
 class TrainingBar(Reporter):
     """Reporter that shows steps, loss, perplexity, tokens per second, elapsed and remaining time.
 
-    A terminal shows a progress bar. Any other stream gets a line of at most 80 characters for each
-    training report.
+    On a terminal, it shows a progress bar. To any other stream, it writes a line of at most 80
+    characters for each training report.
 
     Args:
         max_steps: total number of updates.
@@ -166,7 +172,7 @@ class TrainingBar(Reporter):
             file=stream, highlight=False, markup=False, emoji=False
         )
         self._bar = rich.progress.Progress(
-            rich.progress.SpinnerColumn(),  # still moves during a long validation
+            rich.progress.SpinnerColumn(),  # moves even during a long validation
             rich.progress.TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
             rich.progress.BarColumn(bar_width=None),
             _Text(rich.table.Column(no_wrap=True)),
@@ -220,7 +226,10 @@ class TrainingBar(Reporter):
 
 
 class _Text(rich.progress.ProgressColumn):
-    """Progress bar column with the latest report, or first with the elapsed compilation time."""
+    """Progress bar column that shows the latest report.
+
+    During the first update, the column shows the time that compilation has taken so far.
+    """
 
     def render(self, task: rich.progress.Task) -> str:
         elapsed = clock(task.elapsed or 0)
@@ -238,7 +247,7 @@ class TensorBoard(Reporter):
     """
 
     def __init__(self, run_dir: str | os.PathLike):
-        with needed("a run's curves"):  # TensorFlow would report a missing package only later
+        with needed("writing curves"):  # TensorFlow would report a missing package only later
             import tensorboard  # noqa: F401
         self._path = storage.as_path(run_dir) / "tensorboard"
         self._writers: dict[str, tf.summary.SummaryWriter] = {}

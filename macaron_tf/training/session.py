@@ -41,10 +41,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(SystemExit):
-    """`SystemExit` that `train` raises when a signal stops the run, after it saves a checkpoint.
+    """`SystemExit` that `train` raises after a signal has stopped the run.
 
-    The exit status is 128 plus the signal's number, as in a shell: 130 after Ctrl-C, and 143 after
-    SIGTERM.
+    Before that, `train` saves a checkpoint. The exit status is 128 plus the number of the signal,
+    as in a shell: 130 for Ctrl-C, and 143 for SIGTERM.
     """
 
     def __init__(self, signal_number: int):
@@ -54,7 +54,8 @@ class Interrupted(SystemExit):
 class _StoppedByHand(BaseException):
     """Exception that a signal raises during a validation.
 
-    It is a BaseException, because user code that catches `Exception` must not catch it.
+    The base class is `BaseException`, so that `except Exception` in user code does not catch the
+    exception.
     """
 
 
@@ -85,7 +86,7 @@ class Interruptions:
 
     @contextlib.contextmanager
     def breaking(self) -> Iterator[None]:
-        """Leaves the `with` block at once when a signal arrives, without an error."""
+        """Ends the `with` block as soon as a signal arrives, without raising an exception."""
         self._raises = True
         try:
             yield
@@ -112,23 +113,23 @@ class Interruptions:
 class TrainingSession(keras.callbacks.Callback):
     """Keras callback that reports, validates, saves and stops a run in one process.
 
-    The callback counts updates by `TrainedModel.step`. Keras's batch numbers restart in each epoch,
-    and a resumed epoch skips the updates of the earlier session.
+    The callback counts updates by `TrainedModel.step`, because Keras's batch numbers restart in
+    each epoch.
 
     Args:
         model: compiled model, after `TrainedModel.prepare`. `model.config` has the run's settings.
         run_dir: the run's directory, which must exist.
         vocabulary_hash: see `train`.
         validate: see `train`.
-        reporters: progress reporters; empty in all processes except the chief.
+        reporters: progress reporters. Only the chief process has reporters.
         workers: worker processes of the run.
-        interruptions: handler of signals. A signal ends a running validation, and the resumed run
+        interruptions: signal handler. A signal ends a running validation, and the resumed run
             repeats the validation. With several workers, the validation is completed first.
 
     Attributes:
-        state: scores and times. `state.elapsed_seconds` keeps the value from the start of the
-            session.
-        interrupted: whether any worker has received a signal to stop. `decide` updates the value.
+        state: scores and times. During the session, `state.elapsed_seconds` is the time of earlier
+            sessions.
+        interrupted: whether any worker has received a signal to stop, as of the last `decide`.
         saved_at: step of the last checkpoint that this session read or wrote.
     """
 
@@ -150,15 +151,15 @@ class TrainingSession(keras.callbacks.Callback):
         self.reporters = reporters
         self.workers = workers
         self.interruptions = interruptions
-        self.callbacks: Sequence[keras.callbacks.Callback] = ()  # the user's, during `fit`
+        self.callbacks: Sequence[keras.callbacks.Callback] = ()  # the user's callbacks
         self.checkpoints = CheckpointDirectory(run_dir)
         self.state = RunState()
         self.interrupted = False
         self.saved_at: int | None = None
-        self._metrics: dict[str, float] = {}  # of the last validation
-        # The time of day may jump; the monotonic clock does not.
+        self._metrics: dict[str, float] = {}  # metrics of the last validation
+        # The time of day may jump. The monotonic clock does not jump.
         self._began = self._saved_time = time.monotonic()
-        self._away_seconds = 0.0  # spent in validations and saves
+        self._away_seconds = 0.0  # seconds spent in validations and saves
 
     def restore(self) -> None:
         """Restores the newest undamaged checkpoint, if there is one."""
@@ -185,9 +186,9 @@ class TrainingSession(keras.callbacks.Callback):
             self.checkpoints.mark_best(best, self.config.best_metric, score)
 
     def save(self) -> None:
-        """Saves a checkpoint of this step, and deletes surplus checkpoints. Only the chief writes.
+        """Saves a checkpoint of this step, and deletes surplus checkpoints.
 
-        Every worker must call this method.
+        Every worker must call this method, although only the chief writes files.
         """
         step = self.saved_at = self.model.step
         memory = joined_memory(self.model, self.workers)
@@ -216,7 +217,7 @@ class TrainingSession(keras.callbacks.Callback):
         return self.state.elapsed_seconds + time.monotonic() - self._began
 
     def reason_to_stop(self) -> str:
-        """Returns why to stop: `"max_steps"`, `"max_minutes"`, `"early_stopping"`, or `""`."""
+        """Returns `"max_steps"`, `"max_minutes"` or `"early_stopping"`, or "" to continue."""
         config = self.config
         if self.model.step >= config.max_steps:
             return "max_steps"
@@ -232,8 +233,8 @@ class TrainingSession(keras.callbacks.Callback):
     def decide(self) -> tuple[bool, bool]:
         """Returns whether the run stops at this step, and whether a checkpoint is due.
 
-        Every worker must call this method. A result is true on all workers if it is true on any
-        worker.
+        Every worker must call this method. If an answer is true on one worker, this method returns
+        true on all workers.
         """
         every, minutes = self.config.save_every_steps, self.config.save_every_minutes
         due = bool(every) and self.model.step % every == 0
@@ -264,7 +265,10 @@ class TrainingSession(keras.callbacks.Callback):
             self.save()
 
     def on_epoch_end(self, epoch=None, logs=None):
-        """Validates, then saves a checkpoint if one is due, so that it contains the score."""
+        """Validates, and saves a checkpoint if a checkpoint is due.
+
+        The checkpoint is saved after the validation, so that the checkpoint contains the score.
+        """
         self.validate_round()
         over, due = self.decide()
         if over:
@@ -351,9 +355,9 @@ class TrainingSession(keras.callbacks.Callback):
 
 
 class _ValidationLogs(keras.callbacks.Callback):
-    """Callback that validates and adds the metrics to the epoch's logs, such as `val_loss`.
+    """Callback that validates, and adds the metrics to the logs of the epoch, such as `val_loss`.
 
-    Later callbacks in the list see the added logs.
+    Keras passes the same logs to the later callbacks in the list.
     """
 
     def __init__(self, session: TrainingSession):
@@ -372,7 +376,7 @@ class TrainingResult:
     Attributes:
         step: number of updates.
         reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or
-            `"callback"` (another Keras callback stopped it).
+            `"callback"`, if another Keras callback stopped the run.
         best_step: step of the best validation score; `None` without validation.
         best_score: best validation score; `None` without validation.
         elapsed_seconds: wall-clock time in seconds, including earlier sessions.
@@ -398,7 +402,7 @@ def train(
     callbacks: Sequence[keras.callbacks.Callback] = (),
     on_start: Callable[[], None] | None = None,
 ) -> TrainingResult:
-    """Trains with `model.fit` and the settings in `model.config`; resumes a run in `run_dir`.
+    """Trains with `model.fit` and the settings in `model.config`, or resumes a run in `run_dir`.
 
     A Keras epoch has `validate_every` updates. A resumed run is bit-identical to an uninterrupted
     run in weights, optimizer state, dropout, data order and `metrics.jsonl`. Progress is written to
@@ -408,23 +412,25 @@ def train(
         model: compiled model with a built network, see `build_fit_model` and `build_jax_model`.
         train_dataset_fn: function from a micro-batch index to an endless dataset of micro-batches
             that begins at this index.
-        run_dir: directory of the run, which is created if it does not exist.
+        run_dir: directory of the run, which is created if it is missing.
         validate: function `validate(model, step)` that returns a dict of metrics. The dict may also
-            have `"samples"`, a list of strings. The function is called at the end of each epoch,
-            with the moving average of the weights if there is one. `None` means no validation.
+            have `"samples"`, a list of strings. The function is called at the end of each epoch. If
+            the run has a moving average, the network then has the averaged weights. `None` means no
+            validation.
         vocabulary_hash: hash of the vocabulary. Each checkpoint stores the hash, and a run with
             another hash cannot resume.
         callbacks: further Keras callbacks. The logs of a batch are empty except at logging steps,
             validations and saves at fixed steps. The logs of an epoch include validation metrics,
             such as `val_loss`.
         on_start: function that is called once before the first update, after the run directory is
-            locked and its newest checkpoint is restored. It may write files into the directory.
+            locked and the newest checkpoint is restored. The function may write files into the run
+            directory.
 
     Raises:
-        UserError: early stopping lacks a validation set; the directory is in use, cannot be
-            written, or contains a run of another model; the data end; `best_metric` is not a metric
-            of the validation; or too many updates are skipped.
-        Interrupted: Ctrl-C or SIGTERM stopped the run, after it saved. This is a SystemExit.
+        UserError: `early_stopping_patience` is set without `validate`. The run directory is in use,
+            cannot be written, or contains a run of another model. The training data end.
+            `best_metric` is not a metric of the validation. Too many updates are skipped.
+        Interrupted: Ctrl-C or SIGTERM stopped the run. `train` has saved a checkpoint.
     """
     run_dir, config = storage.as_path(run_dir), model.config
     if config.early_stopping_patience and validate is None:
@@ -458,7 +464,7 @@ def train(
                 _fit(session, train_dataset_fn, callbacks)
         workers.totals([0.0])  # a barrier that waits until the chief has written
         if session.interrupted or interruptions.received is not None:
-            done = f"step {model.step} is saved in {run_dir}" if model.step else "no update made"
+            done = f"step {model.step} is saved in {run_dir}" if model.step else "nothing is saved"
             print(f"interrupted: {done}; run the same command again to continue", file=sys.stderr)
             raise Interrupted(interruptions.received or signal.SIGTERM)
         best = session.checkpoints.best()

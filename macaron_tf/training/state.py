@@ -1,4 +1,4 @@
-"""State of a run: saving to a checkpoint, and bit-exact restoring."""
+"""Functions that save the state of a run to a checkpoint, and restore the state bit-exactly."""
 
 import dataclasses
 import json
@@ -25,11 +25,11 @@ class RunState:
     """State of a run that is not held in Keras variables.
 
     Attributes:
-        elapsed_seconds: wall-clock time of the run so far in seconds, without the time between
+        elapsed_seconds: wall-clock time of the run so far in seconds, excluding the time between
             sessions.
         best_score: best validation score so far; `None` before the first validation.
         best_step: step of the best validation score; `None` before the first validation.
-        rounds_without_improvement: number of validations since the best score.
+        rounds_without_improvement: number of validations since the best validation.
         validated_at: step of the last validation; 0 before the first validation.
     """
 
@@ -46,7 +46,7 @@ def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
     Every worker must call this function, because the workers exchange their values.
 
     Returns:
-        Dict from the variable's name to its values, concatenated over the replicas.
+        Dict from a variable's name to the variable's values, concatenated over the replicas.
     """
     model.synchronize()
     if keras.backend.backend() == "jax":  # every process holds the whole array
@@ -60,11 +60,11 @@ def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
 def write_checkpoint(
     directory: epath.Path, model: TrainedModel, state: RunState, memory: dict[str, np.ndarray]
 ) -> None:
-    """Writes weights and training state into a local directory.
+    """Writes the weights and the training state of a run into a local directory.
 
     Args:
         directory: empty directory, which `CheckpointDirectory.save` provides.
-        model: the model of the run.
+        model: training model of the run.
         state: scores and times of the run.
         memory: values that `joined_memory` returned.
     """
@@ -90,7 +90,7 @@ def require_room(
     """
     sizes = [tf.as_dtype(weight.dtype).size * math.prod(weight.shape) for weight in weights]
     sizes += [array.nbytes for array in arrays]
-    # Add 4 KB for the header of each array. In a small model, headers take most of the space.
+    # Add 4 KB for each array's header. In a small model, the headers take most of the space.
     storage.require_room(directory, sum(sizes) + 4096 * len(sizes))
 
 
@@ -102,7 +102,7 @@ def save_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
     with needed(f"writing {file.name}"):
         import safetensors.numpy
     arrays = {weight.path: keras.ops.convert_to_numpy(weight) for weight in layer.weights}
-    # Save the order too, because Keras numbers layer names differently in each process.
+    # Save the order too, because the numbers in Keras's layer names differ between processes.
     safetensors.numpy.save_file(arrays, file, {"order": json.dumps([*arrays])})
 
 
@@ -121,9 +121,9 @@ def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
 
 
 def weight_table(network: keras.Model) -> list[str]:
-    """Lists `"path (shape)"` for each weight, in order, such as `"encoder/dense/kernel (8, 8)"`.
+    """Lists the path and shape of each weight, in order, such as `"encoder/dense/kernel (8, 8)"`.
 
-    The names of enclosing models are left out, such as `classifier/` before `encoder/`.
+    Paths omit the names of models that contain `network`.
     """
     outer, slash, _ = network.path.rpartition("/")
     within = outer + slash

@@ -35,19 +35,19 @@ class TrainedModel:
     Attributes:
         step: number of updates so far, including skipped updates.
         window: `Sums` of the updates since the last call of `window.reset`.
-        stops: intervals in updates, set by `train`. The host reads metrics from the device only at
-            multiples of an interval, and a call of several updates ends at the next multiple. The
-            data must not end. If `stops` is empty, the host reads metrics after every call, and an
-            epoch may end with the data.
+        stops: intervals in updates, which `train` sets. The host then reads metrics from the device
+            only at multiples of an interval, a call of several updates ends at the next multiple,
+            and the training data must be endless. If `stops` is empty, the host reads metrics after
+            every call, and the end of the data ends the epoch.
         calls_to_pass: number of upcoming Keras steps that do nothing. A resumed epoch skips its
             earlier updates in this way.
         memory: variables that carry state from one training batch to the next, such as the memory
-            of Transformer-XL. Each has shape `(rows of a replica, ...)`. Checkpoints contain the
-            variables. Set the attribute before training.
+            of Transformer-XL. The first dimension of each variable is a replica's batch size.
+            Checkpoints contain these variables. Set the attribute before training.
         evaluation_memory: variables that carry state from one evaluation batch to the next.
-            Checkpoints do not contain the variables.
-        strategy: distribution strategy whose replicas share the batches. The JAX engine does not
-            use it.
+            Checkpoints do not contain these variables.
+        strategy: distribution strategy whose replicas share the batches. The JAX engine ignores
+            the strategy.
         optimizer: optimizer of the network's trainable variables.
         ema: moving average of the weights; `None` means no average.
         skipped_in_a_row: variable that counts consecutive skipped updates.
@@ -75,7 +75,7 @@ class TrainedModel:
         self._epoch_start = 0
 
     def prepare(self) -> None:
-        """Creates the variables of the optimizer and of the moving average, unless they exist."""
+        """Creates the missing variables of the optimizer and of the moving average."""
         weights = self.network.trainable_variables
         with self.strategy.scope():
             if not self.optimizer.built:
@@ -105,27 +105,33 @@ class TrainedModel:
         }
 
     def synchronize(self) -> None:
-        """Writes the current values to the Keras variables, if the engine holds them elsewhere."""
+        """Writes the current values to the Keras variables.
+
+        Only an engine that holds the values elsewhere, such as `JaxModel`, overrides this method.
+        """
 
     def gathered(self) -> AbstractContextManager[None]:
         """Makes every variable readable in the first process, within the `with` block.
 
-        Every process must enter the block. Training is not allowed inside.
+        Every process must enter the block. Training is not allowed in the block.
         """
         self.synchronize()
         return nullcontext()
 
     def ema_weights(self) -> AbstractContextManager[None]:
-        """Replaces the network's weights by their moving average, within the `with` block.
+        """Replaces each weight of the network by its moving average, within the `with` block.
 
         Without a moving average, the weights do not change. Neither training nor saving a
-        checkpoint is allowed inside.
+        checkpoint is allowed in the block.
         """
         self.synchronize()
         return self.ema.swapped() if self.ema else nullcontext()
 
     def reset_metrics(self) -> None:
-        """Resets the sums. Keras calls this method when an epoch or an evaluation begins."""
+        """Resets the sums behind the metrics.
+
+        Keras calls this method at the beginning of an epoch or an evaluation.
+        """
         self._epoch_sums.reset()
         self._epoch_start = self.step
 
@@ -134,7 +140,15 @@ class TrainedModel:
         return metrics_from_sums(self._epoch_sums.totals())
 
     def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
-        """Counts updates, adds their values to the sums, and returns the logs for Keras."""
+        """Counts updates, adds their values to the sums, and returns the logs for Keras.
+
+        Between the steps that `stops` selects, the logs are empty.
+
+        Args:
+            updates: number of updates.
+            names: names of the values.
+            values: values of one update, `(K,)`, or of N updates, `(N, K)`.
+        """
         self.step += updates
         self.window.add(names, values)
         self._epoch_sums.add(names, values)
@@ -151,15 +165,15 @@ class TrainedModel:
 
     def _ended(self) -> UserError:
         return UserError(
-            f"the training data ended after step {self.step}: repeat the dataset without end, and "
-            "give it at least one batch"
+            f"the training data ended after step {self.step}: use a dataset that has at least one "
+            "batch and repeats endlessly"
         )
 
 
 def features(data) -> dict[str, tf.Tensor]:
     """Returns a batch as a dict from feature name to tensor.
 
-    Keras's targets become the feature `label`, and sample weights the feature `weight`.
+    The targets of Keras become the feature `label`. The sample weights become the feature `weight`.
 
     Raises:
         UserError: the inputs of the batch are not a dict.
@@ -177,25 +191,25 @@ def features(data) -> dict[str, tf.Tensor]:
 def freeze(
     network: keras.Model, config: TrainingConfig, first_stage: FirstStage | None = None
 ) -> None:
-    """Makes the weights untrainable whose path contains a string of `config.frozen`.
+    """Makes each weight untrainable whose path contains an element of `config.frozen`.
 
     Raises:
-        UserError: no weight's path contains one of the strings, or no weight is left to train in
-            the run or in its first stage.
+        UserError: an element matches no weight, or no weight is left to train in the run or in its
+            first stage.
     """
     for part in config.frozen:
         named = [weight for weight in network.weights if part in weight.path]
         if not named:
             some = ", ".join(weight.path for weight in network.weights[:5])
             raise config.error(
-                f"frozen={part!r} matches no weight: give a part of a weight's path, such as of "
-                f"{some}"
+                f"frozen={part!r} matches no weight: give a substring of a weight's path, for "
+                f"example of {some}"
             )
         for weight in named:
             weight.trainable = False
     if not network.trainable_variables:
-        raise config.error("frozen: no weight is left to train; freeze fewer weights")
+        raise config.error("frozen leaves no weight to train: freeze fewer weights")
     if first_stage and not any(map(first_stage.trains, network.trainable_variables)):
         raise config.error(
-            "frozen: no weight of the first stage is left to train; freeze fewer weights"
+            "frozen leaves no weight to train in the first stage: freeze fewer weights"
         )

@@ -1,4 +1,4 @@
-"""Computation of an update: summed gradients of micro-batches, mean, clipping, optimizer step."""
+"""Updates on TensorFlow: gradient accumulation, averaging, clipping and optimizer steps."""
 
 import math
 import warnings
@@ -16,7 +16,7 @@ from macaron_tf.training.optimizer import ExponentialMovingAverage
 
 # Names of the values that each update appends to the objective's sums.
 UPDATES = "updates"  # 1 if the optimizer made a step
-SKIPPED = "skipped"  # 1 if the update was skipped for a NaN or infinite gradient
+SKIPPED = "skipped"  # 1 if the update was skipped, for example because its gradient was NaN
 SKIPPED_IN_A_ROW = "skipped_in_a_row"
 GRADIENT_NORM = "gradient_norm"  # global, before clipping
 LEARNING_RATE = "learning_rate"
@@ -26,9 +26,9 @@ ADDED = (GRADIENT_NORM, UPDATES, SKIPPED, SKIPPED_IN_A_ROW, LEARNING_RATE)
 class Sums:
     """Running sums of named scalars. Each update adds its scalars as one packed vector.
 
-    The vectors stay on the device until `totals` fetches all of them, so `add` does not wait for
-    the device. `totals` adds in float64 and in the order of the updates, so a repeated run has
-    bit-identical sums.
+    The vectors stay on the device until `totals` fetches the vectors of all updates, so `add` does
+    not wait for the device. `totals` adds in float64 and in the order of the updates, so a repeated
+    run has bit-identical sums.
     """
 
     def __init__(self):
@@ -99,7 +99,7 @@ def metrics_from_sums(totals: Mapping[str, float]) -> dict[str, float]:
             mean = value / updates if updates else math.nan
             metrics["tokens" if name == "weight" else name] = mean
     if "nll" in metrics:
-        # exp(709.8) is the largest float64.
+        # exp(709.8) is about the largest float64.
         metrics["perplexity"] = math.inf if metrics["nll"] >= 700 else math.exp(metrics["nll"])
     return metrics
 
@@ -120,15 +120,16 @@ class FirstStage:
         return id(variable) in self._trained
 
     def lasts(self, done: keras.Variable) -> tf.Tensor:
-        """Returns whether the next update belongs to this stage, after `done` updates."""
+        """Returns whether update number `done`, counted from 0, belongs to this stage."""
         return tf.convert_to_tensor(done) < self.steps
 
     def masked(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], done
     ) -> list[tf.Tensor]:
-        """Replaces gradients of untrained variables by 0 during the stage.
+        """Replaces the gradients of untrained variables by 0 during the stage.
 
-        The global gradient norm then includes only the trained variables.
+        The global gradient norm then includes only the trained variables. `done` is the number of
+        optimizer steps so far.
         """
         rest = tf.where(self.lasts(done), 0.0, 1.0)
         return [
@@ -156,7 +157,10 @@ def sums_of(objective: Objective, network, batch, training: bool) -> dict[str, t
 
 
 def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
-    """Converts a dict of K scalars to K names, in alphabetical order, and a vector `(K,)` float32.
+    """Packs K named scalars into a float32 vector `(K,)`.
+
+    Returns:
+        The K names in alphabetical order, and the vector in the same order.
 
     Raises:
         ValueError: `loss_sum` or `weight` is missing.
@@ -175,8 +179,8 @@ class Updates:
         network, objective, config, first_stage: see `FitModel`.
 
     Attributes:
-        names: dict from `"train"` or `"test"` to the names of the step's packed sums. The first
-            trace of a step sets the names.
+        names: dict from `"train"` or `"test"` to the names of the step's packed sums. Tracing a
+            step sets the names.
         traces: dict from `"train"` or `"test"` to the number of times the step was traced.
         skipped_in_a_row: int64 variable that counts consecutive skipped updates.
     """
@@ -201,7 +205,7 @@ class Updates:
         self._updated: list[keras.Variable] = []
 
     def test_step(self, batch) -> tf.Tensor:
-        """Computes the objective's K sums on a batch with `training=False`: `(K,)`."""
+        """Computes the objective's K sums, `(K,)`, on a batch with `training=False`."""
         self.traces["test"] += 1
 
         def step(batch) -> tf.Tensor:
@@ -380,7 +384,7 @@ class Updates:
         """Sums the results of `test_step` over the replicas' shares of a batch.
 
         Returns:
-            The K sums and a 1, which counts the batch: `(K + 1,)`.
+            Vector `(K + 1,)` of the K sums and a 1, which counts the batch.
         """
         sums = self._run(test_step, batch)
         if not self._inside:
@@ -388,7 +392,7 @@ class Updates:
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """Computes the sums over all replicas, the clipped mean gradient and its unclipped norm."""
+        """Computes the sums, the clipped mean gradient and its unclipped norm over all replicas."""
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity, because a loop's output has no device, and the all-reduce needs a device.
             mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
@@ -427,11 +431,11 @@ class Updates:
         return self.strategy.run(lambda *given: function(*given), args=arguments)
 
     def _local(self, value) -> Sequence[tf.Tensor]:
-        """Returns the value on each replica of this process."""
+        """Returns the tensors of a per-replica value, one for each replica of this process."""
         return (value,) if self._inside else self.strategy.experimental_local_results(value)
 
     def _first(self, value) -> tf.Tensor:
-        """Returns the value on the first replica of this process."""
+        """Returns the tensor of a per-replica value on the first replica of this process."""
         return self._local(value)[0]
 
 

@@ -1,4 +1,4 @@
-"""A small real corpus and vocabularies for the tests of this room."""
+"""A toy vocabulary and tables for the data tests."""
 
 import string
 
@@ -16,14 +16,17 @@ from tests.text.conftest import (  # noqa: F401 -- fixtures
 
 @pytest.fixture(scope="session")
 def vocabulary() -> WordPieceVocabulary:
-    """A piece for each letter that begins a word, from id 5 on, and for each that goes on."""
+    """Returns a WordPiece vocabulary with a word-initial and a continuing piece for each letter.
+
+    The word-initial letters have the ids 5 to 30.
+    """
     letters = string.ascii_lowercase
     return WordPieceVocabulary([*SPECIAL_PIECES, *letters, *(f"##{x}" for x in letters)])
 
 
 @pytest.fixture
 def table(tmp_path):
-    """Writes a table and gives its source."""
+    """Returns `write(*lines, name=...)`, which writes a table and returns its `tsv:` source."""
 
     def write(*lines, name="table.tsv"):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Functions for worker processes that start at once: without TensorFlow."""
+"""Functions for worker processes; they start at once, without importing TensorFlow."""
 
 import os
 import pathlib
@@ -7,14 +7,14 @@ import time
 
 
 def scaled(factor: int, number: int) -> tuple[int, int]:
-    time.sleep(0.05 * (number % 3))  # later items are ready before earlier ones
+    time.sleep(0.05 * (number % 3))  # items with a larger number modulo 3 finish later
     if number == 99:
         raise ValueError("not this one")
     return factor * number, os.getpid()
 
 
 def dies(folder: pathlib.Path, item: tuple[int, int]) -> int:
-    """Kills its process at the first `deaths` attempts to do an item, in the midst of a message."""
+    """Kills its own process during the first `deaths` attempts at an item."""
     number, deaths = item
     attempts = folder / f"attempts-{number}"
     with attempts.open("a") as file:
@@ -25,6 +25,6 @@ def dies(folder: pathlib.Path, item: tuple[int, int]) -> int:
 
 
 def sleeps(path, seconds):
-    """Tells by a file that it has begun."""
+    """Creates a file as a sign that it has begun, then sleeps."""
     open(path, "a").close()
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Batches: the best lengths, each example once, any step on, of examples, sentences and arrays."""
+"""Batches of examples, sentences and arrays: lengths, epochs and exact restarts."""
 
 import dataclasses
 import itertools
@@ -75,7 +75,7 @@ def test_each_row_once_in_static_shapes(rng, rows):
 
 @pytest.fixture(scope="module")
 def examples():
-    """Pairs of 1 to 20 words."""
+    """Returns pairs of texts with 1 to 20 words."""
     rng = np.random.default_rng(0)
 
     def texts():
@@ -122,7 +122,7 @@ def arrays():
 
 @pytest.fixture(scope="module")
 def mixed(toy_pairs, toy_vocabulary):
-    """The first tenth of the pairs is a task, the others another."""
+    """Returns a mixture in which the first 10% of pairs are one task and the rest another."""
 
     def draws(numbers):
         return MixingConfig(limit=50).draws((numbers >= len(toy_pairs) // 10).astype(int))
@@ -133,7 +133,7 @@ def mixed(toy_pairs, toy_vocabulary):
 
 @pytest.fixture(params=["data", "sentences", "pairs", "mixed", "arrays"])
 def batches(request):
-    """Every kind of batches."""
+    """Returns batches of each type."""
     return request.getfixturevalue(request.param)
 
 
@@ -162,7 +162,7 @@ def test_rates_of_a_mixture_are_the_formulas():
 
 
 def test_a_mixture_draws_its_tasks_at_their_rates(mixed):
-    """The examples of 200 epochs against the rates; and within a task each is seen as often."""
+    """Over 200 epochs, tasks occur at their rates, and examples of one task occur equally often."""
     size = len(mixed)
     first = (mixed.tokens.indices < 0.1 * (mixed.tokens.indices.max() + 1)).sum()
     rate = min(first, 50) / (min(first, 50) + min(size - first, 50))
@@ -173,7 +173,7 @@ def test_a_mixture_draws_its_tasks_at_their_rates(mixed):
         rows = np.concatenate([batch.rows for batch in plan])
         seen += np.bincount(rows[rows >= 0], minlength=size)
         assert all(mixed.row_lengths[b.rows[b.rows >= 0]].max(initial=0) <= b.length for b in plan)
-    assert rate > 2 * first / size  # not the share of its pairs
+    assert rate > 2 * first / size  # differs from the share of pairs
     assert scipy.stats.binomtest(int(seen[:first].sum()), int(seen.sum()), rate).pvalue > 1e-3
     for part in (seen[:first], seen[first:]):
         assert part.std() < 1.5 * part.mean() ** 0.5
@@ -211,14 +211,14 @@ def test_arrays_leave_out_the_rest_of_an_epoch(arrays):
     assert sizes == [3, 3, 3, 1]
     ordered = ArrayBatches(10, 3, arrays._gather, arrays._shapes, shuffle=False)
     assert [rows.tolist() for rows in numbers(ordered, 3, 2)] == [[9], [0, 1, 2]]
-    # Those of 16 batches are sorted by length together.
+    # The rows of 16 batches are sorted by length together.
     lengths = np.random.default_rng(0).permutation(64)
     alike = ArrayBatches(64, 4, arrays._gather, arrays._shapes, lengths)
     assert max(np.ptp(lengths[rows]) for rows in numbers(alike, 0, 16)) == 3
 
 
 def trimmed(value):
-    """An example's array without the zeros at the ends of its rows."""
+    """Returns an example's array without the zeros at the ends of its rows."""
     if np.ndim(value) == 0:
         return float(value)
     if np.ndim(value[0]):
@@ -228,7 +228,7 @@ def trimmed(value):
 
 @pytest.fixture(scope="module")
 def expected(examples, vocabulary, toy_pairs, toy_vocabulary):
-    """Of each kind the arrays of all examples, in the source's order."""
+    """Returns the arrays of all examples of a type, in source order."""
 
     def encoded(first, second=None):
         second = None if second is None else tf.constant(second)
@@ -262,7 +262,7 @@ def test_each_example_once_and_the_way_back(kind, expected, request):
     assert len(batches) == len(wanted)
 
     def seen(made, *names):
-        """The arrays of every row, padding included, those of `names` first."""
+        """Returns the arrays of every row, padding included; the arrays of `names` come first."""
         assert all(set(batch) == {*expected, *names} for batch in made)
         rows = [zip(*(batch[n] for n in (*names, *expected)), strict=True) for batch in made]
         return [tuple(map(trimmed, arrays)) for arrays in itertools.chain(*rows)]
@@ -304,7 +304,7 @@ def test_few_static_shapes(data, sentences, pairs):
     shapes = {batch["source"].shape for batch in pairs.dataset(repeat=False)}
     assert shapes <= set(pairs.shapes) and 1 < len(pairs.shapes) <= 5
     assert all(rows * length <= 200 for rows, length in pairs.shapes)
-    most = ExampleBatches(data.encoded, 10**9)  # hardly larger than an epoch
+    most = ExampleBatches(data.encoded, 10**9)  # hardly more than an epoch
     assert {size for size, _ in most.shapes} == {256} and most.steps_per_epoch == 1
     one = ExampleBatches(sentences.encoded, ROWS, shapes=1)
     assert one.dataset().element_spec["token_ids"].shape == (ROWS, 2, sentences.lengths[-1])
@@ -353,7 +353,7 @@ def test_words_are_counted_and_told_apart():
     assert batch["token_ids"].shape == (3, 8, 8)
     logits = np.zeros((3, 2), "float32")
     sums = ClassificationObjective(2)(lambda inputs, training: logits, batch, training=True)
-    assert sums["input_tokens"] == 2 * 5  # three words and two marks each
+    assert sums["input_tokens"] == 2 * 5  # three words and two special tokens each
 
 
 def test_real_pairs_with_berts_vocabulary(tfds, bert):

@@ -1,4 +1,4 @@
-"""Processes: results in order, errors, and workers that are killed."""
+"""Worker processes: results in order, errors, and workers that are killed."""
 
 import os
 import signal
@@ -29,7 +29,8 @@ def test_results_are_in_the_order_of_the_items(count):
         for result, worker in pool.map(scaled, once):
             results.append(result)
             workers.add(worker)
-            # Bounded: of both maps 2 count items wait, and one is asked for.
+            # At most 2 `count` items wait in each of the two maps, and each map has requested one
+            # more.
             assert len(taken) <= len(results) + 2 * (2 * count + 1)
         assert results == [100 * number for number in range(20)]
         assert len(workers) == count and (os.getpid() in workers) == (count == 1)
@@ -46,7 +47,7 @@ def test_a_killed_worker_is_replaced_unless_the_item_kills_all(tmp_path, monkeyp
 
 
 def test_they_end_with_their_caller(tmp_path):
-    """Also where that is killed, as soon as their job is done."""
+    """Workers also end if their parent is killed, as soon as their job is done."""
     code = (
         "import sys, time; sys.argv[0] = 'macaron'\n"
         "from macaron_tf.data.processes import Processes\n"
@@ -65,7 +66,7 @@ def test_they_end_with_their_caller(tmp_path):
 
 
 def _children(pid: int | None = None) -> list[int]:
-    """The living processes that work for this one, or another."""
+    """Returns the ids of living worker processes of this process, or of `pid`."""
     command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid or os.getpid())]
     found = subprocess.run(command, capture_output=True, text=True).stdout
     return [int(line.split()[0]) for line in found.splitlines() if "work(" in line]

@@ -1,4 +1,4 @@
-"""A service that is not there, goes away, or would give other batches: each ends in a sentence."""
+"""A data service that is missing, disappears or has other batches causes a one-line error."""
 
 import socket
 
@@ -53,9 +53,9 @@ def test_batches_structure_and_number_are_kept(address):
     dataset = through_service(endless(), f"nowhere:1, {address}", process=3)
     assert dataset.element_spec == endless().element_spec
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    for _ in range(2):  # each iteration begins anew
+    for _ in range(2):  # each iteration restarts
         assert numbers(dataset.take(300)) == list(range(7, 307))
-    # Two readers do not take batches from each other.
+    # Two readers do not share batches.
     one, other = iter(dataset), iter(dataset)
     assert [int(next(reader)["number"]) for reader in (one, other, one)] == [7, 7, 8]
     finite = through_service(endless().take(5), address)
@@ -68,7 +68,7 @@ def test_batches_structure_and_number_are_kept(address):
 def test_a_second_worker_ends_the_run(address):
     second = servers.WorkerServer(servers.WorkerConfig(address))
     sentence = failure(through_service(endless(), address))
-    assert f"the data service {address} gave batch 0 instead of" in sentence
+    assert f"the data service {address} sent batch 0 instead of" in sentence
     assert sentence.endswith("run the same command again")
     second.stop()
 
@@ -83,7 +83,8 @@ def test_a_service_that_goes_away_ends_the_run(dispatcher, worker, address, monk
         for _ in range(1000):
             next(reader)
     sentence = str(service_error(raised.value))
-    assert sentence.startswith(f"the data service {address} ") and "start it again" in sentence
+    assert sentence.startswith(f"the data service {address} ")
+    assert "start the service again" in sentence
 
 
 def test_a_service_without_a_worker_ends_the_run(address, monkeypatch):

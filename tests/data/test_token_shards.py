@@ -1,4 +1,4 @@
-"""Shards of tokens on disk: one that is damaged or half-written is never read."""
+"""Token shards on disk: a damaged or half-written shard is never read."""
 
 import mmap
 import os
@@ -66,7 +66,7 @@ def test_unwritable_place(tokens, tmp_path):
 
 @pytest.fixture
 def few_files():
-    """A limit of few open files more than there are."""
+    """Limits the number of open files to 20 more than are open now."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = len(os.listdir("/proc/self/fd")) + 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))

@@ -1,4 +1,4 @@
-"""Sentence pairs: which are kept, the epochs of their batches, the cache, the errors."""
+"""Sentence pairs: cleaning, epochs of batches, the cache and errors."""
 
 import concurrent.futures
 import resource
@@ -54,7 +54,7 @@ def test_each_reason_of_removal_is_counted():
     assert kept.tolist() == [0, 3, 4, 5, 6]
     assert sum(removed.values()) == removed["empty"] == 2
     refuses("max_length=8 is less than min_length=9", CleaningConfig, min_length=9, max_length=8)
-    # The ratio itself is kept.
+    # A ratio equal to the maximum is kept.
     kept, _ = clean_pairs([("a b c", "x y"), ("a b", "x y z")], CleaningConfig(max_ratio=1.5))
     assert kept.tolist() == [0, 1]
 
@@ -115,7 +115,7 @@ def write(folder, pairs):
 
 @pytest.fixture
 def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
-    """`TranslationData.build` on a file; it also counts how often the file was read."""
+    """Returns a function that calls `TranslationData.build` and counts reads of the file."""
     write(tmp_path, toy_pairs)
     monkeypatch.setenv("MACARON_TF_CACHE", f"{tmp_path}/cache")
     reads, real = [], translation.stream_pairs
@@ -147,7 +147,7 @@ def test_cache_is_used_and_keyed(build, data, toy_pairs, toy_vocabulary, tmp_pat
     first, count = build(batching=SMALL)
     assert count == 1
     assert equal(next(first.batches(seed=1)), next(data.batches(seed=1)))
-    assert build(batching=BatchingConfig(max_tokens=512))[1] == 1  # tokens know no batches
+    assert build(batching=BatchingConfig(max_tokens=512))[1] == 1  # tokens are cached unbatched
     assert build(cleaning=CleaningConfig(max_length=10))[1] == 2
     lower = NormalizationConfig(lower_case=True)
     other = SentencePieceVocabulary(toy_vocabulary.proto, lower, ("en", "de"))
@@ -179,7 +179,7 @@ def test_errors_leave_no_cache(build, tmp_path):
 
 @pytest.fixture
 def shards(monkeypatch):
-    """Shards of so few pairs that the made-up corpus has five."""
+    """Makes shards so small that the toy corpus has five."""
     for module in (token_shards, translation):
         monkeypatch.setattr(module, "SHARD_PAIRS", 64)
 
@@ -205,7 +205,7 @@ def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, sampling
         assert equal(one, two)
     if sampling.dropout:
         return
-    # Equal to the corpus of one shard.
+    # Equal to a corpus with one shard.
     monkeypatch.setattr(translation, "SHARD_PAIRS", 1000)
     whole, _ = build(cleaning=cleaning, **options)
     assert whole.fingerprint() == many.fingerprint()
@@ -215,7 +215,7 @@ def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, sampling
 
 
 class Killed(BaseException):
-    """No error that anything catches, as of a process that is gone."""
+    """An exception that nothing catches, like the death of a process."""
 
 
 @pytest.mark.parametrize("after", [0, 2, 4])
@@ -236,7 +236,7 @@ def test_killed_and_resumed_has_the_same_bytes(build, shards, tmp_path, monkeypa
     monkeypatch.setattr(PairTokenizer, "__call__", tokenize)
     with pytest.raises(Killed):
         build(processes=1)
-    assert len(bytes_of(tmp_path)) == 2 * after + 2  # with the lock and the half
+    assert len(bytes_of(tmp_path)) == 2 * after + 2  # lock and half-written file too
     monkeypatch.setattr(PairTokenizer, "__call__", lambda *args: made.append(0) or real(*args))
     made.clear()
     build(processes=1)
@@ -271,7 +271,7 @@ def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path
     refuses("all.tsv changed while it was read: run the same command again", build)
     monkeypatch.setattr(translation, "stream_pairs", real)
     data, _ = build(processes=1)
-    assert len(data) == 301  # in a folder of its own
+    assert len(data) == 301  # in a new cache folder
     assert len(list(tmp_path.glob("cache/tokens/*"))) == 2
 
 
@@ -305,7 +305,7 @@ def test_another_process_is_waited_for(build, tmp_path):
     first, _ = build()
     (folder,) = tmp_path.glob("cache/tokens/*")
     index = folder / "index.json"
-    index.rename(folder / "away")  # as if the other process had not ended yet
+    index.rename(folder / "away")  # as if the other process were still writing
     lock = filelock.FileLock(folder / ".lock")
     lock.acquire()
     with concurrent.futures.ThreadPoolExecutor() as threads:

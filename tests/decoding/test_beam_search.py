@@ -22,7 +22,7 @@ def search(toy, sources, limit, jit=None, limits=None, **settings):
 
 
 def check(toy, sources, found, expected, penalty) -> None:
-    """Compares the outputs of every source with lists of ids, and their numbers with the toy's."""
+    """Checks the ids, lengths, log-probabilities and scores of every source's outputs."""
     for b, (source, outputs) in enumerate(zip(sources, expected, strict=True)):
         assert [trimmed(row) for row in found["ids"][b]] == outputs
         lengths = [len(ids) for ids in outputs]
@@ -57,7 +57,7 @@ def test_large_beam_finds_the_best_of_all(name, alpha):
     "alpha", [0.6, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 1.0))]
 )
 def test_exact_stopping_changes_nothing(alpha):
-    """Against the same search in numpy, which always goes on to the limit."""
+    """The result equals a NumPy search that always continues to the limit."""
     limit = 30
     settings = {"beam_size": 3, "n_best": 2, "length_penalty": alpha, "stopping": "exact"}
     penalty = functools.partial(PENALTIES["gnmt"], alpha)
@@ -70,7 +70,7 @@ def test_exact_stopping_changes_nothing(alpha):
         stopped_early += toy.calls < limit
         expected = [toy.beam_search(source, limit, penalty, 3)[:2] for source in sources]
         check(toy, sources, found, expected, penalty)
-    assert stopped_early or alpha == 1.0  # where the bound is too loose for so short a limit
+    assert stopped_early or alpha == 1.0  # with alpha 1.0 the bound is too loose for this limit
 
 
 @pytest.mark.parametrize("stopping", ["complete", "exact"])
@@ -125,9 +125,10 @@ def test_final_sentences_leave_the_batch(beam_size):
 
     whole = search(toy, sources, 12, jit=False, limits=limits, **settings)
     toy.decode_step = decode_step
-    # Outside a graph every step shows its batch; the limit is a tensor, as from unknown shapes.
+    # Without a graph, each step's batch size can be recorded. The limit is a tensor.
     found = search(toy, sources, tf.constant(12), limits=limits, **settings)
-    # They leave when they are a quarter: 2 of 12 after two steps are fewer, 6 after three are not.
+    # Finished rows leave when they are a quarter: 2 of 12 after two steps are fewer, and 6 after
+    # three steps are not.
     assert batches == 3 * [12] + 2 * [6] + 2 * [4] + 2 * [3] + 3 * [1]
     np.testing.assert_array_equal(found["ids"], whole["ids"])
     for name in ("scores", "log_probs", "lengths"):
@@ -142,7 +143,7 @@ def test_min_length_delays_the_end():
 
 def test_fewer_outputs_than_asked_for():
     found = search(Toy(0), Toy(0).sources(2), 2, beam_size=8, n_best=8, stopping="exact")
-    # EOS alone, or one of three words before it.
+    # The outputs are EOS alone, or one of three words and EOS.
     np.testing.assert_array_equal(np.isfinite(found["scores"]).sum(axis=1), [4, 4])
     assert not found["ids"][:, 4:].any()
     assert not found["lengths"][:, 4:].any()
@@ -179,7 +180,7 @@ def test_saved_model_with_unknown_shapes(tmp_path):
 def test_it_equals_the_ordinary_op_with_and_without_ties(size, k, jit):
     rng = np.random.default_rng(size)
     search = tf.function(lambda x: top_k(x, k), jit_compile=jit)
-    for values in (2, 50, 10**6):  # few values: nearly all tie
+    for values in (2, 50, 10**6):  # with few values, nearly all tie
         scores = tf.constant(rng.integers(0, values, (6, size)), tf.float32)
         scores = tf.where(scores == 0, float("-inf"), scores)
         for found, expected in zip(search(scores), tf.math.top_k(scores, k), strict=True):

@@ -1,4 +1,4 @@
-"""Draws, sampling, and the continuation of prompts."""
+"""Random draws, sampling, and continuation of prompts."""
 
 import functools
 
@@ -13,7 +13,7 @@ from tests.decoding.toy import EOS, REAL_SIZE, SIZE, Toy, greedy, language_model
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(
     ("key", "counter", "expected"),
-    [  # The known answers that Salmon et al. publish with their code.
+    [  # The test vectors that Salmon et al. publish with their code.
         ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
         ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
         ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
@@ -88,10 +88,10 @@ EXTREME = [
 @pytest.mark.parametrize("settings", EXTREME)
 @pytest.mark.parametrize("scale", [1.0, -1e5, 3e37])
 def test_extreme_settings_draw_nothing_that_is_ruled_out(settings, scale):
-    """Small ones are greedy, a great temperature draws all others alike."""
+    """Very small temperatures and `top_p` are greedy; a huge temperature draws uniformly."""
     logits = scale * np.array([9, 1, 3, -2, 2, 9], np.float32)
     logits[[0, 5]] = -np.inf
-    logits = tf.tile(tf.constant(logits)[None, None], [1, 4, 1])  # (1, K, V)
+    logits = tf.tile(tf.constant(logits)[None, None], [1, 4, 1])  # `(1, K, V)`
     uniform = tf.constant([[0.0, 0.3, 0.6, 0.99]])
     best = [int(np.argmax(logits[0, 0]))] * 4
     expected = [1, 2, 3, 4] if settings.get("temperature") == 3e38 and scale != 3e37 else best
@@ -117,7 +117,7 @@ def run_sample(toy, sources, limit, seed=0, jit=False, **settings):
 
 
 def first_tokens(draws, **settings):
-    """The first token of many samples from one distribution over ids 0 to 7, id 7 barred."""
+    """Returns the first tokens of many samples from fixed `LOGITS` over ids 0 to 7; 7 is barred."""
 
     def decode_step(tokens, index, context, cache):
         return tf.tile(LOGITS[None, None], [1, draws, 1]), cache
@@ -128,7 +128,10 @@ def first_tokens(draws, **settings):
 
 
 def check_frequencies(tokens, probabilities):
-    """Counts within five standard deviations of a binomial's mean; nothing impossible."""
+    """Checks that counts are within five binomial standard deviations of their means.
+
+    Tokens of probability 0 must not occur.
+    """
     draws = len(tokens)
     counts = np.bincount(tokens, minlength=len(probabilities))
     assert not counts[probabilities == 0].any()
@@ -148,7 +151,7 @@ def expected(kept, temperature=1.0):
         ({}, expected([1, 3, 4, 5, 6])),
         ({"temperature": 0.5}, expected([1, 3, 4, 5, 6], 0.5)),
         ({"top_k": 3}, expected([1, 4, 5])),
-        # 0.43 + 0.26 of {4, 5, 1, 3, 6} is short of 0.7, and the third one reaches it.
+        # 0.43 + 0.26 of {4, 5, 1, 3, 6} is below 0.7, and the third token reaches it.
         ({"top_p": 0.7}, expected([1, 4, 5])),
         # 0.51 of {4, 5, 1} reaches 0.5 alone.
         ({"top_k": 3, "top_p": 0.5}, expected([4])),
@@ -190,7 +193,7 @@ def test_draws_keep_the_rules_and_xla_draws_the_same():
             ids = trimmed(found["ids"][b, k])
             assert ids[-1] == 3 and set(ids[:-1]) <= {1, 4, 5}
             assert found["lengths"][b, k] == len(ids)
-            expected = toy.log_prob(sources[b], ids)  # the model's, before temperature and filters
+            expected = toy.log_prob(sources[b], ids)  # without temperature and filters
             np.testing.assert_allclose(found["log_probs"][b, k], expected, rtol=1e-4)
 
 
@@ -240,7 +243,10 @@ def run(model, prompts, rules, max_tokens=N, jit=False, growing=False, read=True
 
 
 def without_cache(model):
-    """A function of a row's ids to the logits of the next; what follows the row cannot count."""
+    """Returns a function from a row's ids to the next token's logits, computed without a cache.
+
+    The row is padded with arbitrary tokens, which a causal model cannot see.
+    """
     whole = tf.function(lambda ids: model({"token_ids": ids}), autograph=False)
 
     def next_logits(row):
@@ -253,7 +259,7 @@ def without_cache(model):
 @pytest.mark.parametrize("kind", MODELS)
 def test_greedy_is_the_argmax_of_the_whole_model(kind):
     model, rules = small(kind), Rules(Controls(temperature=0), END, barred)
-    rows = [ROWS[0], ROWS[2]]  # three tokens of both are read at once
+    rows = [ROWS[0], ROWS[2]]  # prefill reads three tokens of both rows
     found, next_logits = run(model, asked(rows), rules), without_cache(model)
     for b, prompt in enumerate(rows):
         new, log_prob = greedy(next_logits, prompt, N, barred(np.arange(V)))
@@ -268,7 +274,7 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     model, rules = small(kind), Rules(Controls(0.8, 12, 0.9), END, barred)
     prompts = asked(limits=[N, 3, N])
     found = run(model, prompts, rules)
-    # XLA compiles for seconds: one kind of state stands for all.
+    # XLA takes seconds to compile, so one state type is tested for all.
     for options in ({"jit": True}, {"growing": True})[kind != "swish_rnn" :]:
         np.testing.assert_array_equal(run(model, prompts, rules, **options)["ids"], found["ids"])
 
@@ -294,7 +300,7 @@ def test_one_graph_xla_a_growing_cache_and_a_stream_draw_the_same(kind):
     [("transformer", True), ("swish_rnn", False), ("banded", True), ("banded", False)],
 )
 def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch, kind, growing):
-    monkeypatch.setattr(sampling, "_CHUNK", 2)  # three tokens in two pieces
+    monkeypatch.setattr(sampling, "_CHUNK", 2)  # three tokens in two chunks
     model, prompts = small(kind), asked([[2, 7, 7, 8, 4, 6], [2, 5, 9, 11], [2, 5, 9, 11]])
     rules = Rules(Controls(0.8), END, barred)
     found, by_steps = (run(model, prompts, rules, growing=growing, read=read) for read in (1, 0))
@@ -303,7 +309,7 @@ def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch,
 
 
 class ReadingToy(Toy):
-    """A toy that records its prefills."""
+    """A toy scorer that records its prefills."""
 
     def __init__(self):
         super().__init__(4)
@@ -361,7 +367,7 @@ def words_alone(ids):
 
 
 def test_draws_after_a_prompt_follow_the_models_distribution():
-    """The first new token of many samples, behind prompts of two lengths."""
+    """The first new token after prompts of two lengths has the model's distribution."""
     toy, draws = Toy(4), 20_000
     prompts, rules = asked([[2, 4, 5], [2, 5]], draws, 1), Rules(Controls(0.7), EOS, words_alone)
     found = toy_run(prompts, rules, 1, toy)["ids"].numpy()[:, :, 0]

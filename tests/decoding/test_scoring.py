@@ -21,7 +21,7 @@ def network(vocabulary):
 
 
 def log_softmax(network, row):
-    row = row + [4] * (12 - len(row))  # one shape; what comes later cannot count
+    row = row + [4] * (12 - len(row))  # one shape; a causal model ignores the rest
     logits = np.asarray(network({"token_ids": np.array([row], np.int32)}))[0].astype(np.float64)
     return scipy.special.log_softmax(logits, axis=-1)
 
@@ -38,7 +38,7 @@ def test_continuations_are_scored_as_the_model_alone_does(network, vocabulary):
         np.testing.assert_allclose(found.log_probs[place], sum(each), rtol=1e-4)
         assert found.lengths[place] == len(continuation)
         assert found.greedy[place] == (table.argmax(-1) == continuation).all()
-    # The likeliest token counts as greedy.
+    # The most likely token counts as greedy.
     best = int(log_softmax(network, [vocabulary.cls_id, *ids[:4]])[4].argmax())
     assert TextScorer(network, vocabulary, 12).score([(ids[:4], [best])]).greedy.all()
 

@@ -1,4 +1,4 @@
-"""Translation by search and by sampling, with fixed and growing caches."""
+"""Translation by beam search and by sampling, with caches of fixed and growing size."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_limits_follow_the_real_length():
     config = decoding.BeamSearchConfig(max_length_ratio=1.5, max_length_offset=2, max_length=9)
     source = tf.constant([[5, 5, 3, 0, 0], [5, 5, 5, 5, 3], [3, 0, 0, 0, 0]])
     greatest, limits = target_limits(source, config)
-    assert greatest == 9  # ceil(7.5) + 2 = 10, capped
+    assert greatest == 9  # ceil(7.5) + 2 = 10, capped at 9
     np.testing.assert_array_equal(limits, [7, 9, 4])
 
 
@@ -75,7 +75,7 @@ def test_limits_do_not_overflow(settings, expected):
 @pytest.mark.parametrize("offset", [2**31, -(2**31), 10**30])
 def test_an_offset_that_int32_does_not_hold_is_refused(offset):
     refuses("max_length_offset=.* must be", decoding.BeamSearchConfig, max_length_offset=offset)
-    # With the prompt's tokens more than int32 holds: the loop would end at once.
+    # With the prompt's tokens, the limit exceeds int32, and the loop would end at once.
     refuses("max_tokens=.* must be", decoding.GenerationConfig, max_tokens=2**31 - 1)
 
 
@@ -92,7 +92,7 @@ def test_a_huge_length_penalty_leaves_numbers(model, name):
 
 
 def test_cached_search_agrees_with_the_whole_model(model):
-    """Every hypothesis's log P, built up through the cache, is the uncached model's."""
+    """Each hypothesis's log-probability from the cached search equals the uncached model's."""
     source = sources(5, 7)
     config = decoding.BeamSearchConfig(n_best=4, max_length=12)
     found = decoding.translate_ids(model, tf.constant(source), config, SIZE)

@@ -1,4 +1,4 @@
-"""A small recurrent scorer whose state is a cache, in TensorFlow and in numpy; greedy search."""
+"""A toy recurrent scorer with a cache, in TensorFlow and NumPy, and reference searches."""
 
 import numpy as np
 import scipy.special
@@ -13,7 +13,10 @@ REAL_SIZE = 6  # the last word is vocabulary padding
 
 
 class Toy:
-    """state' = tanh(state W + E[token] + source), logits = state' U: all history counts."""
+    """A recurrent scorer: state' = tanh(state W + E[token] + source), logits = state' U.
+
+    Its scores depend on the whole prefix.
+    """
 
     def __init__(self, seed: int = 0, size: int = SIZE, width: int = 8):
         rng = np.random.default_rng(seed)
@@ -36,7 +39,7 @@ class Toy:
         return state @ self.output, {"state": state, "steps": cache["steps"] + 1}
 
     def log_probs(self, source: np.ndarray, ids) -> np.ndarray:
-        """log P of every next token after BOS + ids, (len(ids) + 1, V)."""
+        """Returns the log-probabilities `(len(ids) + 1, V)` of the tokens after BOS + `ids`."""
         state, rows = np.zeros(self.width), []
         for token in [BOS, *ids]:
             state = np.tanh(state @ self.mix + self.embedding[token] + source)
@@ -44,14 +47,14 @@ class Toy:
         return np.array(rows)
 
     def log_prob(self, source: np.ndarray, ids) -> float:
-        """log P of ids, EOS included."""
+        """Returns the log-probability of `ids`, EOS included."""
         rows = self.log_probs(source, ids[:-1])
         return float(sum(row[token] for row, token in zip(rows, ids, strict=True)))
 
     def beam_search(self, source: np.ndarray, limit: int, penalty, beam_size: int) -> list[tuple]:
-        """All that ended, best first; never stops before the limit.
+        """Returns all finished outputs, best first, of a beam search that never stops early.
 
-        Beams as many as there are outputs of that length leave none out.
+        If `beam_size` is at least the number of possible prefixes, the search is exhaustive.
         """
         live, ended = [(0.0, ())], []
         for length in range(1, limit + 1):
@@ -73,11 +76,13 @@ class Toy:
 
 
 def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tuple[list, float]:
-    """The likeliest tokens behind `start`, up to EOS or `most` of them, and their log P.
+    """Returns the greedy continuation of `start` and its log-probability.
 
     Args:
-        next_logits: of a row of ids, `(V,)`.
-        barred: ids that are never taken, `(V,)` of bool.
+        next_logits: function from a list of ids to the logits `(V,)` of the next token.
+        start: ids of the prompt.
+        most: maximum number of new tokens; the search stops at EOS before.
+        barred: `(V,)` bool, True for ids that are never chosen.
     """
     new, log_prob = [], 0.0
     while len(new) < most and EOS not in new:
@@ -88,8 +93,10 @@ def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tupl
 
 
 def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **options) -> dict:
-    """The arrays that `beam_search` or `sample` gives for `rows` outputs of each source; eagerly,
-    or with `jit` False or True as a graph."""
+    """Returns the arrays of `beam_search` or `sample` with `rows` outputs per source.
+
+    `jit=None` runs eagerly; False or True runs a graph without or with XLA.
+    """
 
     def run(**options):
         context, cache = {"rows": tf.constant(sources)}, toy.empty_cache(len(sources), rows)
@@ -102,7 +109,10 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
 
 
 def shaken(model, scale: float = 0.3, seed: int = 1):
-    """The model, built, its weights far from their first: equal scores prove nothing."""
+    """Builds a model and moves its weights far from their initial values.
+
+    Without that, almost equal scores would hide errors.
+    """
     if not model.built:
         model.build()
     rng = np.random.default_rng(seed)
@@ -111,7 +121,7 @@ def shaken(model, scale: float = 0.3, seed: int = 1):
 
 
 def language_model(vocab_size: int, **options) -> LanguageModel:
-    """A tiny causal model."""
+    """Returns a tiny causal language model."""
     sizes = {"num_segments": 0, "max_length": 16}
     return shaken(
         LanguageModel(EncoderConfig(vocab_size, 16, 32, 2, 2, causal=True, **sizes, **options))
@@ -119,17 +129,21 @@ def language_model(vocab_size: int, **options) -> LanguageModel:
 
 
 def trimmed(row) -> tuple:
-    """The ids of one output without its padding."""
+    """Returns the ids of one output without padding."""
     return tuple(int(i) for i in row if i != 0)
 
 
 def check_greedy(ours, source, their_logits, length) -> None:
-    """Compares a cached greedy search with the argmax of a whole model at every step.
+    """Checks that a cached greedy search takes the argmax of a whole model's logits at every step.
 
-    PAD and BOS are never taken; at the limit ours must end and theirs just stops.
+    PAD and BOS are never chosen. At the length limit, our search must end with EOS, and the
+    reference stops without it.
 
     Args:
-        their_logits: of source and target, `(B, T, V)` scores.
+        ours: the model whose search is checked.
+        source: source ids.
+        their_logits: function from source and target ids to `(B, T, V)` logits.
+        length: maximum number of target tokens.
     """
     config = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=length)
     found = translate_ids(ours, tf.constant(source), config)["ids"].numpy()[:, 0]

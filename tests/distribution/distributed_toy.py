@@ -1,6 +1,8 @@
-"""Runs on some devices, in a process of their own: devices are chosen once a process.
+"""Training runs on several devices, in a process of their own.
 
-python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB [JOB ...]
+    python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB [JOB ...]
+
+TensorFlow's devices can be chosen only once per process.
 """
 
 import argparse
@@ -25,7 +27,7 @@ from macaron_tf.training.updates import FirstStage
 from tests.training.training_toy import CONFIG, SIGNATURE, toy_batch, toy_network, toy_objective
 
 VOCABULARY = 48
-# Rows and lengths of the micro-batches: some are divided by no number of replicas.
+# Rows and lengths of the micro-batches: neither 2 nor 4 replicas divide 7 rows or 1 row.
 SHAPES = ((7, 9), (4, 12), (1, 6), (10, 7))
 
 
@@ -61,10 +63,17 @@ def run(
     first: float = 0,
     optimizer: str = "adam",
 ) -> None:
-    """Trains in OUT/run; then writes all replicas' weights and the losses into OUT/WORKER.npz.
+    """Trains in OUT/run, then writes the weights of all replicas and the losses to OUT/WORKER.npz.
 
-    The `first` updates train the last layer alone.
-    Of the kind `"poisoned"`, the last row of micro-batch number 12 has a NaN for a loss.
+    Args:
+        strategy: distribution strategy.
+        kind: model type. With "poisoned", the loss of the last row in micro-batch 12 is NaN.
+        out: folder OUT.
+        steps: number of updates.
+        dropout: dropout rate.
+        per_call: number of updates per call of the training function.
+        first: number of first updates that train the last layer alone.
+        optimizer: optimizer name.
     """
     config = dataclasses.replace(
         CONFIG,
@@ -108,7 +117,7 @@ def run(
 def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
     """Writes the metrics of an objective that counts each row it sees into OUT/rows.npz.
 
-    The network is built by `fit`; batches are pairs of 3, 3 and 1 rows, features and labels.
+    `fit` builds the network. Batches of 3, 3 and 1 rows are pairs of features and labels.
     """
 
     def objective(network, batch, training):
@@ -122,7 +131,7 @@ def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
         model = FitModel(network, objective)
         model.compile(keras.optimizers.SGD(0.1))
     x = np.random.default_rng(1).normal(size=(7, 3)).astype("float32")
-    words = tf.ragged.range(tf.range(7))  # (7, None)
+    words = tf.ragged.range(tf.range(7))  # `(7, None)`
     data = tf.data.Dataset.from_tensor_slices(({"x": x, "words": words}, x[:, 0])).batch(3)
     found = {"evaluate": model.evaluate(data, verbose=0, return_dict=True)}
     found["fit"] = model.fit(data, epochs=2, verbose=0, validation_data=data).history
@@ -164,7 +173,7 @@ def _poisoned_objective(network, batch, training):
 
 
 def _forward(kind: str, network):
-    """Numbers of each row of a batch that the weights decide."""
+    """Returns a function that averages the network's outputs for each row of a batch."""
     rows = tf.TensorSpec((None, None), tf.int32)
     called = {
         "translation": lambda first, second: network({"source": first, "target": second}),
@@ -175,14 +184,14 @@ def _forward(kind: str, network):
 
     @tf.function(input_signature=[rows, rows], autograph=False)
     def sums(first, second):
-        return {"sums": tf.reduce_mean(called(first, second), axis=(1, 2))}  # (B,)
+        return {"sums": tf.reduce_mean(called(first, second), axis=(1, 2))}  # `(B,)`
 
     return sums
 
 
-@functools.cache  # the masking is traced for seconds
+@functools.cache  # tracing the masking takes seconds
 def _batches(kind: str, start: int) -> tf.data.Dataset:
-    """The endless micro-batches from number `start` on."""
+    """Returns an endless dataset of micro-batches from index `start` on."""
     signature = SIGNATURE
     if kind == "pretraining":
         signature = dict.fromkeys(("token_ids", "segment_ids"), tf.TensorSpec((None, 12), tf.int32))
@@ -197,11 +206,11 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
 
 
 def batch_of(kind: str, index: int) -> dict[str, np.ndarray]:
-    """The micro-batch of that number."""
+    """Returns the micro-batch with that index."""
     if kind in ("toy", "poisoned"):
         batch = toy_batch(index)
         if kind == "poisoned" and index == 12:
-            batch["source"][-1] = 0  # no token
+            batch["source"][-1] = 0  # a row without tokens
         return batch
     rng = np.random.default_rng(index)
     rows, length = SHAPES[index % len(SHAPES)]

@@ -1,6 +1,8 @@
-"""The weights and moments of docs/own_block.md's `GatesBlock` that a mesh cuts, for `test_mesh`.
+"""Prints how a mesh shards the weights and moments of docs/own_block.md's `GatesBlock`.
 
-KERAS_BACKEND=jax python -m tests.distribution.own_block_toy, `my_gates.py` on PYTHONPATH
+    KERAS_BACKEND=jax python -m tests.distribution.own_block_toy
+
+`test_mesh` runs it with `my_gates.py` on PYTHONPATH.
 """
 
 import json

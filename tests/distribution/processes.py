@@ -11,12 +11,12 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def toy(jobs: list[str], *flags: str, **environment: str) -> subprocess.Popen:
-    """Starts `distributed_toy`; its output is the process's."""
+    """Starts `distributed_toy` with jobs, flags and environment variables."""
     return started(["-m", "tests.distribution.distributed_toy", *flags, *jobs], **environment)
 
 
 def started(arguments: list[str], **environment: str) -> subprocess.Popen:
-    """Starts a Python process without a GPU; its output is both of its streams."""
+    """Starts a Python process without a GPU; its stdout receives stderr too."""
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,
@@ -28,7 +28,7 @@ def started(arguments: list[str], **environment: str) -> subprocess.Popen:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine on which nobody listens."""
+    """Returns free ports of this machine."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [listening.getsockname()[1] for listening in sockets]
     for listening in sockets:
@@ -37,7 +37,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def cluster_of_two() -> list[str]:
-    """TF_CONFIG of each of two workers, on free ports of this machine."""
+    """Returns the TF_CONFIG of each of two workers, on free ports of this machine."""
     addresses = [f"localhost:{port}" for port in free_ports(2)]
     tasks = [{"type": "worker", "index": index} for index in range(2)]
     return [json.dumps({"cluster": {"worker": addresses}, "task": task}) for task in tasks]
@@ -49,7 +49,7 @@ def two_workers(jobs: list[str]) -> list[subprocess.Popen]:
 
 
 def finished(process: subprocess.Popen, status: int = 0) -> str:
-    """Waits for a process that must end with a status; returns its output."""
+    """Waits for a process, checks its exit status, and returns its output."""
     output, _ = process.communicate(timeout=400)
     assert process.returncode == status, output
     return output

@@ -1,4 +1,4 @@
-"""Trains a classifier with recomputed activations on two replicas, three times; prints the losses.
+"""Trains a classifier with rematerialization on two replicas three times; prints the losses.
 
 python -m tests.distribution.remat_toy
 """

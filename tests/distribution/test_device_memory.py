@@ -1,4 +1,4 @@
-"""Sizes that no machine has."""
+"""Networks too large for any machine's memory can be built without values."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.quick
 def test_weights_beyond_the_memory_are_refused_before_it_is_taken():
     block = MacaronBlock(num_heads=2, feed_forward_dim=2**31 - 2)
     with (
-        pytest.raises(UserError, match=r"the model does not fit: .* GiB or more, .* has \(8, 107"),
+        pytest.raises(UserError, match=r"the model does not fit .* has the shape \(8, 107"),
         refuse_oversize(copies=4),
     ):
         block.build((None, None, 8))
@@ -45,7 +45,8 @@ def test_values_are_those_without_the_check():
     plain = build()
     with refuse_oversize():
         np.testing.assert_array_equal(build(), plain)
-        # A value that is there already, of a function with a tensor from outside.
+        # Variables whose initial value is a tensor, or a function of an outside tensor, have
+        # values.
         outside = tf.ones([2])
         np.testing.assert_array_equal(tf.Variable(lambda: outside * 2), [2, 2])
 
@@ -54,7 +55,8 @@ def test_a_model_that_no_machine_holds_has_shapes_without_values():
     with without_values():
         block = MacaronBlock(num_heads=2, feed_forward_dim=2**31 - 2, dropout=0.1)
         block.build((None, None, 8))
-    # Two halves of (D + 1) F / 2 + (F / 2 + 1) D each, attention's 4 (D + 1) D, three norms.
+    # Two feed-forward halves of (D + 1) F / 2 + (F / 2 + 1) D each, attention's 4 (D + 1) D, and
+    # three norms.
     half = 2**30 - 1
     assert block.count_params() == 2 * (9 * half + 8 * (half + 1)) + 4 * 9 * 8 + 3 * 16
     assert all(not variable.value.is_initialized() for variable in block.trainable_variables)

@@ -12,18 +12,18 @@ from tests.distribution.processes import finished, started, toy, two_workers
 
 
 def arrays_of(folder, worker: int | str = 0) -> dict[str, np.ndarray]:
-    """The weights and losses that a run left, or the metrics of `every_row`."""
+    """Returns the weights and losses of a run, or the metrics of `every_row`."""
     return dict(np.load(folder / f"{worker}.npz"))
 
 
 def run_here(kind: str, out, **settings) -> None:
-    """Trains in this process, whose device is one."""
+    """Trains in this process on one device."""
     run(tf.distribute.get_strategy(), kind, out, **settings)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """`setting, worker, kind -> arrays` of its run, trained when it is first asked for."""
+    """Returns a function from (setting, worker, model type) to a run's arrays; runs are cached."""
     root = tmp_path_factory.mktemp("equality")
 
     @functools.cache
@@ -42,7 +42,7 @@ def results(tmp_path_factory):
     return lambda name, worker, kind: arrays_of(train(name, kind), worker)
 
 
-# The models of text are traced and optimized for long, once for each replica.
+# Text models take long to trace and optimize, once for each replica.
 CASES = [
     pytest.param("two", 0, "toy", marks=pytest.mark.quick),
     ("workers", 0, "toy"),
@@ -65,8 +65,9 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
     for key in weights:
         mine, theirs = one[key], other[key]
         if mine.ndim == 1 and mine.shape[0] in (32, 48):
-            # A key's bias moves every score of a row alike: its gradient is zero but for rounding,
-            # which Adam makes as large as any. 16 of 48 (query, key, value), of 32 (key, value).
+            # A key bias shifts all scores of a row equally, so its gradient is zero but for
+            # rounding errors, which Adam scales up. Keys are 16 of 48 (query, key, value) or of 32
+            # (key, value).
             keys = slice(16, 32) if mine.shape[0] == 48 else slice(0, 16)
             np.testing.assert_allclose(theirs[keys], mine[keys], atol=1e-4, err_msg=key)
             mine, theirs = np.delete(mine, keys), np.delete(theirs, keys)
@@ -75,7 +76,7 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
 
 @pytest.mark.parametrize(("name", "kind"), [TWO, FOUR])
 def test_an_objective_that_counts_rows_counts_those_of_the_data(results, name, kind, tmp_path):
-    """Of batches of 3, 3 and 1 rows, which no number of replicas divides."""
+    """The batches have 3, 3 and 1 rows, which no number of replicas divides."""
     every_row(tf.distribute.get_strategy(), tmp_path)
     one, several = arrays_of(tmp_path, "rows"), results(name, "rows", kind)
     assert one.keys() == several.keys()
@@ -132,7 +133,10 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
 
 @pytest.mark.slow
 def test_micro_batches_are_read_in_order_by_two_replicas_where_activations_are_recomputed():
-    """Their dropout differs, so that micro-batches which change places change the losses."""
+    """Runs with rematerialization are reproducible on two replicas.
+
+    Replicas have different dropout masks, so swapped micro-batches would change the losses.
+    """
     shown = finished(started(["-m", "tests.distribution.remat_toy"])).splitlines()
     first, *others = [line for line in shown if line.startswith("losses ")]
     assert others == [first, first]

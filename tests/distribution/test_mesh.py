@@ -1,4 +1,4 @@
-"""Meshes of JAX devices cut weights by the axes that their layers declare."""
+"""JAX device meshes shard weights along the axes that layers declare."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Workers that stop or die, over gRPC."""
+"""Workers that stop or die while they train over gRPC."""
 
 import signal
 import time
@@ -13,7 +13,7 @@ from tests.experiments.pretraining_toy import flags, toy_settings, write_documen
 
 
 def in_training(out):
-    """Two workers in the midst of a long run."""
+    """Starts two workers, and waits until they have saved two checkpoints of a long run."""
     workers = processes.two_workers([f"translation:{out}:steps=100000"])
     until = time.monotonic() + 300
     while len(CheckpointDirectory(out / "run").steps()) < 2:
@@ -38,13 +38,14 @@ def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
     workers[1].kill()
     output = workers[0].communicate(timeout=200)[0]
     assert workers[0].returncode != 0
-    assert "worker 0 lost another one" in output and "command again" in output
+    assert "worker 0 lost the connection to another worker" in output
+    assert "start all workers again" in output
     workers[1].communicate()
 
 
 @pytest.mark.slow
 def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
-    """The same losses as where each reads them itself."""
+    """Losses equal those of workers that read their shards themselves."""
     settings = toy_settings(write_documents(tmp_path), steps=6)
     settings += ["corpus.rows_per_shard=10", "training.warmup_steps=1"]
     settings += ["training.log_every=1", "training.validate_every=6"]
@@ -75,7 +76,10 @@ def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["transformer_xl_tiny", "xlnet_tiny"])
 def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, recipe):
-    """One process with two replicas; two with one; and two that go on where the one stopped."""
+    """Training with memory is the same in one process with two replicas and in two processes.
+
+    Two processes can also resume the run of one process.
+    """
     settings = [*toy_settings(write_documents(tmp_path)), "memory_length=8"]
     pretrain = ["-m", "experiments.pretrain"]
     corpus = str(tmp_path / "corpus")
@@ -105,7 +109,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 
 @pytest.mark.slow
 def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
-    """Two replicas in one process; two workers that read pairs themselves, and by a service."""
+    """Two workers, with or without a data service, have the losses of one process."""
     settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
     settings += ["training.validate_every=6", "training.warmup_steps=1"]
     command = ["-m", "experiments.translate", "train", "multi30k_macaron_tiny"]

@@ -1,4 +1,4 @@
-"""Files of an export that are compared with the network, and what is refused."""
+"""Exported files are compared with the network, and differing files are refused."""
 
 import dataclasses
 import json
@@ -106,7 +106,10 @@ def test_examples_that_do_not_fit_are_refused_before_anything_is_written(classif
 
 
 def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
-    """`break_even` for a LiteRT and a graph that take these milliseconds, a pair for each size."""
+    """Returns `break_even` of a fake LiteRT model and graph, and the LiteRT network.
+
+    For each batch size, `pairs` has the milliseconds that LiteRT and the graph take.
+    """
     clock, costs, lite = [0.0], {}, types.SimpleNamespace(most_rows=4)
     costs = dict(zip(certificate.ROWS, pairs, strict=False))
 

@@ -1,4 +1,4 @@
-"""LiteRT's answers beside the graph's, for every system and head, and where it cannot answer."""
+"""LiteRT predicts what the graph predicts, for every system and head that it supports."""
 
 import concurrent.futures
 import itertools
@@ -36,7 +36,7 @@ pytest.importorskip("ai_edge_litert")
 WORDS = WordPieceVocabulary.train(["a b c d e f"] * 50, size=17)
 LENGTH = 12
 TEXTS = ["", "a", "a b c d", "f e d c b a f e d c b", *HARDEST[:4]]
-# The first six have every operation of the others.
+# Together, the first six have all operations of the others.
 SYSTEMS = ("macaron_bert", "modern_bert", "swish_rnn", "amlp", "xlnet", "gpt")
 OTHERS = ("bert", "bert_rab", "gmlp", "albert", "electra", "roberta", "span_bert", "gpt2", "xlm")
 
@@ -45,7 +45,7 @@ SMALL = dict(hidden_dim=32, feed_forward_dim=48, num_heads=2, num_layers=2, init
 
 
 def made(kind, name, *arguments, vocabulary=WORDS, changes=SMALL, **usage) -> Pretrained:
-    """A small model whose answers differ from text to text."""
+    """Returns a small model whose predictions differ from text to text."""
     config = catalog.config(name, vocab_size=vocabulary.size, max_length=LENGTH, **changes)
     network = kind(config, *arguments)
     network.build()
@@ -59,7 +59,7 @@ def described(kind: str, **task) -> dict:
 
 
 def with_head(kind: str) -> tuple[Pretrained, list]:
-    """A model with a head, and its texts."""
+    """Returns a model with a head, and texts for it."""
     if kind == "choice":
         task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
         return made(EncoderChooser, "bert_tiny", labelled=task), [("a b", "c", "d e f a b c d e f")]
@@ -82,7 +82,7 @@ def with_head(kind: str) -> tuple[Pretrained, list]:
 
 
 def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:
-    """The answers of LiteRT, which is seen to give each."""
+    """Returns LiteRT's predictions, and checks that LiteRT computed each of them."""
     model = model.with_lite(kind)
     small = model._graph()._small
     given = []
@@ -98,7 +98,7 @@ def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:
 
 
 def alike(found: list, expected: list, tolerance: float) -> None:
-    """Checks that answers of `predict` are equal, their numbers within a tolerance."""
+    """Checks that two predictions are equal, with a tolerance for numbers."""
     for one, other in zip(*map(tf.nest.flatten, (found, expected)), strict=True):
         if isinstance(other, float):
             assert one == pytest.approx(other, abs=tolerance)
@@ -128,7 +128,7 @@ def test_the_base_size_s_width_converts(kind, tolerance):
 
 @pytest.mark.parametrize("kind", ["choice", "spans", "tags", "vectors", "filling", "words"])
 def test_every_head_answers_as_its_graph(kind, monkeypatch):
-    monkeypatch.setattr(lite_writer, "LENGTHS", (8, 16))  # some have no limit of their own
+    monkeypatch.setattr(lite_writer, "LENGTHS", (8, 16))  # some models have no length limit
     model, texts = with_head(kind)
     alike(by_lite(model, texts), model.predict(texts), 1e-5)
 
@@ -140,12 +140,12 @@ def classifier() -> Pretrained:
 
 @pytest.fixture(scope="module")
 def version(classifier, tmp_path_factory):
-    """A version with a network in int8, scored on labels that are the network's but for one."""
+    """Returns an exported version with an int8 network, scored on a table with one wrong label."""
     folder = tmp_path_factory.mktemp("served")
     rows = [f"{text}\t{classifier.predict(text)['label']}\n" for text in TEXTS[1:4]]
     rows += ["a\t" + ("no" if rows[0].endswith("yes\n") else "yes") + "\n"]
     (folder / "dev.tsv").write_text("text\tlabel\n" + "".join(rows))
-    # A clock by which LiteRT takes half of the graph's time, however busy the machine is.
+    # A fake clock on which LiteRT takes half the graph's time, however busy the machine is.
     ticks = itertools.accumulate(itertools.cycle((0.0, 1.0, 2.0)))
     real = certificate.break_even
 
@@ -163,7 +163,7 @@ def test_int8_is_near_and_smaller(classifier, version, tmp_path):
     write_lite(TaskNetwork(classifier.task), tmp_path, "fp32")
     sizes = [len((place / NETWORK).read_bytes()) for place in (tmp_path, version / "assets.extra")]
     weights = 4 * classifier.network.count_params()
-    assert weights < sizes[0] < 2 * weights  # all lengths share them
+    assert weights < sizes[0] < 2 * weights  # all lengths share the weights
     assert sizes[1] < sizes[0]
     found, expected = classifier.with_lite("int8").predict(TEXTS), classifier.predict(TEXTS)
     shares = np.array([[one["probabilities"] for one in answers] for answers in (found, expected)])
@@ -190,7 +190,7 @@ def test_a_server_answers_small_requests_by_it_from_many_threads(classifier, ver
     many = TEXTS * 9
     exact = [answer["probabilities"] for answer in classifier.predict(many)]
     found = servable.run(signature, texts_of(many))["probabilities"]
-    np.testing.assert_allclose(found, exact, atol=1e-5)  # in float32: the graph's
+    np.testing.assert_allclose(found, exact, atol=1e-5)  # the float32 graph's result
     servable.close()
 
 

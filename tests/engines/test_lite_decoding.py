@@ -1,4 +1,4 @@
-"""Decoding in LiteRT beside the graph's: continuations, samples, beam search, streams."""
+"""Decoding in LiteRT compared with the graph: continuations, samples, beam search, streams."""
 
 import json
 import threading
@@ -21,12 +21,12 @@ from tests.harness import refuses
 
 pytest.importorskip("ai_edge_litert")
 
-LONGEST = 90  # over a room of 64
+LONGEST = 90  # more than the cache size of 64
 VOCABULARY = WordPieceVocabulary.train(["a b c d e f g h"] * 50, size=21)
 
 
 def shaken(network, scale: float = 0.3):
-    """The network with weights wide enough that a token depends on those before."""
+    """Builds a network and adds noise to its weights, so that tokens depend on earlier ones."""
     network.build()
     rng = np.random.default_rng(0)
     for weight in network.weights:
@@ -61,7 +61,7 @@ def pair():
 
 
 def continued(model, lengths, new: int, temperature: float = 0.0, samples: int = 1):
-    """`generate` behind random prompts of these lengths."""
+    """Continues random prompts of these lengths with `generate`."""
     rng = np.random.default_rng(len(lengths))
     count = len(lengths)
     prompts = Prompts(
@@ -99,7 +99,7 @@ def assert_equal(found, expected):
     np.testing.assert_allclose(found["log_probs"], expected["log_probs"], rtol=1e-4, atol=1e-4)
 
 
-# A token alone; a part of 16; several parts, two rooms and rows that wait; up to the last position.
+# One token; one chunk of 16; several chunks, two cache sizes and rows that wait; the last position.
 @pytest.mark.parametrize("lengths, new", [([1], 9), ([17], 5), ([70, 60, 3], 15), ([80], 10)])
 def test_continuations_are_the_graphs(gpt, lengths, new):
     network, decoders = gpt
@@ -176,7 +176,7 @@ def test_models_answer_and_stream_as_without():
     for found, wanted in zip(lite.predict(texts, **options), expected, strict=True):
         assert found["completion"] == wanted["completion"]
         assert found["log_prob"] == pytest.approx(wanted["log_prob"], abs=1e-3)
-    # A stream goes on while other texts are answered, by threads too.
+    # A stream continues while other texts are answered, from several threads too.
     stream = lite.stream(texts[0], seed=1, **options)
     parts = [next(stream)]
     others = [threading.Thread(target=lite.predict, args=(texts,)) for _ in range(3)]
@@ -210,14 +210,14 @@ def test_many_streams_take_turns_and_are_freed(gpt):
 
 def test_refusals(tmp_path):
     windowed = language_model(attention_windows=(4,))
-    refuses("without windows, biases or", converted_decoder, windowed, "fp32")
+    refuses("sliding-window attention, attention biases", converted_decoder, windowed, "fp32")
     (tmp_path / DECODER).write_bytes(b"no")
     (tmp_path / RECORD).write_text(
         '{"kind": "fp32", "rows": 1, "caches": [], "sizes": [], "vocab_size": 9, "longest": 9}'
     )
     refuses("is damaged", LiteDecoder, tmp_path)
     model = Pretrained(windowed, vocabulary=VOCABULARY, name="made")
-    refuses("without windows, biases or", model.export, tmp_path / "out", lite="fp32")
+    refuses("sliding-window attention", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]
     refuses("has no exported model", find_version, tmp_path)
 
@@ -274,6 +274,6 @@ def test_exports_decode_in_lite(tmp_path, monkeypatch, model, kind, texts, optio
         assert {n: v for n, v in found.items() if "prob" not in n and n != "scores"} == {
             n: v for n, v in wanted.items() if "prob" not in n and n != "scores"
         }
-    many = {name: np.repeat(column, 22) for name, column in inputs.items()}  # beyond any measured
+    many = {name: np.repeat(column, 22) for name, column in inputs.items()}  # never measured
     assert opened.small.answer(many) is None
     assert len(opened.run("serving_default", many)[next(iter(graph))]) == 66

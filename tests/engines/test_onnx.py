@@ -1,4 +1,4 @@
-"""Networks written for ONNX Runtime and OpenVINO, and opened there."""
+"""Networks exported to ONNX Runtime and OpenVINO, and loaded there."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def classifier(model: str):
 SYSTEMS = {
     "swish_rnn": lambda: classifier("swish_rnn_tiny"),
     "macaron": lambda: classifier("macaron_bert_tiny"),
-    "bert_rab": lambda: classifier("bert_rab_tiny"),  # with a bias of positions
+    "bert_rab": lambda: classifier("bert_rab_tiny"),  # with a position bias
     "gpt": lambda: labelled(PAIR, models.CausalClassifier, "gpt2_tiny", 2, vocabulary=BYTES),
 }
 
@@ -49,14 +49,14 @@ def onnx():
 
 
 def noisy(model) -> OnePass:
-    """Its task, with weights so large that every input counts."""
+    """Adds large noise to a model's weights, so that every input counts; returns its task."""
     for weight in model.network.trainable_weights:
         weight.assign_add(keras.random.normal(weight.shape, stddev=0.2, seed=len(weight.path)))
     return model.task
 
 
 def check_equal(task: OnePass, opened) -> None:
-    """The same numbers as the network's, of batches of one and of several, odd lengths and even."""
+    """Checks that outputs equal the network's for several batch sizes and lengths."""
     texts = [LINES[i:] + LINES[:i] for i in range(len(task.texts))]
     for part in (slice(0, 1), slice(1, 3), slice(0, 4)):
         rows, _ = task.prepare(*(tf.constant(column[part]) for column in texts))

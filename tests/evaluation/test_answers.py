@@ -1,4 +1,4 @@
-"""SQuAD's and CoNLL's metrics by hand, by the official script and by seqeval."""
+"""SQuAD's and CoNLL's metrics, computed by hand, by the official script and by seqeval."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.harness import rejects
 
 
 def one(answer: str, truth: str) -> tuple[float, float]:
-    """Exact match and F1 of an answer."""
+    """Returns the exact match and F1 of an answer."""
     return tuple(score_answers([answer], [[truth]]).values())
 
 
@@ -16,11 +16,11 @@ def one(answer: str, truth: str) -> tuple[float, float]:
     ("answer", "truth", "exact", "f1"),
     [
         (" The  Cat's, a U.S. \u201ctoy\u201d! An ", "cats us \u201ctoy\u201d", 1, 1),
-        ("another theory", "theory", 0, 2 / 3),  # "an" and "the" are words, not letters
+        ("another theory", "theory", 0, 2 / 3),  # articles are removed as words only
         ("The Denver Broncos.", "denver broncos", 1, 1),
         # 2 common words of 3 and of 2: P = 2/3, R = 1.
         ("old Denver Broncos", "Denver Broncos", 0, 0.8),
-        # "a" is an article; "cat cat" holds one "cat" too many: P = 1/2, R = 1.
+        # "a" is an article, and "cat cat" has one "cat" too many: P = 1/2, R = 1.
         ("a cat cat", "the cat", 0, 2 / 3),
         ("dog", "cat", 0, 0),
         ("", "the", 1, 1),
@@ -42,29 +42,29 @@ def test_questions_without_an_answer():
     truths = [["Rome"], ["Oslo fjord"], [], []]
     unlikely = np.array([-3.0, 1.0, 0.5, 2.0])
     found = score_answers(answers, truths, unlikely)
-    # At 0: "Rome" is right, "Oslo" withheld, both others rightly withheld.
+    # At threshold 0, "Rome" is right, "Oslo" is withheld, and the others are rightly withheld.
     assert found["exact"] == found["f1"] == pytest.approx(3 / 4)
     assert (found["HasAns_exact"], found["HasAns_f1"]) == (0.5, 0.5)
     assert (found["NoAns_exact"], found["NoAns_f1"]) == (1, 1)
-    # Up to 0.5: Rome 1 + cat wrong, dog right = 2; up to 1.0: + Oslo's F1 of 2/3.
+    # Up to 0.5: Rome 1 + cat wrong, dog right = 2. Up to 1.0: Oslo's F1 of 2/3 is added.
     assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx(3 / 4), -3.0)
     assert (found["best_exact"], found["best_exact_thresh"]) == (pytest.approx(3 / 4), -3.0)
     found = score_answers(answers, truths, unlikely, threshold=1.0)
     assert found["f1"] == pytest.approx((1 + 2 / 3 + 0 + 1) / 4)
-    # With all the answerable ones likelier, the threshold lies between.
+    # If all answerable questions are likelier, the best threshold lies between the groups.
     found = score_answers(answers, truths, np.array([-3.0, -1.0, 0.5, 2.0]))
     assert (found["best_f1"], found["best_f1_thresh"]) == (pytest.approx((3 + 2 / 3) / 4), -1.0)
-    # Nothing answered is best where every answer is wrong.
+    # If every answer is wrong, withholding all is best.
     found = score_answers(["x"], [[]], np.array([-5.0]))
     assert (found["best_f1"], found["best_f1_thresh"]) == (1, 0)
     assert "HasAns_f1" not in found
-    # A truth of articles alone is none.
+    # A reference of articles alone counts as no answer.
     assert "HasAns_f1" not in score_answers(["x"], [["the"]], np.array([-5.0]))
-    # An empty answer to a question without one is right at any threshold.
+    # An empty answer to an unanswerable question is right at any threshold.
     assert score_answers([""], [[]], np.array([-5.0]))["f1"] == 1
 
 
-# Articles and what only looks like one, punctuation of ASCII and of Unicode, white space of both.
+# Articles, look-alikes of articles, and punctuation and white space of ASCII and Unicode.
 ODD_WORDS = (
     *("a", "An", "the", "THE.", "a-n", "the-cat", "cat", "Cat,", "cats", "don't", "U.S.", "1,000"),
     *("-", "...", "\u2013", "\u2019", "\u201cthe\u201d", "\u00a0a\u00a0", "the\u2009cat", "\t"),
@@ -112,7 +112,7 @@ def test_scores_are_the_official_script_s():
 def test_bad_answers_are_refused():
     rejects("1 answers to 2", score_answers, ["a"], [["a"], ["b"]])
     rejects("0 answers", score_answers, [], [])
-    rejects("no-answer scores", score_answers, ["a"], [["a"]], np.zeros(2))
+    rejects("no_answer has the shape", score_answers, ["a"], [["a"]], np.zeros(2))
 
 
 def tags(*sentences):
@@ -123,7 +123,8 @@ def test_entities_by_hand():
     truths = tags("B-PER I-PER O B-LOC", "B-ORG O B-LOC B-LOC", "O O")
     predictions = tags("B-PER I-PER O B-ORG", "B-ORG O B-LOC I-LOC", "O B-PER")
     found = score_tags(predictions, truths)
-    # Found: PER right, ORG wrong, ORG right, one long LOC wrong, PER wrong: 2 of 5, of 5 true.
+    # Predicted: PER right, ORG wrong, ORG right, one long LOC wrong, PER wrong. 2 of 5 are right,
+    # and 5 are true.
     assert found["precision"] == found["recall"] == pytest.approx(2 / 5)
     assert found["f1"] == pytest.approx(2 / 5) == found["conlleval_f1"]
     assert (found["PER_precision"], found["PER_recall"]) == (0.5, 1)
@@ -140,11 +141,11 @@ def test_an_entity_begins_with_b():
 
 @pytest.mark.parametrize("scheme", ["BIES", "BILU", "BMES", "BMEW"])
 def test_entities_count_the_same_in_every_scheme(scheme):
-    """Valid tags of other schemes have IOB2's scores; none is an entity without its end."""
+    """Valid tags of another scheme have IOB2's scores; an entity needs an end tag."""
     begin, inner, last, single = scheme
 
     def side(rng) -> list[list[tuple[str, str]]]:
-        """IOB2's tag and the scheme's, of sentences of 12 words."""
+        """Returns sentences of 12 words with (IOB2 tag, tag in the other scheme)."""
         found = []
         for _ in range(30):
             words = []
@@ -175,7 +176,7 @@ def test_entities_count_the_same_in_every_scheme(scheme):
 
 @pytest.mark.parametrize("scheme", ["BI", "BIES"])
 def test_entities_of_any_tags_are_seqeval_s(scheme):
-    """Drawn tags break every rule of a scheme: I- first, another type within, no end."""
+    """Scores equal seqeval's for random tags, which break the rules of the scheme."""
     metrics = pytest.importorskip("seqeval.metrics")
     schemes = pytest.importorskip("seqeval.scheme")
     form = schemes.IOB2 if scheme == "BI" else schemes.IOBES
@@ -195,7 +196,7 @@ def test_entities_of_any_tags_are_seqeval_s(scheme):
         assert found.pop("conlleval_f1") == pytest.approx(lenient, abs=1e-12)
         if not any(schemes.Entities(side, form).unique_tags for side in (truths, predictions)):
             assert {*found.values()} == {0.0}
-            continue  # seqeval has no report on nothing
+            continue  # seqeval fails without entities
         options = {"mode": "strict", "scheme": form, "zero_division": 0}
         report = metrics.classification_report(truths, predictions, output_dict=True, **options)
         expected = {}

@@ -1,4 +1,4 @@
-"""The metrics of GLUE and SuperGLUE, and the files of their servers."""
+"""The metrics of GLUE and SuperGLUE, and the submission files."""
 
 import json
 import warnings
@@ -22,7 +22,7 @@ def no_warnings():
 
 
 def test_by_hand():
-    # 3 true positives, 1 false, 1 missed, 2 true negatives.
+    # 3 true positives, 1 false positive, 1 false negative, 2 true negatives.
     predictions, labels = [1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 0, 1, 0, 0]
     found = glue.score(MRPC, predictions, labels)
     assert found == pytest.approx({"f1": 0.75, "accuracy": 5 / 7, "score": (0.75 + 5 / 7) / 2})
@@ -34,8 +34,8 @@ def test_by_hand():
     assert glue.score(TASKS["sst2"], predictions, labels) == pytest.approx(
         {"accuracy": 5 / 7, "score": 5 / 7}
     )
-    # Deviations (-5, -1, -1, 7) / 4 and (-2, -1, 0, 3); of the ranks, equal scores sharing their
-    # mean, (-3, 0, 0, 3) / 2 and (-3, -1, 1, 3) / 2.
+    # Deviations are (-5, -1, -1, 7) / 4 and (-2, -1, 0, 3). Deviations of ranks, where ties share
+    # their mean, are (-3, 0, 0, 3) / 2 and (-3, -1, 1, 3) / 2.
     line, order = (32 / 4) / (76 / 16 * 14) ** 0.5, (18 / 4) / (18 / 4 * 20 / 4) ** 0.5
     assert glue.score(STSB, [1, 2, 2, 4], np.float32([0, 1, 2, 5])) == pytest.approx(
         {"pearson": line, "spearman": order, "score": (line + order) / 2}
@@ -46,7 +46,7 @@ def test_questions():
     groups = np.array([[0, 0], [0, 0], [0, 1], [1, 0], [1, 0], [0, 1]])
     labels = [1, 0, 1, 0, 0, 1]
     found = glue.score(MULTIRC, [1, 0, 1, 0, 1, 1], labels, groups)
-    # The one wrong answer belongs to (1, 0): another question than (0, 0).
+    # The one wrong answer belongs to question (1, 0), not to (0, 0).
     assert found == pytest.approx(
         {"f1a": 6 / 7, "em": 2 / 3, "accuracy": 5 / 6, "score": (6 / 7 + 2 / 3) / 2}
     )
@@ -81,7 +81,7 @@ def test_perfect_and_opposite():
     assert glue.spearman(-(scores**3), scores) == pytest.approx(-1)
     classes = rng.integers(0, 2, 30)
     assert glue.matthews(1 - classes, classes) == pytest.approx(-1)
-    # 390,965 pairs of QQP: the product of the counts is beyond 64 bits.
+    # For QQP's 390,965 pairs, the product of the counts exceeds 64 bits.
     many = rng.integers(0, 2, 390_965)
     assert glue.matthews(many, many) == pytest.approx(1)
 
@@ -100,8 +100,8 @@ def test_errors():
     for error, reason, asked in (
         (UserError, r"'cola' have no labels, .* split \(validation\)", (COLA, [0, 1], None)),
         (UserError, "no example of 'cola'", (COLA, [], [])),
-        (UserError, "no metric 'bleu'; give one of accuracy, f1", (unknown, [0], [0])),
-        (ValueError, r"\(2,\) predictions for \(3,\) labels", (COLA, [0, 1], [0, 1, 1])),
+        (UserError, "unknown metric 'bleu': choose one of accuracy, f1", (unknown, [0], [0])),
+        (ValueError, r"shape \(2,\) and labels \(3,\)", (COLA, [0, 1], [0, 1, 1])),
         (ValueError, "group of each", (MULTIRC, [0, 1], [0, 1])),
     ):
         with pytest.raises(error, match=reason):
@@ -160,7 +160,7 @@ def test_boolq(tmp_path):
 
 
 def test_multirc(tmp_path):
-    """Answers by paragraph and question, in order."""
+    """Answers are grouped by paragraph and question, in order."""
     groups = np.array([[1, 2], [0, 0], [0, 1], [0, 0], [1, 2]])
     text = written("multirc", tmp_path, [1, 0, 1, 1, 0], [4, 1, 2, 0, 3], groups=groups)
     one, other = '{"idx": 3, "label": 0}', '{"idx": 4, "label": 1}'
@@ -178,9 +178,9 @@ def test_multirc(tmp_path):
 def test_submission_errors(tmp_path):
     (tmp_path / "file").write_text("")
     for error, reason, asked in (
-        (UserError, "STS-B.tsv cannot be written: a pred", ("stsb", tmp_path, [1, np.nan], [0, 1])),
+        (UserError, "STS-B.tsv cannot be written, b", ("stsb", tmp_path, [1, np.nan], [0, 1])),
         (ValueError, "an index occurs twice", ("cola", tmp_path, [1, 0], [0, 0])),
-        (ValueError, "predictions for", ("cola", tmp_path, [1, 0], [0])),
+        (ValueError, "and indices", ("cola", tmp_path, [1, 0], [0])),
         (ValueError, "needs the group", ("multirc", tmp_path, [1, 0], [0, 1])),
         (UserError, "cannot write", ("cola", tmp_path / "file", [1], [0])),
     ):

@@ -24,7 +24,7 @@ def test_no_tokens_and_hopeless_ones():
 
 
 def test_scores_are_those_of_lins_examples():
-    """Lin 2004, section 3.1: ROUGE-L 3/4 and 2/4, where bigrams cannot tell the two apart."""
+    """Lin 2004, section 3.1: ROUGE-L is 3/4 and 2/4, although the bigram scores are equal."""
     reference = "police killed the gunman"
     one = language.rouge(["Police kill the gunman."], [reference])
     other = language.rouge(["the gunman kill police"], [reference])
@@ -44,7 +44,7 @@ def test_counts_are_clipped_lengths_weigh_and_texts_are_averaged():
 def test_calibration_divides_by_the_mean_share_of_queries_about_nothing():
     shares = np.array([[0.7, 0.3], [0.9, 0.1]])
     nothing = np.array([[0.9, 0.1], [0.7, 0.3]])  # means 0.8 and 0.2
-    # Any common factor of a row's probabilities is of no account.
+    # A common factor of a row's probabilities has no effect.
     found = language.calibrated(np.log(shares) - 5.0, np.log(nothing) - 3.0)
     np.testing.assert_allclose(np.exp(found), shares / [[0.8, 0.2]])
     assert found.argmax(1).tolist() == [1, 0]

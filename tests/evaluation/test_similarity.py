@@ -46,7 +46,7 @@ def test_of_no_vectors_and_of_one_pair_the_scores_are_0():
 @pytest.mark.parametrize("top", [1, 10, 500])
 def test_search_equals_brute_force(chunk, top):
     corpus = similarity.unit_vectors(np.round(normal(300, 4), 1))
-    corpus[100:110] = corpus[5]  # ties: the earlier one first
+    corpus[100:110] = corpus[5]  # ties: the lower index comes first
     queries = np.concatenate([similarity.unit_vectors(normal(6, 4, seed=2)), corpus[5:6]])
     scores, indices = similarity.nearest(queries, corpus, top, chunk)
     assert scores.shape == indices.shape == (7, min(top, 300))

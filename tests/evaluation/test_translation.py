@@ -25,8 +25,8 @@ REFERENCES = ["the cat sat on the mat .", "a big dog ran away"]
 
 
 def test_tokenized_bleu_by_hand():
-    # Matches: 6+3 of 6+4 words, 4+2 of 5+3 bigrams, 3+1 of 4+2 trigrams, 2+0 of 3+1 four-grams;
-    # "on mat" breaks the first line's n-grams, "runs" the second's.
+    # Matches: 6+3 of 6+4 words, 4+2 of 5+3 bigrams, 3+1 of 4+2 trigrams, 2+0 of 3+1 four-grams. "on
+    # mat" breaks n-grams of line 1, "runs" those of line 2.
     precision = (9 / 10) * (6 / 8) * (3 / 6) * (1 / 4)
     scores = evaluate_translations(HYPOTHESES, REFERENCES, TranslationMetric("en"))
     matched = [round(p) for p in scores.precisions]
@@ -89,7 +89,7 @@ def test_perfect_and_empty_lines():
     assert evaluate_translations([""], ["a b"]).bleu == 0.0
 
 
-# Each has 8 characters or more, which no tokenizer that goes by spaces separates.
+# Each text has 8 characters or more that no whitespace tokenizer separates.
 DENSE = {
     "zh": "今天天气很好、我们去公园散步吧。",
     "ja": "今日は天気がいいので、公園を散歩しましょう。",
@@ -104,7 +104,7 @@ DENSE = {
 @pytest.mark.parametrize("language", DENSE)
 @pytest.mark.parametrize("named", [True, False])
 def test_text_without_spaces_between_words(language, named, capsys):
-    """Equal texts score 100 and others less, whether the language is named or not."""
+    """Equal texts score 100 and others less, with and without the language's name."""
     line = DENSE[language]
     metric = TranslationMetric(language.upper() + "-X") if named else None
     same = evaluate_translations([line], [line], metric)
@@ -116,7 +116,7 @@ def test_text_without_spaces_between_words(language, named, capsys):
     if language != "ja" or "ja-mecab" not in same.bleu_signature:
         assert f"|tok:{tokenizer}|" in same.bleu_signature
         assert f"|tok:{tokenizer}|" in same.tokenized_signature
-        # sacreBLEU's own default for a language needs no word.
+        # The default tokenizer of sacreBLEU for a language causes no message.
         sentence = "" if named and language == "zh" else f"BLEU uses metric.tokenize={tokenizer}:"
         assert said.startswith(sentence) and said.count("\n") == bool(sentence)
         assert ("pip install 'sacrebleu[ja]'" in said) == (language == "ja")
@@ -124,7 +124,7 @@ def test_text_without_spaces_between_words(language, named, capsys):
     capsys.readouterr()
     found = paired_bootstrap([line], [line[:-4]], [line], chosen, resamples=2)
     assert found.bleu_a == pytest.approx(100) and found.bleu_b < 95
-    assert not capsys.readouterr().err  # said once, where it was chosen
+    assert not capsys.readouterr().err  # printed once
 
 
 def test_the_tokenizer_is_sacrebleus(capsys):
@@ -143,7 +143,7 @@ def test_the_tokenizer_is_sacrebleus(capsys):
         if not moses:
             assert scores.tokenized_bleu == bleu_of_tokens(*tokens)
     assert not capsys.readouterr().err
-    # One line of six without spaces, or words of another language among others: as before.
+    # One of six lines without spaces does not change the tokenizer.
     german = [REFERENCES[0]] * 5 + [DENSE["zh"][:9]]
     assert "tok:13a" in evaluate_translations(german, german).bleu_signature
     refuses("perhaps you meant 'char'", TranslationMetric, tokenize="cahr")
@@ -152,7 +152,7 @@ def test_the_tokenizer_is_sacrebleus(capsys):
 
 
 def test_a_tokenizer_that_cannot_be_used_is_one_sentence(monkeypatch, tmp_path):
-    """A package is missing, or a model that cannot be fetched."""
+    """A missing package or a model that cannot be downloaded is a one-line error."""
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr("urllib.request.urlopen", lambda url: exec("raise OSError('no network')"))
@@ -163,7 +163,7 @@ def test_a_tokenizer_that_cannot_be_used_is_one_sentence(monkeypatch, tmp_path):
 
 
 def bleu_of_tokens(hypotheses, references) -> float:
-    """multi-bleu.perl's BLEU of the tokens as they stand, by sacreBLEU."""
+    """Returns multi-bleu.perl's BLEU of the given tokens, computed by sacreBLEU."""
     settings = {"tokenize": "none", "smooth_method": "none", "force": True}
     return sacrebleu.corpus_bleu(hypotheses, [references], **settings).score
 
@@ -182,12 +182,12 @@ def test_real_moses_tokens(name, languages, tfds):
     metric = TranslationMetric(languages[1], tokenized=True)
     scores = evaluate_translations(hypotheses, references, metric)
     assert scores.tokenized_bleu == pytest.approx(bleu_of_tokens(hypotheses, references))
-    # Cutting "&apos;s" into "& apos ; s" gives other n-grams.
+    # Splitting "&apos;s" into "& apos ; s" gives other n-grams.
     cut = evaluate_translations(hypotheses, references, TranslationMetric(languages[1]))
     assert abs(cut.tokenized_bleu - scores.tokenized_bleu) > 0.1
     assert "tok:given-unescaped" in scores.tokenized_signature
     assert "detok:moses" in scores.bleu_signature and "detok:moses" in scores.chrf_signature
-    # What the tokenizer would make of the same text, written plainly, scores the same.
+    # The plain text, tokenized by the metric, has the same score.
     plain = [sacrebleu_text(line, languages[1]) for line in references]
     assert scores.bleu == pytest.approx(
         evaluate_translations(
@@ -221,7 +221,7 @@ def corpus(sentences=80, seed=0):
 
 
 def damaged(lines, rate, seed):
-    """Lines with a share of the words replaced."""
+    """Returns lines in which a fraction `rate` of the words is replaced."""
     rng = np.random.default_rng(seed)
     result = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""The rule of verdicts, against SciPy's paired test and Holm's method by hand."""
+"""Verdicts equal SciPy's paired t-test, with Holm's correction by hand."""
 
 import pathlib
 
@@ -33,13 +33,13 @@ def test_a_small_p_makes_an_arm_better_or_worse():
 
 def test_p_is_corrected_for_the_arms_that_are_tested():
     def scores(p):
-        """Differences whose paired test has this p."""
+        """Returns scores whose paired t-test against `FIRST` has the p-value `p`."""
         return (FIRST + np.array([-1, 0, 1]) + scipy.stats.t.isf(p / 2, 2) / 3**0.5).tolist()
 
     wanted = {"a": 0.03, "b": 0.01, "c": 0.04}
     found = judge({name: (scores(p), FIRST) for name, p in wanted.items()}, higher_is_better=True)
     assert [found[name].p for name in wanted] == pytest.approx([*wanted.values()])
-    # In order 3 * 0.01, 2 * 0.03 and 1 * 0.04, the last no smaller than the one before.
+    # In order of p: 3 * 0.01, 2 * 0.03 and 1 * 0.04, which is raised to the value before.
     corrected = [found[name].corrected for name in wanted]
     assert corrected == pytest.approx([0.06, 0.03, 0.06])
     assert [found[name].word for name in wanted] == ["not decided", "better", "not decided"]
@@ -49,8 +49,8 @@ def test_p_is_corrected_for_the_arms_that_are_tested():
     ("differences", "options", "reason"),
     [
         ([-0.1, -0.11], dict(first=[5.0, 5.1]), "fewer than 3 seeds"),
-        ([-0.1, -0.11, -0.12], dict(guessing=5.15, margin=0.1), "it has not left guessing behind"),
-        ([-0.5, -0.6, -0.7], dict(guessing=5.25, margin=0.1), "the baseline has not left guessing"),
+        ([-0.1, -0.11, -0.12], dict(guessing=5.15, margin=0.1), "it is at chance level"),
+        ([-0.5, -0.6, -0.7], dict(guessing=5.25, margin=0.1), "the baseline is at chance level"),
         ([0.0] * 3, {}, "the differences of all seeds are equal"),
         ([0.01] * 3, {}, "the differences of all seeds are equal"),
     ],

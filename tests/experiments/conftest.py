@@ -1,4 +1,4 @@
-"""Toy tasks and runs on them, and ways to call commands, shared by the tests of commands."""
+"""Toy tasks, runs on these tasks, and helpers that call commands, for the tests of commands."""
 
 import numpy as np
 import pytest
@@ -17,25 +17,25 @@ from tests.experiments.task_toys import train_toy, write_toy
 
 @pytest.fixture(scope="session")
 def toy(once):
-    """A folder with the tables of tasks on sentences, and their vocabulary."""
+    """Returns a folder with the tables of the sentence tasks and their vocabulary."""
     return once("toy", write_toy)
 
 
 @pytest.fixture(scope="session")
 def toy_run(once, toy):
-    """A run trained by the command line."""
+    """Returns a run that `finetune train` trained on the toy SST-2."""
     return once("toy_run", lambda folder: train_toy(toy, folder / "toy"), own=True) / "toy"
 
 
 @pytest.fixture(scope="session")
 def source(once) -> str:
-    """Documents of the letters' language."""
+    """Returns the `text:` source of toy documents, each of which repeats one letter."""
     return f"text:{once('documents', write_documents)}/*.txt"
 
 
 @pytest.fixture(scope="session")
 def language_run(once, source) -> str:
-    """A GPT-2 of the letters' language; its corpus lies beside it."""
+    """Returns a GPT-2 run pre-trained on the toy documents, with its corpus in the same folder."""
     settings = [*toy_settings(source), "vocabulary.size=272", "model.num_layers=2"]
 
     def make(folder) -> None:
@@ -47,7 +47,10 @@ def language_run(once, source) -> str:
 
 @pytest.fixture(scope="session")
 def t5_corpus(once) -> str:
-    """Rows of the letters and of a task's words, which a vocabulary of letters could not say."""
+    """Returns a T5 corpus of the toy documents and the words of a toy SST-2.
+
+    Without those words, the vocabulary would have letters only.
+    """
 
     def make(folder) -> None:
         (folder / "documents").mkdir()
@@ -61,7 +64,7 @@ def t5_corpus(once) -> str:
 
 @pytest.fixture(scope="session")
 def t5_run(once, t5_corpus) -> str:
-    """A pre-trained T5."""
+    """Returns a pre-trained T5 run."""
 
     def make(folder) -> None:
         settings = t5_settings("t5_tiny", "macaron")
@@ -72,7 +75,7 @@ def t5_run(once, t5_corpus) -> str:
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory) -> str:
-    """Sentences of a and b; those that begin with an a are positive."""
+    """Returns a `tsv:` source of sentences that are positive if they begin with "a"."""
     folder = tmp_path_factory.mktemp("tables")
     for split, count in (("train", 64), ("validation", 16)):
         rows = [f"{'ab'[i % 2]} {'cd'[i // 2 % 2]}\t{1 - i % 2}" for i in range(count)]
@@ -82,7 +85,7 @@ def tables(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def tunes(tmp_path_factory) -> str:
-    """A MATLAB file of short pieces that repeat one chord after the other."""
+    """Returns a MATLAB file of short piano rolls that repeat three notes in turn."""
 
     def pieces(count: int, seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
@@ -101,7 +104,10 @@ def tunes(tmp_path_factory) -> str:
 
 @pytest.fixture
 def ran(capsys):
-    """`ran(main, *words)`: the output of a command that succeeds, `.out` and `.err`."""
+    """Returns `ran(main, *words)`, which runs a command that must succeed.
+
+    It returns the captured output, with the attributes `out` and `err`.
+    """
 
     def call(main, *words):
         capsys.readouterr()
@@ -113,7 +119,10 @@ def ran(capsys):
 
 @pytest.fixture
 def answered(tmp_path):
-    """`answered(main, *words, text=...)`: the file that a command makes of a text or bytes."""
+    """Returns `answered(main, *words, text=...)`, which runs a command on an input file.
+
+    It returns the text of the command's output file.
+    """
 
     def call(main, *words, text: str | bytes) -> str:
         given, out = tmp_path / "in.txt", tmp_path / "out.txt"

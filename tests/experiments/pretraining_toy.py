@@ -1,4 +1,4 @@
-"""A language that a tiny encoder learns in seconds: a document says one letter all along."""
+"""A toy language that a tiny encoder learns in seconds: a document repeats one letter."""
 
 import pathlib
 
@@ -10,7 +10,7 @@ LETTERS = "abcdefghij"
 
 
 def write_documents(folder: pathlib.Path, count: int = 60, seed: int = 0) -> str:
-    """Writes documents of sentences such as "c c c c ."; returns their source."""
+    """Writes documents of sentences such as "c c c c ."; returns their `text:` source."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         letter = LETTERS[rng.integers(len(LETTERS))]
@@ -20,10 +20,12 @@ def write_documents(folder: pathlib.Path, count: int = 60, seed: int = 0) -> str
 
 
 def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
-    """The settings that shrink a tiny recipe to the letters' language: seconds a run.
+    """Returns settings that shrink a tiny recipe to the toy documents: a run takes seconds.
 
     Args:
-        recipe: its name, if it is `t5_tiny` or `bart_tiny`.
+        source: source of the documents.
+        steps: number of updates.
+        recipe: name of the recipe, needed for `t5_tiny` and `bart_tiny` alone.
     """
     settings = {
         "corpus.sources": source,
@@ -49,27 +51,30 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
     if recipe:
         del settings["model.num_layers"]
         settings |= {"model.num_encoder_layers": 1, "model.num_decoder_layers": 1}
-    if recipe == "t5_tiny":  # its matrices start by their fan-in
+    if recipe == "t5_tiny":  # the initial scale of T5's matrices depends on their fan-in
         del settings["model.initializer_range"]
     return [f"{name}={value}" for name, value in settings.items()]
 
 
 def t5_settings(recipe: str, block: str, source: str = "text:/nowhere/*") -> list[str]:
-    """A short pre-training of T5 or BART; its corpus is prepared where no source is given."""
+    """Returns settings for a short T5 or BART pre-training run.
+
+    A caller without a `source` must have prepared the corpus.
+    """
     return [*toy_settings(source, 20, recipe), "vocabulary.size=90", f"model.block={block}"]
 
 
 def flags(settings: list[str]) -> list[str]:
-    """Settings as the words of a command line."""
+    """Returns command-line words that set `settings`."""
     return [word for setting in settings for word in ("--set", setting)]
 
 
 def prepare(recipe: str, corpus: str, settings: list[str]) -> str:
-    """Prepares a corpus by the command line, and returns its folder."""
+    """Prepares a corpus by the command line; returns its folder."""
     assert main(["prepare", recipe, corpus, *flags(settings)]) == 0
     return corpus
 
 
 def train(recipe: str, run, corpus: str, settings: list[str]) -> int:
-    """The exit status of a training on a corpus by the command line."""
+    """Runs `pretrain train` on a corpus; returns the exit status."""
     return main(["train", recipe, str(run), "--corpus", corpus, *flags(settings)])

@@ -1,4 +1,4 @@
-"""Commands that only write their files, in the place of a study's, and toy languages."""
+"""Stand-ins for the commands that a study calls, which only write files, and toy languages."""
 
 import importlib
 import itertools
@@ -26,7 +26,7 @@ TUNE += ("training.schedule=constant",)
 
 
 def write(path, *lines: dict) -> None:
-    """A JSON file, or one with a JSON a line."""
+    """Writes a JSON file, with several `lines` as JSON lines."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -43,7 +43,7 @@ def pretrain(options) -> None:
     for step in dict.fromkeys((last // 2, last)):
         better = 1 + 0.1 * training.seed if "strang" in run.name else 0
         loss = 5 - step / last - training.seed - better
-        loss += 0.1 * abs(math.log2(rate / 0.02))  # best at 0.02
+        loss += 0.1 * abs(math.log2(rate / 0.02))  # lowest at a learning rate of 0.02
         line = {"step": step, "kind": "validation", "loss": loss}
         metrics = ("nll", "perplexity", "accuracy", "pair_accuracy", "replaced_recall")
         lines.append(line | dict.fromkeys(metrics, 0.5))
@@ -58,7 +58,10 @@ def pretrain(options) -> None:
 
 
 def write_timing(run: pathlib.Path, training) -> None:
-    """One second an update, or two of an arm that is called slow."""
+    """Writes a timing log with 1 second per update.
+
+    Runs whose names begin with "slow" take 2 seconds, and "unsteady-2" takes 1.5 times as long.
+    """
     last, second = training.max_steps, 2.0 if run.name.startswith("slow") else 1.0
     second *= 1.5 if run.name == "unsteady-2" else 1
     steps = [*range(training.log_every, last, training.log_every), last]
@@ -155,7 +158,7 @@ PRETENDED = {
     "experiments.translate.evaluate:run_average": lambda options: None,
     "experiments.translate.evaluate:run": evaluate_translator,
 }
-# Commands with tests of their own, too long for these.
+# Stand-ins even in the slow tests, because these commands have tests of their own.
 ALWAYS = {
     "experiments.embed.train:run": lambda options: None,
     "experiments.embed.evaluate:run": score_sentences,
@@ -166,7 +169,11 @@ ALWAYS = {
 
 @pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.slow)])
 def calls(request, monkeypatch):
-    """The studies' commands in this process, each word read by its own parser; those given."""
+    """Runs the studies' commands in this process; returns the list of commands that were called.
+
+    Each command line is parsed by the command's own parser. With the parameter "pretended",
+    stand-ins run in place of training commands.
+    """
     found, real = [], pkgutil.resolve_name
     stands_in = ALWAYS | (PRETENDED if request.param == "pretended" else {})
 
@@ -185,7 +192,7 @@ def calls(request, monkeypatch):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """A folder with documents and a task; the settings of both."""
+    """Returns the settings of a toy corpus, and the flags of a toy fine-tuning task."""
     folder = tmp_path_factory.mktemp("toy")
     (folder / "documents").mkdir()
     settings = toy_settings(write_documents(folder / "documents"), steps=4)
@@ -204,5 +211,5 @@ def is_figure(*paths) -> bool:
 
 @pytest.fixture(scope="module")
 def study_corpus(study, tmp_path_factory) -> str:
-    """A prepared corpus of the documents."""
+    """Returns the folder of a prepared corpus of the toy documents."""
     return prepare("bert_tiny", str(tmp_path_factory.mktemp("corpus") / "letters"), study[0])

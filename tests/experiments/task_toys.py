@@ -1,4 +1,4 @@
-"""Tasks that a tiny encoder learns in seconds, their files, and runs on them by the commands."""
+"""Toy tasks that a tiny encoder learns in seconds, their files, and runs on them."""
 
 import json
 import pathlib
@@ -22,10 +22,11 @@ from macaron_tf.training import checkpoints
 from macaron_tf.training.progress import read_lines
 from macaron_tf.training.state import weight_table
 
-# Classification: praise or blame, told by one word. Sentences of a kind are alike.
+# Sentiment classification: one word tells praise from blame. For pair tasks, two sentences are
+# similar if their classes are equal.
 PRAISE, BLAME = ("good", "great", "fun"), ("bad", "awful", "dull")
 FILLERS = ("film", "plot", "actor", "the", "was", "very")
-# Questions and entities.
+# Question answering and named entities.
 NAMES, PLACES = ("ann", "bob", "eve"), ("rome", "oslo", "bonn")
 READ_FILLERS = ("the", "saw", "red", "cat", "in", "and", "old", "dog")
 READ_PIECES = ("##s", "?", ".", "who", "where")
@@ -50,7 +51,7 @@ SHRUNK = {
     "training.validate_every": 20,
     "batch_size": 16,
 }
-# Questions and entities, through windows.
+# Settings for entity tagging with windows over long sentences.
 READING = {
     "training.max_steps": 60,
     "training.validate_every": 30,
@@ -74,9 +75,16 @@ def toy_flags(
     model: str = "bert_tiny",
     **settings,
 ) -> list[str]:
-    """The flags of a training on a task's toy from nothing; settings by path, "__" for a dot.
+    """Returns the flags of a training run from scratch on a toy task.
 
-    Pairs and triplets are those of `embed`, all else is of `finetune`.
+    `embed` runs the pair and triplet tasks, and `finetune` runs the others.
+
+    Args:
+        folder: folder of the task's files and the vocabulary.
+        task: task name.
+        source: source of the examples; `None` means the toy task's files.
+        model: model name.
+        settings: recipe settings, with "__" in place of a dot.
     """
     if task in HEADERS:
         own, changes = f"tsv:{folder}/{task}-{{split}}.tsv", {"training.learning_rate": 0.005}
@@ -94,18 +102,20 @@ def toy_flags(
 
 
 def without(flags: list[str], *names: str) -> list[str]:
-    """Pairs of a flag and its value, without those of a flag or a `--set` of such a name."""
+    """Removes the flags, and the `--set` settings, in `names` from a list of flags and values."""
     pairs = zip(flags[::2], flags[1::2], strict=True)
     kept = [(flag, value) for flag, value in pairs if not {flag, value.split("=")[0]} & {*names}]
     return [word for pair in kept for word in pair]
 
 
 def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = "macaron"):
-    """The `Start` of a place, the recipe of a task from it, and its network with the weights.
+    """Returns a `Start`, the recipe of a task, and the task's network with the initial weights.
 
     Args:
-        settings: besides `max_length=16`.
-        name: of the preset.
+        given: model or run that fine-tuning starts from.
+        task: task name.
+        settings: recipe settings besides `max_length=16`.
+        name: preset name.
     """
     init = read_init(given)
     recipe = override(preset(name, get_task(task)), ["max_length=16", *settings])
@@ -118,10 +128,12 @@ def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = 
 
 
 def write_untrained(run, seed: int = 1, metrics: dict | None = None):
-    """Writes a run with one checkpoint, of drawn weights, and returns its network.
+    """Writes a run with one checkpoint of random weights; returns its network.
 
     Args:
-        metrics: of the checkpoint's validation.
+        run: the run to write.
+        seed: seed of the weights.
+        metrics: validation metrics that the checkpoint records.
     """
     keras.utils.set_random_seed(seed)
     network = run.build_network()
@@ -139,45 +151,45 @@ def write_untrained(run, seed: int = 1, metrics: dict | None = None):
 
 
 def assert_same_weights(one, other) -> None:
-    """Two layers have equal weights."""
+    """Checks that two layers have equal weights."""
     for ours, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:
-    """Trains on a task's toy by the command line."""
+    """Trains on a toy task by the command line."""
     main = (embed if task in HEADERS else finetune).main
     assert main(["train", task, str(run), *toy_flags(folder, task, **options)]) == 0
 
 
 def validations(run: pathlib.Path) -> list[dict]:
-    """A run's validations, in order."""
+    """Returns the validation records of a run's metrics file, in order."""
     return [line for line in read_lines(run / "metrics.jsonl") if line["kind"] == "validation"]
 
 
 def scores_in(folder: pathlib.Path) -> dict:
-    """The one file of scores in a folder."""
+    """Returns the content of the folder's only JSON file."""
     (path,) = folder.glob("*.json")
     return json.loads(path.read_text())
 
 
 def words(text: str, **places) -> list[str]:
-    """The words of a command line, places put in for names such as RUN."""
+    """Splits a command line into words; replaces placeholders such as RUN by `places`."""
     for name, place in places.items():
         text = text.replace(name, str(place))
     return text.split()
 
 
 def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\tlabel") -> None:
-    """A `tsv:` file."""
+    """Writes a tab-separated table with a header."""
     lines = [header, *("\t".join(map(str, row)) for row in rows)]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def write_toy(folder: pathlib.Path) -> str:
-    """Tables of praise and blame; returns their source. vocabulary/ is theirs too.
+    """Writes tables of praise and blame, and their vocabulary; returns the `tsv:` source.
 
-    TASK-train.tsv and TASK-validation.tsv are of pairs and triplets of such sentences.
+    TASK-train.tsv and TASK-validation.tsv hold pairs or triplets of such sentences.
     """
     for split, count, seed in (("train", 240, 1), ("validation", 50, 2), ("test", 10, 3)):
         write_table(folder / f"{split}.tsv", sentences(count, seed))
@@ -189,7 +201,7 @@ def write_toy(folder: pathlib.Path) -> str:
 
 
 def write_reading(folder: pathlib.Path, unanswerable: bool = False) -> None:
-    """SQuAD files and CoNLL files of two splits, and their vocabulary."""
+    """Writes SQuAD and CoNLL files with two splits, and their vocabulary."""
     for split, count, seed in (("train", 240, 1), ("validation", 60, 2)):
         text = json.dumps(questions(count, seed, unanswerable))
         (folder / f"{split}.json").write_text(text, encoding="utf-8")
@@ -207,7 +219,7 @@ def _save_vocabulary(folder: pathlib.Path, *words: str) -> None:
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
-    """Sentences and the names of their classes in SST-2."""
+    """Returns sentences with their SST-2 class names."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -219,7 +231,7 @@ def sentences(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def related(task: str, count: int, seed: int) -> list[tuple]:
-    """Rows of a task on several sentences: praise is near praise."""
+    """Returns rows of a task on pairs or triplets; sentences of one class are similar."""
     rng, rows = np.random.default_rng(seed), []
     pool = sentences(200, seed)
     while len(rows) < count:
@@ -236,9 +248,10 @@ def related(task: str, count: int, seed: int) -> list[tuple]:
 
 
 def questions(count: int, seed: int, unanswerable: bool) -> dict:
-    """SQuAD's JSON: "Who?" asks for the context's one name, "Where?" for its one place.
+    """Returns a SQuAD file as a dict.
 
-    Contexts have up to 30 words. Where some are unanswerable, a third of them has no name.
+    "Who?" asks for the context's only name, "Where?" for its only place. Contexts have up to 30
+    words. With `unanswerable`, every third context has no name.
     """
     rng = np.random.default_rng(seed)
     paragraphs = []
@@ -262,7 +275,10 @@ def questions(count: int, seed: int, unanswerable: bool) -> dict:
 
 
 def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
-    """Sentences of up to 22 words: names are people, "the" and a place an organization (IOB1)."""
+    """Returns sentences of up to 22 words with IOB1 tags.
+
+    Names are people; "the" and a place are an organization.
+    """
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -277,7 +293,7 @@ def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
 
 
 def outputs_of(task: LabelledTask, *columns: list[str]):
-    """The outputs of a task for texts, by way of a data set's tokenized rows."""
+    """Returns the task's outputs for columns of texts, tokenized as a data set."""
     if isinstance(task, Spans):
         examples = Questions([*map(str, range(len(columns[0])))], *columns, None)
     elif isinstance(task, Tags):

@@ -1,4 +1,4 @@
-"""Commands whose corpus, runs and files lie in a bucket; `ram://` stands in for one."""
+"""Commands whose corpus, runs and files are in a bucket; `ram://` stands in for the bucket."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.harness import refuses
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory) -> str:
-    """Holds `documents/`, and in `corpus/` what `prepare` made of them."""
+    """Returns a bucket with `documents/` and a prepared `corpus/`."""
     local = tmp_path_factory.mktemp("bucket")
     write_documents(local)
     bucket = ram_paths.folder(local)
@@ -32,7 +32,7 @@ def bucket(tmp_path_factory) -> str:
 
 
 def train_flags(bucket: str, steps: int = 20) -> list[str]:
-    """A pre-training of `steps` updates."""
+    """Returns the flags of a pre-training run with `steps` updates."""
     settings = toy_settings(f"text:{bucket}/documents/*.txt", steps)
     return ["--corpus", f"{bucket}/corpus", *flags([*settings, "training.validate_every=10"])]
 
@@ -60,7 +60,7 @@ def test_a_pretraining_and_a_finetuning_in_a_bucket(bucket, tmp_path, refused):
     assert len(storage.read_bytes(f"{bucket}/out.txt").splitlines()) == 2
     missing = ["predict", classifier, "--input", f"{bucket}/nothing"]
     refused(finetune.main, missing, "--input ram://")
-    # A file that is missing in the bucket is not made on the disk.
+    # A missing file of a bucket is not created on disk.
     assert not os.path.exists("ram:")
 
 
@@ -78,7 +78,7 @@ def test_a_grid_and_pictures_in_a_bucket(toy, toy_run, tmp_path, ran):
 
 
 def test_a_shard_that_is_damaged_since_the_corpus_was_opened(bucket, tmp_path):
-    """The run stops with a sentence that names it; once it is restored, the run goes on."""
+    """The run stops with an error that names the shard, and resumes once the shard is restored."""
     corpus = tmp_path / "corpus"
     for path in storage.as_path(f"{bucket}/corpus").iterdir():
         storage.write_aside(corpus / path.name, path.read_bytes())

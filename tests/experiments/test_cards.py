@@ -1,4 +1,4 @@
-"""The model cards of runs: their header, their settings, and lines of code that run."""
+"""Model cards of runs: their header, settings and runnable example."""
 
 import pytest
 import yaml

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.quick
 
 CLOUD = pathlib.Path(cloud.__file__).parent
 
-# A TPU that is a file. What is run on it ends as the next line of `statuses` says; a minus sign
-# before the number: the machine is taken.
+# A TPU is a file. A command on the TPU exits with the next line of `statuses`; a minus sign before
+# the status means that the machine is preempted.
 GCLOUD = """#!/bin/bash
 cd "$FAKE"; echo "$*" >> calls
 case "$*" in
@@ -34,7 +34,7 @@ shift; host=$1; shift; exec bash -c "$*"
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """A folder of stand-ins, first on the path."""
+    """Returns a folder with stand-ins, which is first on PATH."""
     for name, text in (("gcloud", GCLOUD), ("ssh", SSH)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -56,7 +56,8 @@ def spot(fake, statuses: str) -> tuple[subprocess.CompletedProcess, list[str]]:
 
 
 def test_a_machine_that_is_taken_is_replaced_until_the_command_is_done(fake):
-    # Each machine: its set-up, then the command; two are taken, one of them after a save (143).
+    # Each machine runs its set-up, then the command. Two machines are preempted, one of them after
+    # a save (143).
     done, calls = spot(fake, "0\n-255\n0\n-143\n0\n0\n")
     assert done.returncode == 0, done.stderr
     assert sum(" create " in f" {call} " for call in calls) == 3
@@ -73,7 +74,8 @@ def test_a_command_that_fails_by_itself_is_not_tried_again(fake):
 
 
 def test_workers_are_told_of_all(fake):
-    # One write a worker: `print` of an unbuffered Python makes two, and another's may part them.
+    # One write per worker, because `print` of an unbuffered Python makes two, which could
+    # interleave.
     code = 'python3 -c \'import os; os.write(1, (os.environ["TF_CONFIG"] + "\\n").encode())\''
     done = run("launch_multi_worker.sh", "a b", code)
     assert done.returncode == 0, done.stderr

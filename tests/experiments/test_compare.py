@@ -1,5 +1,6 @@
-"""Comparisons, and what studies share. In seconds with commands that only write their files, and in
-earnest, on toy languages, where tests are slow.
+"""Comparisons, and what studies share.
+
+Fast tests use stand-ins for commands, and slow tests train on toy languages.
 """
 
 import itertools
@@ -41,7 +42,7 @@ def test_a_commit_says_whether_files_were_edited_since(tmp_path, monkeypatch):
         git(*words)
     clean = studies.commit(tmp_path)
     assert re.fullmatch("[0-9a-f]{7,}", clean)
-    result.write_text("2")  # a run's own
+    result.write_text("2")  # a run's own result file
     assert studies.commit(tmp_path) == clean
     (tmp_path / "a").write_text("2")
     assert studies.commit(tmp_path) == f"{clean}-dirty"
@@ -53,7 +54,11 @@ STRANG = "strang=bert_rab_tiny:model.scheme=channels/2, tokens, channels/2,model
 
 @pytest.fixture
 def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
-    """`compared(*words)`: two encoders compared in tmp_path; the JSON, the page, what was said."""
+    """Returns `compared(*words)`, which compares two encoders in tmp_path.
+
+    It returns the JSON record, the Markdown page and the output; if the command fails, it returns
+    the error.
+    """
     monkeypatch.setattr(Pretraining, "guessing", lambda self, rows: (5.0, "nothing is learnt"))
 
     def call(*words, arms=("bert_rab_tiny", STRANG), status=0):
@@ -79,12 +84,12 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     assert [one["picked"] for one in record["tuning"]] == [0.02] * 2
     assert record["tuning_seeds"] == [0] and record["tuning"][0]["scores"]["9.0"] == [None]
     assert "| strang | 3.100 | 3.000 | 3.100 | diverged | 0.02 |" in text
-    assert "with seed 0, which does not judge" in text and "edge" not in text
+    assert "with seed 0. These runs do not count" in text and "edge" not in text
     assert record["verdicts"][0]["word"] == "better" and "| **better** |" in text
     assert said.rpartition("next: ")[2].endswith(
         "--widths 64 128 256  # does it hold at other sizes?\n"
     )
-    # What is there is not trained again, and a rate that is added is.
+    # Finished runs are not repeated, and an added rate is trained.
     calls.clear()
     _, text, said = compared("--rates", "0.02", "0.04", "--seeds", "1", "2", "3", "4")
     assert {pathlib.Path(call[3]).name for call in calls} == {
@@ -122,7 +127,7 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     assert "| slow | 2000.0 | 2.000 | 20 |" in text and "begin with the same batches" in text
     assert "in the time of 40 updates of bert_rab_tiny" in text
     assert not (tmp_path / "timing" / "slow-1").exists()
-    # The times are kept.
+    # Measured times are kept.
     calls.clear()
     assert compared(*steps, "--equal", "time", arms=arms)[0]["rows"] == record["rows"]
     assert not calls
@@ -150,7 +155,7 @@ def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
     for width in (16, 32, 64):
         assert rows["strang", width] == pytest.approx(rows["bert_rab_tiny", width], rel=0.01)
         assert f"## model.hidden_dim={width}" in text
-    # The pretended losses know no width.
+    # The pretended losses do not depend on the width.
     assert record["trends"][0]["difference"] == pytest.approx(0, abs=1e-9)
     assert "## Trend" in text and is_figure(tmp_path / "widths.png", tmp_path / "compare.png")
     model = json.loads((tmp_path / "bert_rab_tiny-w16-1" / "recipe.json").read_text())
@@ -161,7 +166,7 @@ def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
 
 
 def test_a_trend_is_judged_seed_by_seed():
-    """Slopes of the differences over the logarithm of the width, against NumPy's fit of each."""
+    """The trend's slopes over the logarithm of the width equal NumPy's fit for each seed."""
     arms = [Arm(name, "demo", (), width) for width in (8, 16, 32) for name in ("one", "other")]
     noise = [0.001, -0.002, 0.003]
 
@@ -180,7 +185,7 @@ def test_a_trend_is_judged_seed_by_seed():
         for width in study.widths
     }
     [(name, trend)] = trends_of(study, judge(pairs, higher_is_better=False)).items()
-    # The middle of three equally distant widths has no part in the slope.
+    # The middle of three equally spaced widths has no influence on the slope.
     slopes = [-0.1 + noise[seed] * (32 - 8) / 2 for seed in range(3)]
     assert name == "other" and trend.differences == pytest.approx(slopes)
     assert trend.difference == pytest.approx(np.mean(slopes)) and trend.word == "better"
@@ -240,13 +245,13 @@ def test_arms_are_compared_seed_by_seed_and_are_not_trained_twice(
         "- strang: bert_rab_tiny, model.scheme=channels/2, tokens, channels/2, model.norm=pre"
         in text
     )
-    # Ten letters and a full stop, a sentence of which has 3 to 8 letters.
+    # There are ten letters and a full stop; a sentence has 3 to 8 letters.
     assert 1.5 < record["guessing"] < 2.7
-    assert f"| guessing |  |  |  | {record['guessing']:.3f} |" in text
+    assert f"| chance level |  |  |  | {record['guessing']:.3f} |" in text
     assert is_figure(tmp_path / "compare.png")
     assert len(calls) == 4
     assert compare(arguments) == 0 and len(calls) == 4
-    # An interrupted comparison goes on with the run that is missing.
+    # An interrupted comparison resumes with the missing run.
     shutil.rmtree(tmp_path / "strang-2")
     assert compare(arguments) == 0
     assert [call[3] for call in calls[4:]] == [str(tmp_path / "strang-2")]
@@ -260,16 +265,16 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     assert {call[5] for call in calls} == {str(tmp_path / "corpus")}
     said = capsys.readouterr().out
     assert f"next: python -m experiments.compare {tmp_path}-longer bert_tiny" in said
-    assert said.endswith(" --set training.max_steps=8  # past guessing\n")
+    assert said.endswith(" --set training.max_steps=8  # to leave the chance level\n")
     text = (tmp_path / "compare.md").read_text()
-    assert "**bert_tiny, b: near guessing, raise training.max_steps" in text
+    assert "**bert_tiny, b: at chance level, raise training.max_steps" in text
     assert "Arms of one seed read the same batches" in text
     assert "| b |" in text and "| +0.000 |  |  | no verdict: fewer than 3 seeds |" in text
     settings = [*study[0], "corpus.validation_every=9"]
     prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
     assert compare([*arguments, "--corpus", str(tmp_path / "other")]) == 2
     assert "bert_tiny-1 was trained on: restore the text" in capsys.readouterr().err
-    # Other corpora are what is compared.
+    # The comparison is between corpora.
     calls_before, arms = len(calls), ["bert_tiny", "b=bert_tiny:corpus.validation_every=10"]
     arms[1] += ",training.max_steps=6"
     words = ["--differ", "corpus.validation_every", "--seeds", "1"]
@@ -306,7 +311,7 @@ open("saved", "w").close()
 
 
 def test_ctrl_c_waits_for_the_save_of_a_command(tmp_path, monkeypatch):
-    """A terminal sends it to the study and to the training that the study has started."""
+    """A terminal sends Ctrl-C both to the study and to the training process that it started."""
     (tmp_path / "child.py").write_text(CHILD)
     (tmp_path / "python").write_text(f"#!/bin/sh\nexec {sys.executable} child.py\n")
     (tmp_path / "python").chmod(0o700)
@@ -371,7 +376,7 @@ def test_translators_take_their_best_rates(calls, blocks, tmp_path):
         for rate in ("0.005-0", "0.005-1", "0.01-0")
     ]
     record = json.loads((tmp_path / "compare.json").read_text())
-    # One line is the reference of every source.
+    # The reference of every source is the same line.
     assert record["guessing"] == pytest.approx(100) and record["bootstrap"][0]["width"] is None
 
 
@@ -440,7 +445,7 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
 
 @pytest.fixture
 def blocks(tmp_path):
-    """Compares two translators."""
+    """Returns a function that compares two translators."""
     arguments = [str(tmp_path), "--seeds", "1", "--set", "training.max_steps=500"]
     arms = ["macaron=multi30k_macaron_tiny", "transformer=multi30k_transformer_tiny"]
     return lambda *more: compare([*arguments, *(more or arms)])
@@ -448,7 +453,7 @@ def blocks(tmp_path):
 
 @pretended
 def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path, capsys):
-    # A person's evaluations from before the comparison are left out.
+    # Evaluations by a user before the comparison are ignored.
     write_scores(tmp_path / "macaron-1" / "scores" / "0.json", "average", [500], 99.0)
     assert blocks() == 0
     assert rows_of(tmp_path / "compare.json", "bleu") == [(30.0,), (30.0,)]
@@ -485,7 +490,7 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
 def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
     pair = ["bert_tiny", "b=bert_tiny"]
     for words, message in (
-        (["a/b=demo"], "'a/b=demo' has other characters than letters"),
+        (["a/b=demo"], "'a/b=demo' has characters other than letters"),
         (["demo"], "'demo' is the only arm: give two arms or more"),
         (["demo", "demo:a=b"], "two arms are called demo: name one of them, as in NAME=demo:"),
         (["demo", "b=bert_tiny"], "demo and b are of different kinds, translation and pretraining"),
@@ -501,7 +506,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             "training.warmup_steps=9000 is not less than training.max_steps=1600,",
         ),
         ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
-        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, which --seeds sets"),
+        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, which --seeds"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but a comparison"),
         (
             ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],

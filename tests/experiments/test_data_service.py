@@ -1,4 +1,4 @@
-"""The service as a process of its own: the same batches, masked there; how it starts and stops."""
+"""The data service as a process: equal batches, masks made there, start and stop."""
 
 import dataclasses
 import itertools
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.service
 
 @pytest.fixture(scope="module")
 def corpus(source, tmp_path_factory):
-    """Rows of the letters' language, in files of 10."""
+    """Returns a corpus of the toy documents with 10 rows per file."""
     folder = str(tmp_path_factory.mktemp("corpora") / "letters")
     prepare("bert_tiny", folder, [*toy_settings(source), "corpus.rows_per_shard=10"])
     return PretrainingCorpus.open(folder)
@@ -36,7 +36,7 @@ def corpus(source, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address():
-    """Of a service that the command started; it must stop cleanly at SIGTERM."""
+    """Yields the address of a service, which must stop cleanly at SIGTERM."""
     [port] = free_ports(1)
     process = subprocess.Popen(
         [*COMMAND, "--port", str(port), "--host", "localhost"], stdout=subprocess.PIPE, text=True
@@ -53,7 +53,7 @@ def address():
 
 @pytest.mark.parametrize(("start", "choice"), [(0, "tokens"), (11, "spans")])
 def test_batches_through_the_service_are_the_same(corpus, address, start, choice):
-    rows = corpus.dataset("train", 32, seed=3, start_step=start)  # 13 batches are an epoch
+    rows = corpus.dataset("train", 32, seed=3, start_step=start)  # an epoch has 13 batches
     masking = MaskingConfig(choice=choice)
     masked = MaskedLanguageObjective().dataset(rows, masking, corpus.vocabulary, 3, start)
     served = through_service(masked, address)
@@ -66,7 +66,7 @@ def test_batches_through_the_service_are_the_same(corpus, address, start, choice
 
 @pytest.fixture(scope="module")
 def pairs(toy_pairs, toy_vocabulary, tmp_path_factory):  # noqa: F811
-    """Tokenized on disk, in batches of several shapes."""
+    """Returns pairs that are tokenized on disk, in batches of several shapes."""
     file = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in toy_pairs))
     batching = BatchingConfig(max_tokens=200, shapes=5)
@@ -74,7 +74,7 @@ def pairs(toy_pairs, toy_vocabulary, tmp_path_factory):  # noqa: F811
 
 
 def test_pairs_through_the_service_are_the_same(pairs, address):
-    start = pairs.steps_per_epoch - 3  # the next epoch begins soon
+    start = pairs.steps_per_epoch - 3  # 3 batches before the next epoch
     expected = pairs.dataset(3, start)
     served = pairs.served(address, 3, start)
     shapes = set()
@@ -128,7 +128,7 @@ def test_what_fails_in_the_service_is_said_here(corpus, address):
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_port_that_is_taken(before, capsys):
-    """The second of the service's two ports counts too."""
+    """Both ports of the service must be free."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()

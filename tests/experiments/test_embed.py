@@ -1,4 +1,4 @@
-"""The commands, from weights to vectors, scores and answers, on sentences learnt in seconds."""
+"""The commands of sentence embeddings, from weights to vectors, scores and predictions."""
 
 import io
 import json
@@ -17,7 +17,7 @@ from tests.experiments import task_toys
 from tests.harness import refuses
 
 PAIRS = ("mrpc", "qqp", "mnli", "snli", "xnli", "qnli", "rte", "wnli", "boolq")
-# One update that changes next to nothing.
+# One update that changes almost nothing.
 BARELY = ["--set", "training.max_steps=1", "--set", "training.learning_rate=1e-12"]
 BARELY += ["--set", "training.warmup_steps=0"]
 
@@ -58,7 +58,7 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, refused, task, 
     task_toys.train_toy(toy, run, task, **options)
     score = task_toys.validations(run)[-1][metric]
     assert score > 0.9 and f"{metric} {score:.4f}" in ran(main, "evaluate", run).out
-    # An encoder of classes or triplets is judged by scores as well.
+    # An encoder trained on classes or triplets has similarity scores too.
     source = f"tsv:{toy}/stsb-{{split}}.tsv"
     output = ran(main, "evaluate", run, "--task", "stsb", "--source", source).out
     before = float(output.split("spearman ")[1].split()[0])
@@ -66,7 +66,7 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, refused, task, 
     if metric == "accuracy" and task != "triplets":
         again = ["evaluate", run, "--task", "rte", "--source", source]
         refused(main, again, "rte has the classes entailment, not_entailment in this order", run)
-    # Scores after classes, the paper's way to its best STS-B model: the classifier stays behind.
+    # The paper's best STS-B model is fine-tuned from an NLI run, without the classifier.
     ran(main, "train", "stsb", tmp_path / "next", "--init", run, "--source", source, *BARELY)
     after = task_toys.validations(tmp_path / "next")[-1]["spearman"]
     assert after == pytest.approx(before, abs=1e-3)
@@ -158,7 +158,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
             _, number, text = row.split("\t")
             assert lines[int(number) - 1] == text
             assert exact[int(number) - 1] == pytest.approx(score, abs=1e-4)
-    # The second time from the file beside the corpus; stdin answers line by line.
+    # The second call reads the cache beside the corpus, and reads queries from stdin.
     (cache,) = tmp_path.glob("corpus.txt.*.npy")
     before = cache.stat().st_mtime_ns
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(queries).encode())))
@@ -167,7 +167,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
     assert cache.stat().st_mtime_ns == before
     cache.write_bytes(cache.read_bytes()[:-10])  # damaged
     assert ran(main, *arguments, *flags).out == output.out and len(np.load(cache)) == 148
-    # Another text, or another pooling, is another file.
+    # Another text, or another pooling, has its own cache file.
     corpus.write_text("\n".join(lines[1:]))
     ran(main, *arguments, *flags)
     ran(main, *arguments, *flags, "--pooling", "max")
@@ -177,7 +177,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        ("train sst2 OUT TOY", "sst2 is not about pairs"),
+        ("train sst2 OUT TOY", "sst2 is not a task of sentence pairs"),
         ("train nothing OUT TOY", "no task 'nothing'"),
         ("train stsb OUT TOY --objective softmax", "'cosine'"),
         ("train stsb OUT TOY --set concatenation=u,w", "each at most once"),
@@ -187,13 +187,13 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("train stsb OUT TOY --set init=x", "give --init instead"),
         ("train triplets OUT --init RUN", "give --source tsv:FILE"),
         ("evaluate RUN --task rte", "rte has 2 classes"),
-        ("evaluate RUN --task sst2", "sst2 is not about pairs"),
+        ("evaluate RUN --task sst2", "sst2 is not a task of sentence pairs"),
         ("evaluate RUN --max-length 99", "has 16 positions"),
         ("evaluate FOLDER", "is no run"),
         ("sts RUN senteval:FOLDER", "give the folder data/downstream of SentEval"),
-        ("sts RUN STS12", "'STS12' is no set of pairs: give senteval:DIR, or NAME=SOURCE"),
+        ("sts RUN STS12", "'STS12' is not a set of pairs: give senteval:DIR or NAME=SOURCE"),
         ("sts RUN own=tsv:FOLDER/unscored", "has no labels"),
-        ("sts RUN own=tsv:FOLDER/alike", "own has no two different scores"),
+        ("sts RUN own=tsv:FOLDER/alike", "all pairs of own have the same score"),
         ("sts RUN one=tsv:PAIRS one=tsv:PAIRS", "two sets are called 'one'"),
         ("encode RUN --input /none --output x.npy", "/none cannot be read"),
         ("search RUN --corpus /none", "--corpus /none cannot be read"),
@@ -224,5 +224,5 @@ def test_the_papers_numbers():
     assert paper_recipe("triplets").make_objective().margin == 1.0
     learnt = {"stsb": "cosine", **dict.fromkeys(PAIRS, "softmax")}
     for name in {*TASKS} - {*learnt}:
-        refuses(f"{name} is not about pairs of texts", paper_recipe, name)
+        refuses(f"{name} is not a task of sentence pairs", paper_recipe, name)
     assert {name: paper_recipe(name).objective for name in learnt} == learnt

@@ -1,4 +1,4 @@
-"""The scripts of `experiments.examples` at tiny size, and the notebooks made of them."""
+"""The scripts of `experiments.examples` at tiny size, and the notebooks made from the scripts."""
 
 import pathlib
 import runpy
@@ -18,7 +18,7 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / "experiments" / "examples"
 
 @pytest.fixture
 def run(monkeypatch, capfd):
-    """`run(name, arguments)`: runs an example in this process; its variables and its output."""
+    """Returns `run(name, arguments)`, which runs an example and returns (variables, output)."""
 
     def run(name: str, arguments: list[str]) -> tuple[dict, str]:
         monkeypatch.setattr(sys, "argv", [name, *arguments])
@@ -30,14 +30,14 @@ def run(monkeypatch, capfd):
 
 @pytest.fixture
 def novel(tmp_path) -> str:
-    """A source of one short document."""
+    """Returns a `text:` source with one short document."""
     (tmp_path / "novel.txt").write_text("the old man and the sea, and the old sea. " * 60)
     return f"text:{tmp_path}/novel.txt"
 
 
 @pytest.fixture
 def bert(tmp_path) -> str:
-    """A tiny BERT of Hugging Face."""
+    """Returns the `hugging-face:` location of a tiny BERT."""
     pytest.importorskip("safetensors")
     state = random_state()
     state["bert.embeddings.position_embeddings.weight"] = np.zeros((64, 8), "float32")
@@ -46,7 +46,7 @@ def bert(tmp_path) -> str:
 
 @pytest.fixture
 def server(tmp_path):
-    """A server of the toy translator, which upper-cases."""
+    """Yields a server of the toy translator, which returns upper-case text."""
     export_toy(tmp_path / "toy", 1)
     config = ServerConfig(str(tmp_path / "toy"), "toy", rest_port=0, grpc_port=0)
     with ModelServer(config) as server:
@@ -55,7 +55,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def tiny(request, tmp_path):
-    """`tiny(name)`: the arguments that shrink an example."""
+    """Returns `tiny(name)`, which returns the arguments that shrink an example."""
 
     def arguments(name: str) -> list[str]:
         given = request.getfixturevalue
@@ -95,7 +95,7 @@ def test_the_gpt_continues_with_a_cache_as_it_does_without(run, tiny):
     assert generator.detokenizer(row[0, 3:15]) == completion.text
 
 
-@pytest.mark.slow  # own blocks are trained by commands: test_plug_ins.py
+@pytest.mark.slow  # test_plug_ins.py trains user blocks by commands
 def test_a_block_of_ones_own_is_compared_at_equal_parameters(run, tiny):
     found, lines = run("own_block", tiny("own_block"))
     counts = {
@@ -133,7 +133,7 @@ def test_the_classifier_answers_alike_saved_and_exported(run, tiny):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("[a-z]*.py")))
 def test_a_notebook_made_of_an_example_runs(name, tiny, tmp_path, monkeypatch):
-    """`make test-notebooks` runs it where the kernel is installed."""
+    """A notebook made from an example runs, in the Jupyter kernel of `make test-notebooks`."""
     jupytext = pytest.importorskip("jupytext")
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

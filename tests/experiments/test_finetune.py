@@ -1,4 +1,4 @@
-"""Fine-tuning by its commands: from weights to scores and files, on a task learnt in seconds."""
+"""The fine-tuning commands, from weights to scores and files, on a toy task."""
 
 import io
 import json
@@ -93,19 +93,19 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
     monkeypatch.setattr(TaskGraph, "_run", lambda *_: nan)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"dull\n")))
     assert main(["predict", str(toy_run)]) == 2
-    assert "answers NaN because its training diverged" in capfd.readouterr().err
+    assert "outputs NaN because its training diverged" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("main", "task", "table"),
     [
         (main, "sst2", "train.tsv"),
-        # By the same `train_examples`.
+        # uses the same `train_examples`
         pytest.param(embed.main, "stsb", "stsb-train.tsv", marks=pytest.mark.slow),
     ],
 )
 def test_the_same_command_goes_on_where_it_stopped(main, task, table, tmp_path, capsys, refused):
-    """A run that stopped after 6 updates equals one that did not; no other settings or text."""
+    """A run stopped after 6 updates resumes exactly; other settings or texts are refused."""
     write_toy(tmp_path)
 
     def command(run, steps=14, **changes):
@@ -142,7 +142,7 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ra
     assert f"| bert_tiny | {100 * best['mean']:.1f} |" in table
     assert "| baseline | 100.0 | 100.0 |" in table and "| diverged |" in table
 
-    # Of every run only the checkpoint of its score is left, which can still be evaluated.
+    # Of every run, only the checkpoint of its score is kept, and can still be evaluated.
     runs = tmp_path / "sst2" / "bert_tiny"
     for run in record["runs"]:
         name = f"lr{run['learning_rate']:g}-batch16-steps40-seed{run['seed']}"
@@ -151,7 +151,7 @@ def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ra
     winner = runs / "lr0.01-batch16-steps40-seed1"
     output = ran(main, "evaluate", winner, "--output", tmp_path).out
     assert f"score {best['mean']:.4f}" in output
-    # A run of a grid is what the same settings give alone.
+    # A run of a grid equals a single run with the same settings.
     assert (winner / "metrics.jsonl").read_bytes() == (toy_run / "metrics.jsonl").read_bytes()
 
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("metrics.jsonl")}
@@ -189,7 +189,7 @@ def test_a_grids_table_puts_seeds_together():
     assert "with cola by accuracy" in table and "| bert | 75.0 ± 7.1 | - |  |" in table
     assert "by accuracy" not in markdown({**whole, "preset": "bert"})
     glue = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
-    assert "average 81.48" in markdown({**whole, "preset": "macaron", "tasks": glue})
+    assert "are 81.48" in markdown({**whole, "preset": "macaron", "tasks": glue})
     assert "81.48" not in markdown({**whole, "preset": "macaron"})
 
 
@@ -209,7 +209,7 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     refused(main, twice, "give one run per task", tmp_path)
     monkeypatch.setattr(SetOutputs, "of", lambda *_: np.full((50, 2), np.nan))
     lost = ["submit", str(toy_run), str(tmp_path / "lost")]
-    refused(main, lost, "answers NaN because its training diverged", tmp_path)
+    refused(main, lost, "outputs NaN because its training diverged", tmp_path)
 
 
 def test_a_missing_test_set_is_one_sentence(toy_run, tfds_dir, tmp_path, refused):
@@ -249,7 +249,7 @@ def test_the_papers_numbers():
         assert (training.schedule, training.weight_decay) == ("constant", 0)
     steps = {name: preset("swish_rnn", get_task(name)).training.max_steps for name in TASKS}
     assert (steps["boolq"], steps["mnli"], steps["sst2"]) == (50_000, 200_000, 80_000)
-    assert steps["rte"] == steps["copa"] == 20_000  # the papers do not name all sets
+    assert steps["rte"] == steps["copa"] == 20_000  # default for sets that no paper names
 
 
 def test_a_diverged_models_outputs_score_nan():
@@ -267,7 +267,7 @@ def test_a_diverged_models_outputs_score_nan():
 def test_a_pair_needs_its_tab():
     rte = labelled(get_task("rte"))
     assert rte.columns(["a b\tc", "\t"]) == [["a b", ""], ["c", ""]]
-    with pytest.raises(UserError, match="line 6: 1 columns, not 2"):
+    with pytest.raises(UserError, match="line 6 has 1 column.s., not 2"):
         rte.columns(["a\tb", "a"], 5)
 
 
@@ -340,10 +340,10 @@ def test_a_keras_hub_preset_is_a_recipe_of_ours(toy, tmp_path):
         np.testing.assert_allclose(own, theirs.get_weights()[0], atol=1e-6)
 
 
-# TRAIN stands for a training that would run, OWN for one from a start, OUT for a new folder, RUN
-# for a run, OTHER for another vocabulary.
+# TRAIN stands for a valid training command, OWN for one that starts from another run, OUT for a new
+# folder, RUN for a run, OTHER for another vocabulary.
 MISTAKES = [
-    ("TRAIN --source tsv:TOY/train.tsv --set table.label=label", "table.label is only for"),
+    ("TRAIN --source tsv:TOY/train.tsv --set table.label=label", "table.label applies only to"),
     ("TRAIN --source tsv:FOLDER/seven-{split}.tsv", "seven-train.tsv, line 2: '7'"),
     ("TRAIN --source ftp:x", "unknown source 'ftp:x'"),
     ("train sst3 OUT --init RUN", "no task 'sst3'"),
@@ -424,7 +424,7 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
 
 
 def resumed(path):
-    """Opens a run as a training that goes on does."""
+    """Opens a run as resumed training does."""
     run = FinetuningRun.open(path)
     run.result()
     run.checkpoint()

@@ -1,6 +1,6 @@
-"""Questions, tags and choices: the commands, from files to scores, answers and a mixed grid.
+"""Question answering, tagging, choices and classification by the commands, and a mixed grid.
 
-Choices, and classes here, are those of a language model that was pre-trained a little.
+Choices and classes are learnt by a language model that was pre-trained a little.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ READING = ("squad2", "conll2003")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Files, and a run of each kind."""
+    """Returns a folder with task files and a run of each task."""
     folder = tmp_path_factory.mktemp("reading")
     write_reading(folder, unanswerable=True)
     for task in READING:
@@ -77,7 +77,7 @@ def test_they_learn_and_evaluate_writes_what_official_scripts_read(folder, tmp_p
         said[task] = scores_in(tmp_path / task)
         assert said[task]["metrics"]["score"] == best
     assert "60 examples of validation" in output and "60 examples of dev" in output
-    # At the development set's best threshold, F1 is the best F1.
+    # At the development set's best threshold, F1 equals the best F1.
     metrics = said["squad2"]["metrics"]
     assert metrics["f1"] == pytest.approx(metrics["best_f1"])
     answers = said["squad2"]["predictions"]["validation"]
@@ -107,7 +107,7 @@ def test_predict_answers_out_of_the_text_as_it_was_given(folder, answered):
 
 
 def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused):
-    """XLNet's: a context, then its question; words, then [CLS]."""
+    """XLNet's row order works: a context, its question, then [CLS]; or words, then [CLS]."""
     lines = [" ".join(rows) for rows in itertools.permutations((*NAMES, "the", "old", "cat"), 3)]
     made = SentencePieceVocabulary.train(lines, 20, model_type="unigram")
     proto, lower = made.proto, NormalizationConfig(lower_case=True)
@@ -157,7 +157,7 @@ def test_another_kinds_run_gives_its_encoder(task, folder):
     assert_same_weights(network.encoder, init.source.network.encoder)
 
 
-@pytest.mark.slow  # tests/experiments/test_finetune.py has the grid of one kind
+@pytest.mark.slow  # test_finetune.py has a grid of one task type
 def test_a_grid_of_mixed_kinds_is_one_table(folder, tmp_path, monkeypatch, ran):
     sources = {
         "squad2": f"squad:{folder}/{{split}}.json",
@@ -222,8 +222,8 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train squad --set max_length=7", "a row of squad needs 8 tokens"),
         ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),
         ("train conll2003 --source text:x", "unknown source 'text:x' of the task 'conll2003'"),
-        ("predict RUNS/squad2 --input FOLDER/pairs", "line 2: 1 columns, not 2"),
-        ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is no JSON object"),
+        ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column(s), not 2"),
+        ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is not a JSON object"),
         ("submit RUNS/squad2 FOLDER", "which the GLUE server does not score"),
         ("baseline squad2 --source squad:RUNS/{split}.json", "squad2 has no baseline"),
     ],
@@ -244,7 +244,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tm
 
 @pytest.fixture(scope="module")
 def gpt(toy, tmp_path_factory):
-    """A run of pre-training on the task's own sentences, a few updates long."""
+    """Returns a run that was pre-trained for a few updates on the task's sentences."""
     folder = tmp_path_factory.mktemp("gpt")
     text = "\n".join(sentence for sentence, _ in sentences(400, seed=5))
     (folder / "text.txt").write_text(text)
@@ -270,7 +270,7 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
 
 
 def test_an_adaptive_softmax_is_a_start(toy):
-    """A task's model has its embeddings, and scores by it."""
+    """A task model with an adaptive softmax copies the start's embeddings and logits."""
     vocabulary = load_encoder_vocabulary(toy / "vocabulary")
     options = {"num_layers": 1, "adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
     config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
@@ -305,7 +305,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
 
 @pytest.mark.parametrize("model", ["gpt_tiny", "bert_tiny"])
 def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
-    """The right ending has the context's mood."""
+    """In the toy task, the right ending has the context's sentiment."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 200), ("validation", 40)):
         rows = []
@@ -328,7 +328,7 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
     assert scores_in(tmp_path / "scores")["metrics"]["accuracy"] == opened.result().best_score
     (tmp_path / "lines").write_text("film good\tgood\n")
     arguments = ["predict", str(run), "--input", str(tmp_path / "lines")]
-    refused(main, arguments, "line 1: 2 columns, not 3")
+    refused(main, arguments, "line 1 has 2 column(s), not 3")
     (tmp_path / "lines").write_text("film good\tgood\tbad\nfilm good\t\tbad\n")
     refused(main, arguments, "line 2: fewer than two choices: give two or more")
     lines = ["the film great\tgood\tbad", "very film great\tbad\tgood"]
@@ -349,6 +349,6 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
     alone = {"context": ["film great"], "choice1": ["good"], "choice2": [" "]}
     with pytest.raises(tf.errors.InvalidArgumentError, match="fewer than two choices"):
         served.signatures["serving_default"](**{n: tf.constant(c) for n, c in alone.items()})
-    # Without its recipe the run is none to go on with, whatever the settings.
+    # Without its recipe, a run cannot be resumed, whatever the settings.
     (run / "recipe.json").unlink()
     refuses("has checkpoints but no recipe.json", FinetuningRun.resume, run, opened.recipe)

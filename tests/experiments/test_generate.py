@@ -1,5 +1,6 @@
-"""Language models of a toy language, in which a document says one letter all along: pre-trained,
-asked to go on, scored and asked with examples by the commands.
+"""Language models of a toy language in which each document repeats one letter.
+
+The commands pre-train, complete, score and prompt the models.
 """
 
 import json
@@ -46,7 +47,7 @@ def test_the_next_token_is_learnt_and_none_filled_in(
     assert lines[-1]["loss"] < lines[0]["loss"]
     output = ran(pretrain, "evaluate", run, "--corpus", run.parent / "corpus").out
     scores = dict(line.split()[:2] for line in output.splitlines())
-    # Nine guesses of ten see nothing but the letter before: it comes again, or a full stop.
+    # In nine of ten positions, only the letter before or a full stop can follow.
     assert float(scores["perplexity"]) < 4.0
     refused(pretrain, ["fill", run, "a [MASK]"], "cannot fill [MASK]")
 
@@ -88,7 +89,7 @@ def test_score_says_how_likely_texts_are(language_run, tmp_path, ran, monkeypatc
     assert ran(main, "score", language_run, files[0], files[0]).out.count(" per word; ") == 2
     record = json.loads((tmp_path / "scores.json").read_text())
     usual, odd = record["files"]
-    # Of what is read: neither indentation, empty lines nor the last line's end.
+    # Counts exclude indentation, empty lines and the last line's end.
     assert usual["words"] == 9 * 11 and usual["bytes"] == 9 * 22 - 1
     assert 1 < usual["token_perplexity"] < odd["token_perplexity"]
     monkeypatch.setattr(TextScorer, "text_ids", lambda self, _: [self.vocabulary.unk_id, 9])
@@ -141,7 +142,7 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
 
 
 def letters(count, seed):
-    """Prompts whose answer is the letter before, not another one."""
+    """Returns prompts whose answer repeats the letter before it."""
     rng = np.random.default_rng(seed)
     prompts = []
     for _ in range(count):
@@ -176,7 +177,7 @@ def test_shots_are_drawn_by_seed_and_go_on():
 
 
 def rows_of_choices(*choices: str) -> str:
-    """A table of two questions with choices."""
+    """Returns a table of two multiple-choice questions."""
     names = [f"choice{n}" for n in range(1, len(choices) + 1)]
     lines = (["question", "answer", *names], *2 * [["o o", "1", *choices]])
     return "".join("\t".join(line) + "\n" for line in lines)
@@ -184,15 +185,15 @@ def rows_of_choices(*choices: str) -> str:
 
 def test_tables_that_cannot_be_asked_are_refused(tmp_path):
     for asked, shown, words in (
-        (rows_of_choices("o", "x"), "question\tanswer\no\to\n", "has 2 choices, but train has 0"),
-        (rows_of_choices("o", "x"), rows_of_choices("o", "x", "i"), "train has 3"),
+        (rows_of_choices("o", "x"), "question\tanswer\no\to\n", "but 0 in the split train"),
+        (rows_of_choices("o", "x"), rows_of_choices("o", "x", "i"), "but 3 in the split train"),
     ):
         (tmp_path / "t-validation.tsv").write_text(asked)
         (tmp_path / "t-train.tsv").write_text(shown)
         refuses(words, read_task, f"tsv:{tmp_path}/t-{{split}}.tsv")
     for pairs in ("a\t\n\tb\n", "a\tb\nc\t\n"):
         (tmp_path / "pairs.tsv").write_text(pairs)
-        refuses("0 questions to ask", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
+        refuses("has 0 questions and", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
 
 
 def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran, refused, capsys):
@@ -215,15 +216,15 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     assert (out / "few_shot.png").read_bytes().startswith(b"\x89PNG")
     assert not (out / "sizes.png").exists()
     ask = [language_run, "--task", *files[:1], "--out", tmp_path / "words.txt"]
-    refused(few_shot, ask, "--out", tmp_path)  # a file in the way, before the models are asked
+    refused(few_shot, ask, "--out", tmp_path)  # a file in the way of OUT is refused first
     ask = [language_run, "--task", "sst2", "--template", "{first}", "--out", out]
-    refused(few_shot, [*ask, "--words", "good", "good"], "must be different and not empty")
+    refused(few_shot, [*ask, "--words", "good", "good"], "has an empty or repeated word")
     refused(few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1: give each value once")
-    # A second model that is none is refused before the first one is asked, and OUT made.
+    # An invalid second model is refused before the first is asked and OUT is made.
     ask = [language_run, "--out", tmp_path / "other", "--task"]
     refused(few_shot, [tmp_path / "nowhere", *ask, *files], "nowhere is not a run", tmp_path)
     refused(
-        few_shot, [*ask, *files[::2], "--calibrate"], "are for multiple choice, which no", tmp_path
+        few_shot, [*ask, *files[::2], "--calibrate"], "but no --task is of these types", tmp_path
     )
     (tmp_path / "long.tsv").write_text(rows_of_choices("x", "o " * 99))
     ask += [f"tsv:{tmp_path}/long.tsv", "--shots", "0"]
@@ -232,7 +233,7 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
 
 
 class Reader:
-    """A model that was trained elsewhere, of bytes, and always goes on with the same words."""
+    """A stand-in for a byte-level language model that always continues with the same words."""
 
     window, trained_length, prefix = 500, None, ()
 
@@ -257,7 +258,7 @@ class Reader:
 
 
 def test_published_prompts_to_the_letter(tmp_path):
-    """Greedy first sentences, and summaries by draws among two."""
+    """The prompts match the published ones; greedy translations are cut to the first sentence."""
     sides = {"en": "One.\nTwo.\nThree.\nFour.\n", "fr": "Un.\nDeux.\nTrois.\nQ.\n"}
     for side, lines in sides.items():
         (tmp_path / f"t.{side}").write_text(lines)
@@ -305,7 +306,7 @@ def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran,
     common = ["--shots", "0", "--max-examples", "8", "--data-dir", tfds_dir]
     common += ["--out", tmp_path / "out"]
     table = ran(few_shot, language_run, language_run, "--task", "rte", "cola", *common).out
-    # Runs of one name have rows of their own.
+    # Runs with the same name have separate rows.
     assert table.count("| rte | accuracy | 8 |") == table.count("| cola | matthews | 8 |") == 2
     for more, words in (
         (["--task", "stsb"], "has no prompts"),
@@ -313,7 +314,7 @@ def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran,
         (["--task", "rte", "--template", "{first}", "--words", "a"], "1 words for the 2"),
         (["--task", "rte", "--shots", "-1"], "--shots -1"),
         (["--task", "nothing"], "no task 'nothing'"),
-        (["--task", "rte", "rte"], "two tasks that would be called 'rte'"),
+        (["--task", "rte", "rte"], "two tasks with the name 'rte'"),
         (
             ["--task", "squad", "--template", "{first}", "--words", "a", "b"],
             "is for tasks with classes",

@@ -1,6 +1,6 @@
-"""Corpus, run and checkpoints in a bucket of Google's, which `tests.emulated_bucket` stands in for.
+"""Corpus, run and checkpoints in a Google Cloud Storage bucket, emulated by `emulated_bucket`.
 
-Each command is a process of its own, since TensorFlow reads its retries when it is imported.
+Each command is a process of its own, because TensorFlow reads its retry settings at import.
 """
 
 import re
@@ -16,7 +16,7 @@ STEP = "checkpoints/step-00000020"
 
 
 class Store(EmulatedBucket):
-    """A bucket, and the commands of one small pre-training."""
+    """An emulated bucket, and the commands of one small pre-training run."""
 
     def __init__(self, folder):
         super().__init__()
@@ -42,7 +42,7 @@ class Store(EmulatedBucket):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Holds `corpus/`, and what a training on the disk wrote into `metrics.jsonl`."""
+    """Yields a bucket with `corpus/`, and the metrics file of a run on the local disk."""
     folder = tmp_path_factory.mktemp("documents")
     with Store(folder) as store:
         status, _, errors = store.prepare("gs://bucket/corpus")
@@ -75,7 +75,7 @@ def test_a_training_is_killed_amid_a_checkpoint_and_goes_on(store):
     store.faults = []
     half = store.objects(f"run/{STEP}")
     assert f"run/{STEP}/model.weights.h5" in half
-    assert f"run/{STEP}/manifest.json" not in half  # so it is no checkpoint
+    assert f"run/{STEP}/manifest.json" not in half  # so the folder is no checkpoint
     status, out, errors = store.train("run")
     assert (status, errors) == (0, "")
     assert "step 15/20" in out and "step 5/20" not in out
@@ -111,7 +111,7 @@ def test_a_checkpoint_that_cannot_be_written(store):
     status, _, errors = store.train("refused")
     assert status == 2
     assert one_sentence(errors) == (
-        f"error: cannot write checkpoint gs://bucket/refused/{STEP}: the bucket answers HTTP "
+        f"error: cannot write checkpoint gs://bucket/refused/{STEP}: the bucket returned HTTP "
         "503 to repeated requests; run the same command again later"
     )
     assert store.faults[0].seen > 10
@@ -128,8 +128,8 @@ def test_a_checkpoint_that_cannot_be_written(store):
             Fault("^POST /upload", 403),
             "cannot write gs://bucket/new/.*HTTP 403; check that your cre",
         ),
-        (Fault("^GET", 401), "gs://bucket/new/[^ ]*: the bucket answers HTTP 401; check"),
-        (Fault("^GET", 503), "gs://bucket/new/[^ ]*: the bucket answers HTTP 503.*again later"),
+        (Fault("^GET", 401), "gs://bucket/new/[^ ]*: the bucket returned HTTP 401; check"),
+        (Fault("^GET", 503), "gs://bucket/new/[^ ]*: the bucket returned HTTP 503.*again later"),
         (Fault(UPLOAD + ".*tensorboard", 429), "cannot write gs://bucket/new/tensorboard: the buc"),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_preparation_that_is_refused_goes_on(store):
     store.faults = [Fault(UPLOAD + r".*corpus\.json")]
     status, _, errors = store.prepare("gs://bucket/again")
     assert status == 2
-    wanted = "cannot write gs://bucket/again/corpus.json: the bucket answers HTTP 503"
+    wanted = "cannot write gs://bucket/again/corpus.json: the bucket returned HTTP 503"
     assert wanted in one_sentence(errors)
     assert "again/corpus.json" not in store.objects("again")
     store.faults = []

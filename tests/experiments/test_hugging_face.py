@@ -1,4 +1,4 @@
-"""The commands on Hugging Face directories: fine-tuning, generation and text-to-text as theirs."""
+"""The commands on Hugging Face directories: fine-tuning, generation and text-to-text."""
 
 import dataclasses
 import json
@@ -92,7 +92,7 @@ def test_a_language_models_scores_come_along(tmp_path):
 
 @pytest.fixture(scope="module")
 def xlnet_place(tmp_path_factory):
-    """An XLNet that classifies, its tokenizer, and the place of both."""
+    """Returns a Hugging Face XLNet classifier, its tokenizer, and their location."""
     directory = tmp_path_factory.mktemp("xlnet")
     (directory / "spiece.model").write_bytes(train_sentencepiece(**XLNET))
     tokenizer = transformers.XLNetTokenizer.from_pretrained(directory)
@@ -107,7 +107,7 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
     output = theirs.logits_proj
     network.head.dense.set_weights([output.weight.detach().numpy().T, output.bias.detach().numpy()])
     first, second = ["the quick brown fox", "the dog"], ["Der schnelle braune", "1,234.56 texts."]
-    # Padded on the left, ours on the right.
+    # Hugging Face pads on the left; we pad on the right.
     options = {"padding": True, "return_token_type_ids": True, "return_tensors": "pt"}
     with torch.no_grad():
         expected = theirs(**tokenizer(first, second, **options)).logits
@@ -116,7 +116,7 @@ def test_xlnet_classifies_as_theirs(xlnet_place):
     np.testing.assert_allclose(found, expected.numpy(), atol=1e-4)
     probabilities = task.serve(tf.constant(first), tf.constant(second))["probabilities"]
     np.testing.assert_allclose(probabilities, expected.softmax(-1).numpy(), atol=1e-5)
-    with pytest.raises(UserError, match="an XLNet whose rows end"):
+    with pytest.raises(UserError, match="an XLNet with .CLS. at the end"):
         embedding.read_start(given)
 
 
@@ -136,7 +136,7 @@ def test_a_run_from_it_is_trained_and_opened_again(system, xlnet_place, tmp_path
     command += ["--source", f"tsv:{tmp_path}/{{split}}.tsv"]
     assert finetune.main([*command, *flags(settings)]) == 0
     losses = [line["loss"] for line in read_lines(run / "metrics.jsonl") if "loss" in line]
-    # No token of a row is one that can never come.
+    # No row contains a token of probability 0.
     assert losses and max(losses) < 50
     task = FinetuningRun.open(run).answering()
     assert np.isfinite(outputs_of(task, ["the wheel"], ["he"])).all()
@@ -157,7 +157,7 @@ TEXT, TOKENS = "hello well, the wheel", 12
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """GPT-2 and GPT: theirs, ours read from its directory, and its name on a command line."""
+    """Returns GPT-2 and GPT: the Hugging Face model, our loaded model, and the location."""
     found = {}
     for system in ("gpt2", "gpt"):
         folder, options = tmp_path_factory.mktemp(system), {}
@@ -165,7 +165,7 @@ def models(tmp_path_factory):
             options = {"vocab_size": language_models.write_gpt_vocabulary(folder)}
         theirs = language_models.make(system, folder, n_positions=64, **options)
         if system == "gpt":
-            with torch.no_grad():  # one that does not say the same word for ever
+            with torch.no_grad():  # scaled so that the text varies
                 theirs.transformer.positions_embed.weight.mul_(10)
             theirs.save_pretrained(folder)
         found[system] = theirs, read_language_model(folder), f"hugging-face:{folder}"
@@ -173,14 +173,14 @@ def models(tmp_path_factory):
 
 
 def their_ids(read, text):
-    """Behind the end of another text, as ours begins one; GPT knows no such end."""
+    """Returns Hugging Face's ids of a text; GPT-2 has an end-of-text token before them."""
     [row] = read.vocabulary.encode_lines([text])
     row = [3, *row] if read.starts else row
     return torch.tensor([[int(read.ids[number]) for number in row]])
 
 
 def their_continuation(theirs, read):
-    """Our ids of their likeliest continuation of TEXT, none an unknown character."""
+    """Returns Hugging Face's greedy continuation of `TEXT` in our ids, without unknowns."""
     asked = their_ids(read, TEXT)
     found = theirs.generate(
         asked,
@@ -260,7 +260,7 @@ def test_t5_and_bart_answer(directory, tmp_path, ran, capsys):
     assert len(ran(generate.main, *command).out) > 10
     assert generate.main(["score", given, "x"]) == 2
     *notes, error = capsys.readouterr().err.splitlines()
-    assert len(notes) == (directory is t5_directory)  # its rows to spare are left out
+    assert len(notes) == (directory is t5_directory)  # a note says that unused rows are dropped
     assert error.startswith("error: ")
     assert "answers texts and cannot score them" in error
 
@@ -280,12 +280,12 @@ def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
 
 LINES = ["the quick brown fox", "naïve €, and 1,234.56", "a dog"]
 TARGETS = ["positive dog", "the", "Numbers in many texts"]
-LONGEST = 14  # ids of a target
+LONGEST = 14  # maximum number of ids in a target
 
 
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory):
-    """Their BART and tokenizer, and a folder of them and of a run that did not change them."""
+    """Returns a Hugging Face BART, its tokenizer, and a folder with a barely changed run."""
     folder = tmp_path_factory.mktemp("bart")
     theirs, tokenizer = bart_directory(folder)
     for split in ("train", "validation"):
@@ -325,7 +325,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
     real = labels != -100
     assert float(sums["weight"]) == int(real.sum())
     loss = float(sums["loss_sum"] / sums["weight"])
-    # Rows that fill our table up to a multiple of 8 are scored as padding is.
+    # Rows that pad our table to a multiple of 8 must not be scored.
     total = answer.logits[..., found.ids].logsumexp(-1)[real]
     chosen = answer.logits[real].gather(-1, labels[real][:, None])[:, 0]
     assert loss == pytest.approx(float((total - chosen).mean()), rel=1e-5)
@@ -333,7 +333,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
 
 
 def their_answers(bart):
-    """The likeliest tokens after </s> <s>, as text: none that ours never writes."""
+    """Returns Hugging Face's greedy answers after </s> <s>, without tokens that we never write."""
     theirs, tokenizer, _ = bart
     answers = []
     for source in framed_in_graph("sst2", tf.constant(LINES)).numpy():

@@ -1,4 +1,4 @@
-"""`--json`: a command prints what `predict` answers."""
+"""With `--json`, a command prints what `predict` returns."""
 
 import io
 import json
@@ -29,7 +29,7 @@ ANSWERS = {"task": "sst2", "max_target": 6, "longest": 16, "source_start": (), "
 
 
 def pairs(**usage) -> Pretrained:
-    """An encoder-decoder."""
+    """Returns an encoder-decoder with random weights."""
     shapes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_length": 64}
     config = models.catalog.config("macaron_tiny", vocab_size=WORDS.size, **shapes)
     return Pretrained(
@@ -43,7 +43,7 @@ def encoder(network, noise: float = 0.3, **changes):
 
 DRAWN = {"temperature": 0.7, "top_p": 0.9, "seed": 3, "max_tokens": 5}
 FLAGS = ["--temperature", "0.7", "--top-p", "0.9", "--seed", "3", "--max-tokens", "5"]
-# The command, its model, further words with the options of `predict`, and what is refused.
+# The command, its model, further words with their options of `predict`, and refused calls.
 COMMANDS = {
     "translate": (
         translate,

@@ -1,6 +1,6 @@
-"""Kills of every kind of training at various moments: its end has the bits of a run without them.
+"""Runs of every type that are killed and resumed end with the bits of an uninterrupted run.
 
-The quick neighbours are `test_resume` and `tests/training/test_session.py`.
+Quicker tests are in `test_resume` and `tests/training/test_session.py`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from tests.training.test_kill import assert_same_run
 
 MOMENTS = ("start", "update", "save", "validation")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-KILLS = 2  # of each kind
+KILLS = 2  # for each run type
 ROUND = 40  # updates between validations
 SHORT = ["max_steps=120", f"validate_every={ROUND}", "save_every_steps=5", "log_every=1"]
 SHORT += ["keep_last=3", "schedule=constant", "warmup_steps=1", "max_minutes=None"]
@@ -97,7 +97,7 @@ KINDS = {
 
 
 def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
-    """Kills of each kind; over all kinds, every signal comes at every moment."""
+    """Returns kills (moment, signal) for each run type; together, all combinations occur."""
     rng, cards = random.Random(seed), list(itertools.product(MOMENTS, SIGNALS))
     deck = []
     while len(deck) < KILLS * len(KINDS):
@@ -106,10 +106,12 @@ def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
 
 
 class Session:
-    """Processes of a run, from the same command; moments are seen in the run's folder.
+    """The processes of a run, which detects moments in the run's folder.
 
     Args:
-        clusters: TF_CONFIG of each worker; one process without.
+        words: words of the command.
+        run: folder of the run.
+        clusters: TF_CONFIG of each worker; an empty sequence means one process.
     """
 
     def __init__(self, words: list[str], run: pathlib.Path, clusters=()):
@@ -128,11 +130,11 @@ class Session:
             process.communicate()
 
     def wait_for(self, moment: str, rng: random.Random) -> None:
-        """Returns at a moment, or when the first process has ended."""
+        """Waits for a moment, or until the first process ends."""
         if moment == "start":
             time.sleep(rng.uniform(1, 8))
             return
-        self._wait(lambda: self._inode() not in (None, self._before))  # the log is begun anew
+        self._wait(lambda: self._inode() not in (None, self._before))  # until the log is rewritten
         if moment == "update":
             until = self._last()["step"] + rng.randint(1, 10)
             self._wait(lambda: self._last()["step"] >= until)
@@ -144,7 +146,7 @@ class Session:
             time.sleep(rng.uniform(0, 0.05))
 
     def ends(self, seconds: float = 300) -> list[tuple[int, str]]:
-        """Exit status and output of each process."""
+        """Waits for all processes; returns (exit status, output) of each."""
         outputs = [process.communicate(timeout=seconds)[0] for process in self.processes]
         return [(p.returncode, output) for p, output in zip(self.processes, outputs, strict=True)]
 
@@ -167,10 +169,10 @@ class Session:
 
 
 def check_end(moment: str, number: signal.Signals, status: int, output: str) -> None:
-    """What a process leaves that was sent a signal: its status, and one line or none."""
+    """Checks the exit status and output of a process that was sent a signal."""
     assert "Traceback" not in output, output
     said = [line for line in output.splitlines() if line.startswith("interrupted")]
-    early = moment == "start"  # SIGTERM is caught within a training only: it ends the imports
+    early = moment == "start"  # SIGTERM is caught during training only, not during imports
     statuses = {signal.SIGKILL: [-9], signal.SIGTERM: [143, *[-15] * early], signal.SIGINT: [130]}
     assert status in statuses[number], output
     assert len(said) == (status > 0), output
@@ -183,7 +185,7 @@ def check_end(moment: str, number: signal.Signals, status: int, output: str) -> 
 def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
     command, rng = KINDS[kind](request.getfixturevalue) + SHORT, random.Random(kind)
     runs = []
-    # The killed run is first, so that its corpus is prepared under fire too.
+    # The killed run comes first, so that kills also hit the corpus preparation.
     for name, kills in {"killed": dealt(seed=1)[kind], "whole": []}.items():
         words = [word.replace("RUN", str(tmp_path / name)) for word in command]
         run = tmp_path / name / ("tcn-3" if kind == "tcn" else "")
@@ -207,7 +209,7 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, request, tmp_path):
-    """The first worker writes and leads the others; every worker is given its command again."""
+    """Worker 0 writes checkpoints; each worker is restarted with its command."""
     value = request.getfixturevalue
     corpus = prepare("bert_tiny", str(tmp_path / "corpus"), toy_settings(value("source")))
     command = [*pretraining("bert_tiny")(value), "--corpus", corpus, "--strategy", "multi_worker"]
@@ -227,7 +229,7 @@ def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, r
         check_end(moment, number, status, output)
         [(status, output)] = ends
         if number == signal.SIGKILL:
-            assert status != 0 and "lost another one" in output, output
+            assert status != 0 and "lost the connection to another worker" in output, output
         else:  # a worker that is told to stop stops all
             check_end(moment, signal.SIGTERM, status, output)
     for name in runs:

@@ -1,4 +1,4 @@
-"""Classification in several languages: XNLI's records, and a model trained in one of them."""
+"""Classification in several languages: XNLI's records, and a model trained in one language."""
 
 import dataclasses
 
@@ -30,7 +30,7 @@ PAIRS = number_pairs(24, seed=3)
 
 @pytest.fixture(scope="module")
 def xnli(tmp_path_factory) -> str:
-    """A folder with a set of XNLI's structure: one field a language, and lists of translations."""
+    """Returns a folder with a toy set of XNLI's structure."""
     tfds = pytest.importorskip("tensorflow_datasets")
     folder, codes = tmp_path_factory.mktemp("xnli"), ("de", "en")
     features = {
@@ -78,7 +78,7 @@ def test_a_model_trained_in_one_language_is_scored_in_others(xnli, tmp_path, cap
     assert [line[:3] for line in capsys.readouterr().out.splitlines()[:2]] == ["en ", "de "]
     record = scores_in(tmp_path / "scores")
     assert record["languages"] == [*record["metrics"]] == ["en", "de"]
-    # A language is its row of the table: in English, German's row gives the outputs of German.
+    # Once the two languages' vectors are swapped, German text read as English has German's outputs.
     answering = opened.answering()
     of = SetOutputs(answering, opened.recipe.batch_size).of
     task, tfds = get_task("xnli"), Tfds(xnli)
@@ -118,7 +118,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     for place in (run, saved):
         found = macaron_tf.load(place).task.serve(tf.constant(texts))["probabilities"]
         np.testing.assert_allclose(found, expected, atol=1e-6)
-    # The part that the run held out, and a table in one file.
+    # The split that the run held out, and a table in one file.
     (tmp_path / "other.tsv").write_bytes(table.read_bytes())
     for source, split in (([], "validation"), (["--source", f"tsv:{tmp_path}/other.tsv"], "all")):
         scores = tmp_path / split

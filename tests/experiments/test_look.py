@@ -1,4 +1,4 @@
-"""Pictures of attention and of a recurrence's memory, and the numbers beside them."""
+"""Plots of attention and recurrent memory, and the numbers that they show."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ PNG = b"\x89PNG"
 
 
 def looked(ran, folder, place, *words):
-    """The numbers that are written, with their pictures checked, and the printed lines."""
+    """Runs the command and checks its plots; returns the numbers, plot names and printed lines."""
     lines = ran(main, place, *words, "--out", folder).out.splitlines()
     numbers = dict(np.load(folder / "look.npz"))
     drawn = {path.stem for path in folder.glob("*.png")}
@@ -40,9 +40,9 @@ def test_a_translation_s_words_attend_the_words_that_they_translate(number_run, 
         assert lines[0] == " ".join(found["target_tokens"])
         said = "".join(found["target_tokens"][:-1]).replace("▁", " ").split()
         assert said == target.split()
-        weights = found["cross"].mean(axis=(0, 1))  # (T, S)
+        weights = found["cross"].mean(axis=(0, 1))  # `(T, S)`
         np.testing.assert_allclose(found["cross"].sum(axis=-1), 1.0, atol=1e-5)
-        # The pieces of a word, on both sides.
+        # The word index of each piece, on both sides.
         of_words = [
             np.cumsum([name.startswith("▁") for name in found[f"{side}_tokens"][:-1]]) - 1
             for side in ("source", "target")
@@ -73,7 +73,7 @@ MEMORY = {"positions": "transformer_xl", "embedding_norm": False}
 
 
 def saved(folder, network, *arguments, **options) -> str:
-    """The folder of a network with its vocabulary."""
+    """Saves a network with a vocabulary; returns its folder."""
     made = Pretrained(built(network, *arguments, **options), vocabulary=WORDS)
     made.save_pretrained(folder)
     return str(folder)
@@ -102,7 +102,7 @@ def test_any_encoder_s_attention_over_two_texts(network, arguments, changes, sha
     assert {name: found[name].shape for name in shapes} == shapes
     assert ("memory" in drawn) == (changes.get("block") == "swish_rnn")
     np.testing.assert_allclose(np.nansum(found["encoder"], -1).max(), 1.0, atol=1e-5)
-    missing = np.isnan(found["encoder"]).all(axis=(2, 3))  # the second head of aMLP's layer
+    missing = np.isnan(found["encoder"]).all(axis=(2, 3))  # the second head of an aMLP layer
     assert missing.sum() == np.isnan(found["encoder"]).any(axis=(2, 3)).sum()
     assert missing.any() == (network is models.EncoderTagger)
 
@@ -147,7 +147,7 @@ def test_the_memory_is_the_derivative_of_the_state(step_size):
     for s in range(length):
         moved = [inputs + sign * change * np.eye(length)[s][:, None] for sign in (1, -1)]
         up, down = (by_the_equations(one, vectors, step_size, None).numpy() for one in moved)
-        slope = (up - down)[0] / (2 * change)  # (T, R): no channel meets another
+        slope = (up - down)[0] / (2 * change)  # `(T, R)`: channels do not interact
         numeric[:, s] = np.sqrt(np.mean(slope**2, axis=1))
     found = state_derivatives(layer, inner)
     np.testing.assert_allclose(found, numeric, atol=1e-6)

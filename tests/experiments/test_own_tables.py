@@ -1,4 +1,4 @@
-"""Fine-tuning on tables of one's own, by the commands: classes go with the run."""
+"""Fine-tuning on user tables: the run stores the classes."""
 
 import json
 
@@ -37,7 +37,7 @@ NAMES = {"negative": "1 star", "positive": "5 stars"}
 
 @pytest.fixture(scope="module")
 def own(toy, tmp_path_factory):
-    """A table with columns of its own in one file, and its run."""
+    """Returns a folder with a user table and its run, and the training flags."""
     folder = tmp_path_factory.mktemp("own")
     rows = [(text, NAMES[label], "x") for text, label in sentences(240, 1)]
     write_table(folder / "own.tsv", rows, "review\tstars\tmore")
@@ -75,10 +75,10 @@ def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
     refused(main, other, words, folder)
     try:
         (folder / "own.tsv").write_text(text.replace("review", "text"))
-        refused(main, again, "line 1: no column(s) named 'review'", folder)
+        refused(main, again, "line 1 has no column(s) named 'review'", folder)
         (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
         refused(main, again, "'2 stars' in column 'stars' is not one of the classes", folder)
-        # With lines more another part would be held out, most of it learnt from.
+        # Added lines would change the held-out part, most of which was trained on.
         (folder / "own.tsv").write_text(text + "".join(text.splitlines(keepends=True)[1:21]))
         assert main(["evaluate", str(folder / "run")]) == 2
         assert "restore the table, because a changed table" in capsys.readouterr().err
@@ -134,7 +134,7 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
     ],
 )
 def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answered):
-    """By the command, the export and the baseline: not the first tag in the alphabet."""
+    """The usual tag is predicted by the command, the export and the baseline."""
     write_reading(tmp_path)
     init = read_init("none", "bert_tiny", tmp_path / "vocabulary")
     shape = [f"{name}={value}" for name, value in SHRUNK.items() if "training" not in name]

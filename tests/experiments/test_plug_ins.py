@@ -1,4 +1,4 @@
-"""Recipes, blocks, objectives and sources of the user's own, in a folder outside the project."""
+"""User-defined recipes, blocks, objectives and sources in a folder outside the project."""
 
 import json
 import re
@@ -127,7 +127,7 @@ OWN = "stranger.parts:MacaronBlock"
 
 @pytest.fixture
 def outside(tmp_path, monkeypatch):
-    """The stranger's folder, in which commands run."""
+    """Yields a working directory with a user's package."""
     package = tmp_path / "stranger"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -136,7 +136,7 @@ def outside(tmp_path, monkeypatch):
     (package / "broken.py").write_text("x = 1\nraise ValueError('half done')\n")
     (tmp_path / "mine.py").write_text(RECIPES)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # gets the working directory
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the working directory is added
     yield tmp_path
     USER_FILES.clear()
     for name in [name for name in sys.modules if name.split(".")[0] in ("stranger", "mine")]:
@@ -157,11 +157,11 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     [last] = validations(outside / "run")[1:]
     assert last["loss"] == pytest.approx(2 * last["nll"], rel=1e-4)  # the objective
     run = PretrainingRun.open("run")
-    assert run.recipe.model_config().block == OWN  # the name is recorded
+    assert run.recipe.model_config().block == OWN  # the run records the block's name
     block = macaron_tf.load("run").network.encoder.stack.blocks[0]
     assert (type(block).__module__, type(block).__name__) == ("stranger.parts", "MacaronBlock")
     assert [operator for operator, _ in block.sublayers] == ["channels", "tokens"]
-    assert type(build("macaron_tiny").encoder.blocks[0]) is MacaronBlock  # ours stays ours
+    assert type(build("macaron_tiny").encoder.blocks[0]) is MacaronBlock  # built-ins are kept
     ran(main, "fill", "run", "a [MASK] a")
 
     tune = ["max_length=16", "batch_size=16", "training.max_steps=4", "training.validate_every=4"]
@@ -172,7 +172,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
     assert export(["tuned", "served"]) == 0
     texts = ["the film was good", "dull"]
     expected = tf.nn.softmax(outputs_of(FinetuningRun.open("tuned").answering(), texts))
-    # A fresh process needs TensorFlow alone for the answers, and finds the block by its name.
+    # A new process answers with TensorFlow alone, and finds the block by its name.
     code = (
         "import json, sys, tensorflow as tf, tensorflow_text\n"
         "serve = tf.saved_model.load('served/1').signatures['serving_default']\n"
@@ -198,7 +198,7 @@ def test_a_strangers_block_goes_from_pre_training_to_an_export(outside, toy, ran
             "stranger.parts:Nothing",
             "stranger.parts has Closed, Empty, MacaronBlock, Plain, Raises, but no 'Noth",
         ),
-        ("stranger.parts:Other", "stranger.parts:Other is not of type Block: name a subclass"),
+        ("stranger.parts:Other", "stranger.parts:Other is not of type Block: give a subclass"),
         ("stranger.parts:documents", "is not of type Block"),
         ("stranger.needy:X", "raised ModuleNotFoundError: No module named 'not_installed_here'"),
         ("stranger.broken:X", "stranger.broken raised ValueError: half done .*broken.py, line 2"),

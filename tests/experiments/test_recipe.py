@@ -1,4 +1,4 @@
-"""Recipes and their settings, the runs that are made of them, and the commands' parsers."""
+"""Recipes and their settings, runs made from recipes, and the commands' parsers."""
 
 import ast
 import contextlib
@@ -65,7 +65,7 @@ def test_every_recipe_loads_round_trips_and_is_documented(name):
 
 
 def update_rows(recipe) -> int:
-    """Rows of an update."""
+    """Returns the number of rows in an update."""
     return recipe.batch_size * recipe.training.accumulation_steps
 
 
@@ -76,7 +76,7 @@ def update_rows(recipe) -> int:
         *((f"{family}_base", 1024, 3e-4, 20_000, 300_000) for family in FAMILIES),
         *((f"{family}_large", 4096, 2e-4, 20_000, 300_000) for family in FAMILIES),
         ("macaron_bert_base", 256, 3e-4, 10_000, 800_000),
-        # The papers of the slides' systems.
+        # The papers of the other systems.
         ("roberta_base", 2048, 5e-4, 10_000, 125_000),
         ("roberta_8k_base", 8192, 6e-4, 24_000, 500_000),
         ("roberta_8k_large", 8192, 4e-4, 30_000, 500_000),
@@ -335,7 +335,7 @@ def test_a_warm_up_that_outlasts_the_run_is_refused():
         registry.load("multi30k_macaron_tiny", settings=settings)
     short = registry.load("multi30k_macaron_tiny", settings=settings[:1])
     assert short.training.warmup_steps == 352
-    # T5's level warm-up says when the rate begins to fall, and a run that goes on keeps its own.
+    # T5's constant warm-up sets when the rate starts to fall. A resumed run keeps its warm-up.
     assert registry.load("t5_tiny", settings=["training.max_steps=9"]).training.warmup_steps > 9
     whole = registry.load("multi30k_macaron_tiny")
     shorter = override(whole, ["training.max_steps=9"], begun=whole.training)
@@ -349,7 +349,7 @@ def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
     else:
         whole = paper_recipe(name) if name == "stsb" else registry.load(name)
     short = override(whole, ["training.max_steps=10"])
-    if whole.training.warmup_start == whole.training.learning_rate:  # T5's first, level part
+    if whole.training.warmup_start == whole.training.learning_rate:  # T5's constant first part
         assert short.training.warmup_steps == 10_000
         return
     share = whole.training.warmup_steps / whole.training.max_steps
@@ -357,7 +357,7 @@ def test_the_warm_up_of_every_recipe_follows_a_shorter_run(name):
         short = short.resolved(examples=2_240)
         share = whole.warmup_fraction or share
     assert short.training.warmup_steps == int(share * 10) <= 5
-    # A run that goes on keeps the warm-up that it began with.
+    # A resumed run keeps its warm-up.
     if short.training.schedule not in ENDING_SCHEDULES:
         for recipe, steps in ((short, 2), (whole, 20), (whole, whole.training.max_steps)):
             again = override(recipe, [f"training.max_steps={steps}"], short.training).training
@@ -400,7 +400,7 @@ def test_damaged_recipe_files_are_named(text):
 def test_a_models_field_takes_a_value_or_refuses_it(name, value):
     recipe = registry.load(name)
     for field in dataclasses.fields(recipe.model_config()):
-        with contextlib.suppress(UserError):  # any other error is a fault
+        with contextlib.suppress(UserError):  # any other error is a bug
             override(recipe, [f"model.{field.name}={value}"]).model_config()
 
 
@@ -412,7 +412,7 @@ def test_a_lone_number_is_a_tuple_of_one():
 
 
 def make(path, step):
-    """A checkpoint folder that is whole, with nothing in it but its manifest."""
+    """Makes a complete checkpoint folder with one dummy file."""
     directory = checkpoints.CheckpointDirectory(path)
     directory.save(step, lambda folder: (folder / "x").write_text("x"), {"vocabulary": ""})
 
@@ -420,14 +420,14 @@ def make(path, step):
 def test_an_average_counts_until_a_later_regular_checkpoint(tmp_path, capsys):
     recipe = override(registry.load("demo"), ["training.save_every_steps=10"])
     run = TranslationRun(tmp_path, recipe, None)
-    refuses("has no checkpoint yet: train it first", run.checkpoint)
+    refuses("has no checkpoint yet: train the model first", run.checkpoint)
     for step in (10, 20):
         make(tmp_path, step)
     manifest = json.loads(
         (checkpoints.CheckpointDirectory(tmp_path).of_step(20) / "manifest.json").read_text()
     )
     checkpoints.save_whole(tmp_path / "average", lambda folder: None, {**manifest, "files": {}})
-    make(tmp_path, 27)  # saved for the clock: as good as part of the average
+    make(tmp_path, 27)  # saved because of the time, so the average still counts
     assert run.checkpoint().name == "average"
     assert capsys.readouterr().err == ""
     make(tmp_path, 30)
@@ -460,7 +460,7 @@ def test_other_weights_than_the_best_are_told_and_recorded(tmp_path, capsys, bes
     if best is not None:
         file.write_text(best)
     chosen = run.checkpoint()
-    warning = checkpoints.weights_record(run.checkpoint())["warning"]  # it is said once
+    warning = checkpoints.weights_record(run.checkpoint())["warning"]  # warned once
     assert chosen.name == "step-00000020"
     assert warning.endswith(f"{problem}: the last checkpoint, step-00000020, is used instead")
     assert capsys.readouterr().err == f"warning: {warning}\n"

@@ -1,4 +1,4 @@
-"""`train --resume RUN` of every command: the run's own recipe, from its last checkpoint on."""
+"""`train --resume RUN` of each command uses the run's own recipe and last checkpoint."""
 
 import json
 import pathlib
@@ -51,7 +51,7 @@ def of_tcn(value):
     return tcn, ["jsb", "RUN", "--models", "gru", "--seeds", "3", *small], "RUN/gru-3"
 
 
-# Translations go on by the same command in translate/test_commands.py.
+# translate/test_commands.py resumes translations by the same command.
 LONG = (of_translate, of_elmo, of_text_to_text)
 LONG = [pytest.param(make, marks=pytest.mark.slow) for make in LONG]
 
@@ -90,13 +90,13 @@ def test_a_worker_lost_while_the_model_is_built_is_one_sentence(
     monkeypatch.setattr(train_run, "Workers", OneOfTwo)
     monkeypatch.setattr(train_run, "build_fit_model", broken_off)
     words = ["train", "stsb", tmp_path / "run", *toy_flags(toy, "stsb")]
-    refused(embed, words, "worker 0 lost another one", tmp_path)
+    refused(embed, words, "worker 0 lost the connection to another worker", tmp_path)
 
 
 def test_a_refused_second_command_leaves_the_first_ones_folder(toy, tmp_path, monkeypatch, capsys):
     run, held = tmp_path / "run", []
 
-    def begun(*given, **options):  # another process begins while this one builds its model
+    def begun(*given, **options):  # another process starts while this one builds its model
         if not held:
             run.mkdir()
             held.append(filelock.FileLock(run / ".lock").acquire())

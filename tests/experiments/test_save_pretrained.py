@@ -1,4 +1,4 @@
-"""Runs that `save_pretrained` turned into one folder, and the commands that take it."""
+"""Runs saved by `save_pretrained`, and the commands that take the saved folder."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ from tests.test_front_door import in_new_process
 
 @pytest.fixture(scope="module")
 def saved(toy_run, number_run, language_run, tmp_path_factory):
-    """A classifier, a translator and a language model, saved of their runs."""
+    """Returns a folder with a saved classifier, translator and language model."""
     folder = tmp_path_factory.mktemp("saved")
     for name, run in (("toy", toy_run), ("numbers", number_run), ("gpt2", language_run)):
         macaron_tf.load(run).save_pretrained(folder / name)

@@ -1,4 +1,4 @@
-"""Folders from strangers: no command and no loader runs code that only a file names."""
+"""Folders from strangers: no command or loader runs code that a file names without consent."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ BLOCKS = (f"bad/evil.py:{NAME}", f"bad.evil:{NAME}", "this:X", f"~/evil.py:{NAME
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with a stranger's folder in it, whose code notes that it has run."""
+    """Yields a working directory with a stranger's code, which records that it ran."""
     (tmp_path / "bad").mkdir()
     for place in ("bad/evil.py", "evil.py"):
         (tmp_path / place).write_text(EVIL)
@@ -69,7 +69,7 @@ def ran_times(here: pathlib.Path) -> int:
 
 
 def with_block(value, block: str):
-    """A record in which every network has another block."""
+    """Returns a record in which every network has another block."""
     if isinstance(value, dict):
         changed = {key: with_block(item, block) for key, item in value.items()}
         return changed | ({"block": block} if "block" in value else {})
@@ -77,7 +77,7 @@ def with_block(value, block: str):
 
 
 def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
-    """A copy of a run, as a stranger would change it; its digests are as good as theirs."""
+    """Copies a run and changes it as an attacker could, digests included; returns its path."""
     copy = here / "run"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)
@@ -165,7 +165,7 @@ def test_keras_files_are_opened_in_safe_mode(here):
     plug_ins.allow("bad.evil:TransformerBlock")
     network = build("bert_tiny", vocab_size=20, block="bad.evil:TransformerBlock", num_layers=1)
     network.save("a.keras")
-    copy = keras.models.clone_model(network)  # in a process that has imported it, nothing is asked
+    copy = keras.models.clone_model(network)  # after an import, no question is asked
     assert type(copy.stack.blocks[0]).__module__ == "bad.evil"
     assert ran_times(here) == 1
     del sys.modules["bad.evil"]
@@ -204,7 +204,7 @@ def test_a_run_of_this_user_asks_no_more(here, toy_run, toy, ran, refused, monke
     os.rename("mine", "moved")
     forget()
     ran(finetune, "evaluate", "moved", "--split", "validation")
-    # Another name in the record, another file of the same name, another machine: asked for.
+    # Another name, another file of the same name, or another machine must be confirmed again.
     forget()
     with pytest.raises(UserError, match="evil.py:TransformerBlock"):
         macaron_tf.load(stranger("moved", here, "bad/evil.py:TransformerBlock"))

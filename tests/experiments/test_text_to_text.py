@@ -1,4 +1,4 @@
-"""T5 and BART on the language of letters: pre-trained by the command, then answering in words."""
+"""T5 and BART on the toy documents: pre-trained by the command, then generating answers."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def test_it_is_pre_trained_and_evaluated(
         words = "give an encoder or a BART or an ELMo"
         refuses(words, read_init, str(run))
         return
-    # As a classifier: the row once more in the decoder.
+    # As a classifier, which reads the row again in the decoder.
     tuned, steps = tmp_path / "tuned", ["training.max_steps=2", "training.validate_every=2"]
     start = ["train", "sst2", tuned, "--init", run, "--source", tables]
     ran(finetune, *start, *flags([*steps, "max_length=12"]))
@@ -57,7 +57,7 @@ def test_it_is_pre_trained_and_evaluated(
     label, *shown = line.split("\t")
     assert said["label"].numpy()[0].decode() == label
     np.testing.assert_allclose(said["probabilities"][0], [float(p) for p in shown], atol=1e-4)
-    again = read_init(str(tuned))  # a run of a task is a start too
+    again = read_init(str(tuned))  # a task run is a start too
     assert again.source.network.encoder_decoder is not None
 
 
@@ -88,7 +88,7 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     arguments = ["evaluate", str(run), "--source", f"tsv:{tmp_path}/{{split}}.tsv"]
     refused(main, [*arguments, "--split", "test"], "split 'test' of tsv:", tmp_path)
 
-    # Without a recipe, as a folder of a .keras file is.
+    # Without a recipe, as from a .keras file.
     found, saved = dataclasses.replace(load(run), recipe={}), tmp_path / "saved"
     found.save_pretrained(saved)
     opened, _ = open_run(str(saved))
@@ -137,7 +137,7 @@ def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
 
 @pytest.fixture
 def mixture(t5_run, tables, tmp_path, monkeypatch):
-    """The command of one model of two tasks: moods, and letters of another alphabet."""
+    """Returns the command that trains one model on two tasks: sentiment, and translated letters."""
     monkeypatch.setitem(TASKS, "sst2", dataclasses.replace(TASKS["sst2"], source=tables))
     for split, count in (("train", 24), ("validation", 8)):
         (tmp_path / f"{split}.one").write_text("a c\nb d\n" * count)
@@ -201,7 +201,7 @@ def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
 
 def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
     class Letters:
-        """Knows no word, or those of some letters."""
+        """A vocabulary that knows only the letters in `known`."""
 
         known = ""
 

@@ -1,4 +1,4 @@
-"""The toy model and one live server, shared by the serving tests."""
+"""The toy model and a running server, shared by the serving tests."""
 
 import shutil
 
@@ -11,7 +11,7 @@ from tests.export.serving_toys import export_toy
 
 @pytest.fixture(scope="session")
 def toy_versions(once):
-    """A folder with versions 1 and 2 of the toy; to be copied, not served."""
+    """Returns a folder with versions 1 and 2 of the toy model; tests copy it before serving."""
 
     def make(folder) -> None:
         for version in (1, 2):
@@ -22,7 +22,7 @@ def toy_versions(once):
 
 @pytest.fixture
 def model_folder(tmp_path, toy_versions):
-    """A folder of this test's own that holds version 1."""
+    """Returns a folder for this test with version 1."""
     folder = tmp_path / "toy"
     shutil.copytree(toy_versions / "1", folder / "1")
     return folder
@@ -30,7 +30,7 @@ def model_folder(tmp_path, toy_versions):
 
 @pytest.fixture(scope="session")
 def live_server(tmp_path_factory, toy_versions):
-    """A server of version 1 on free ports."""
+    """Yields a running server of version 1 on free ports."""
     folder = tmp_path_factory.mktemp("live")
     shutil.copytree(toy_versions / "1", folder / "1")
     config = ServerConfig(

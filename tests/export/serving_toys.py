@@ -1,4 +1,4 @@
-"""A toy model with the shape of an exported translator, a plain HTTP caller, a bare reader."""
+"""A toy model with the signatures of an exported translator, and two kinds of clients."""
 
 import http.client
 import json
@@ -14,9 +14,9 @@ WORDS = tf.TensorSpec([None], tf.string)
 
 
 class ToyTranslator(tf.Module):
-    """Translates by upper-casing, and says which version did it.
+    """A toy translator that returns upper-case text behind its version number.
 
-    A batch that holds "FAIL" fails as a whole, as one bad row fails a real graph.
+    A batch with the row "FAIL" fails as a whole, as in a real graph.
     """
 
     def __init__(self, version: int):
@@ -30,8 +30,8 @@ class ToyTranslator(tf.Module):
             best = tf.strings.join([self.tag, tf.strings.upper(text, encoding="utf-8")])
         length = tf.cast(tf.strings.length(text), tf.float32)
         return {
-            "translations": tf.stack([best, tf.strings.join([best, "?"])], 1),  # (B, 2)
-            "scores": tf.stack([-0.1 * length, -0.2 * length - 1.0], 1),  # (B, 2)
+            "translations": tf.stack([best, tf.strings.join([best, "?"])], 1),  # `(B, 2)`
+            "scores": tf.stack([-0.1 * length, -0.2 * length - 1.0], 1),  # `(B, 2)`
         }
 
     @tf.function(input_signature=[WORDS, WORDS])
@@ -71,7 +71,7 @@ class ToyTranslator(tf.Module):
 
 
 def export_toy(folder: pathlib.Path, version: int) -> pathlib.Path:
-    """Writes version `version` of the toy under `folder`."""
+    """Writes a version of the toy model into `folder`; returns the version's folder."""
     toy = ToyTranslator(version)
     signatures = {
         name: getattr(toy, name) for name in ("score", "numbers", "scalar", "motto", "slow")
@@ -83,10 +83,14 @@ def export_toy(folder: pathlib.Path, version: int) -> pathlib.Path:
 
 
 def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[int, dict]:
-    """One HTTP request on a connection of its own: (status, JSON answer).
+    """Sends an HTTP request on a new connection; returns (status, JSON answer).
 
     Args:
-        body: bytes as they are, or a value to print as JSON.
+        port: port of a local server.
+        method: HTTP method.
+        path: path of the URL.
+        body: bytes to send unchanged, or a value to send as JSON.
+        headers: request headers.
     """
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
@@ -100,7 +104,7 @@ def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[in
 
 
 def count_calls(monkeypatch) -> list[str]:
-    """Names of the signatures that models run from now on, one for each call."""
+    """Returns a list to which each later model call appends its signature's name."""
     calls, run = [], Servable.run
 
     def counted(servable, signature, inputs):
@@ -140,14 +144,16 @@ json.dump(answers, sys.stdout)
 
 
 def ask_elsewhere(cwd, *asked: tuple[str, str, dict[str, list]]) -> list[dict]:
-    """Outputs of signatures in a process that imports nothing of this project.
+    """Runs signatures in a process that does not import this project.
 
     Args:
         cwd: a folder outside the checkout.
-        asked: a version's folder, a signature and its inputs; an unpaired surrogate is a bad byte.
+        asked: (version folder, signature, inputs) of each call. An unpaired surrogate stands for an
+            invalid byte.
 
     Returns:
-        For each, the outputs by name, or `error` with an InvalidArgumentError's message.
+        For each call a dict from output name to value, or the message of an InvalidArgumentError
+            under "error".
     """
     done = subprocess.run(
         [sys.executable, "-c", READER],

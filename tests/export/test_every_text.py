@@ -1,6 +1,6 @@
-"""200 varied texts: runs, their exports in plain TensorFlow, and the server, say the same.
+"""For 200 varied texts, runs, their exports in plain TensorFlow, and the server agree.
 
-The weights are drawn, and large: answers differ from text to text, and no two are nearly tied.
+Weights are random and large, so that answers differ from text to text without near ties.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ from tests.hard_texts import hard_texts
 pytestmark = pytest.mark.slow
 
 TEXTS = hard_texts()
-ROWS = 29  # texts of a request
+ROWS = 29  # texts per request
 REFUSED = ("leaves no room to continue", "more than 256 tokens")
 GREEDY = GenerationConfig(0.0, max_tokens=12)
 DRAWN = GenerationConfig(1.3, 40, 0.95, max_tokens=12)
@@ -66,7 +66,7 @@ LONG = {"max_length": 48, "model.max_length": 48}
 
 
 def vocabulary_of(kind: str):
-    """Pieces of the texts themselves; about half of the characters have none."""
+    """Returns a vocabulary trained on the texts, without about half of the characters."""
     train = functools.partial(SentencePieceVocabulary.train, TEXTS, character_coverage=0.98)
     cleaned = NormalizationConfig(punctuation=True, remove_nonprinting=True)
     if kind in ("uncased", "cased"):
@@ -89,15 +89,16 @@ def vocabulary_of(kind: str):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A kind of export.
+    """A type of export.
 
     Attributes:
-        write: writes the run into a folder that holds `vocabulary`.
-        expected: the run's own answers, `(path, columns) -> answers by row`; a string for a text
-            that it refuses or cuts.
-        columns: names of the texts.
-        inputs: further inputs, the same for each row.
-        keras: the kind whose network `export.keras_model` exports, and its flags.
+        vocabulary: name of the vocabulary.
+        write: function that writes the run into a folder with `vocabulary`.
+        expected: function from (path, columns) to the run's own answers, one per row; a string
+            stands for a text that the run refuses or truncates.
+        columns: names of the text inputs.
+        inputs: further inputs, equal for each row.
+        keras: name of the type whose network `export.keras_model` exports, followed by flags.
     """
 
     vocabulary: str
@@ -205,7 +206,7 @@ def language_model(model: str, *settings: str) -> Callable:
     def write(path, vocabulary):
         every = [*toy_settings("text:x", recipe="" if model == "gpt2_tiny" else model), *settings]
         every = [one for one in every if not one.startswith("corpus.sequence_length")]
-        if model == "t5_tiny":  # reads 10,000 characters: one head halves the memory
+        if model == "t5_tiny":  # 10,000 characters with one head halve the memory
             every.append("model.num_heads=1")
         else:
             every += ["model.initializer_range=0.9", "model.max_length=256"]
@@ -232,7 +233,7 @@ def write_translator(path, vocabulary):
     settings = [one for one in settings if "language" not in one]
     settings += ["data.source_language=fr", "data.target_language=de", "decoding.max_length=12"]
     found = PieceVocabulary.load(vocabulary)
-    if isinstance(found, PairVocabulary):  # the source has an encoder of its own
+    if isinstance(found, PairVocabulary):  # the source has its own encoder
         settings.append("model.num_source_layers=1")
     recipe = registry.load("multi30k_macaron_tiny", TranslationRecipe, settings)
     write_untrained(TranslationRun(as_path(path), recipe, found))
@@ -289,7 +290,7 @@ KINDS = {
 
 
 def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:
-    """The texts as columns; of two, each is paired with one further on."""
+    """Returns the texts as one column, or as two columns whose second one is shifted."""
     columns = [texts]
     if len(kind.columns) == 2:
         columns.append(texts[37:] + texts[:37])
@@ -302,14 +303,14 @@ def inputs_of(kind: Kind, columns: list[list[str]]) -> dict[str, list]:
 
 
 def parts_of(expected: list) -> list[list[int]]:
-    """Rows of requests: each refused or very long text alone, the others together."""
+    """Returns the row indices of requests; refused or very long texts have their own request."""
     alone = [i for i, one in enumerate(expected) if isinstance(one, str) or len(TEXTS[i]) > 1000]
     others = [i for i in range(len(expected)) if i not in alone]
     return [others[i : i + ROWS] for i in range(0, len(others), ROWS)] + [[i] for i in alone]
 
 
 def export(folder, name: str, kind: Kind) -> None:
-    """Writes the run of a kind, and its SavedModel."""
+    """Writes a run of an export type, and its SavedModel."""
     vocabulary, out = folder / kind.vocabulary / "vocabulary", str(folder / "served" / name)
     if not vocabulary.exists():
         vocabulary_of(kind.vocabulary).save(vocabulary)
@@ -331,7 +332,7 @@ def export(folder, name: str, kind: Kind) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A run of each kind, and its SavedModel under `served`."""
+    """Returns a folder with a run of each type and its SavedModel under `served`."""
     folder = tmp_path_factory.mktemp("every")
     for name, kind in KINDS.items():
         export(folder, name, kind)
@@ -340,7 +341,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """The runs' own answers by kind."""
+    """Returns a dict from export type to the run's own answers."""
     return {
         name: kind.expected(folder / name, asked_of(kind, TEXTS)) for name, kind in KINDS.items()
     }
@@ -348,7 +349,7 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def elsewhere(folder, expected, tmp_path_factory):
-    """The answers of all exports from one process with TensorFlow alone, by kind."""
+    """Returns a dict from export type to the answers of a process with TensorFlow alone."""
     asked, owners = [], []
     for name, kind in KINDS.items():
         for part in parts_of(expected[name]):
@@ -364,10 +365,10 @@ def elsewhere(folder, expected, tmp_path_factory):
 
 
 def over_grpc(stub, name: str, inputs: dict[str, list]) -> dict:
-    """A prediction; `error` is the sentence of a refusal."""
+    """Returns the outputs of a gRPC prediction, or the error's text under "error"."""
     request = predict_pb2.PredictRequest()
     request.model_spec.name = name
-    for key, values in inputs.items():  # Python's numbers become int32 and float32
+    for key, values in inputs.items():  # Python numbers become int32 and float32
         request.inputs[key].CopyFrom(tf.make_tensor_proto(values))
     try:
         outputs = stub.Predict(request, 120).outputs
@@ -390,7 +391,7 @@ def over_rest(port: int, name: str, inputs: dict[str, list]) -> dict:
 
 
 def largest_difference(expected: dict, found: dict, row: int, where: str) -> float:
-    """The largest difference of numbers, relative above 1; texts and lengths are equal."""
+    """Returns the largest numeric difference, relative for values above 1; texts must be equal."""
     largest = 0.0
     for name, value in expected.items():
         own = found[name if name in found else ""][row]
@@ -411,7 +412,7 @@ def largest_difference(expected: dict, found: dict, row: int, where: str) -> flo
 
 
 def check(name: str, expected: list, found: list[dict], way: str) -> float:
-    """The largest difference of all texts; refusals are answered by refusals."""
+    """Returns the largest difference over all texts; checks that refused texts are refused."""
     largest, worst = 0.0, None
     for part, answer in zip(parts_of(expected), found, strict=True):
         for row, i in enumerate(part):
@@ -491,7 +492,7 @@ def test_the_client_says_what_the_run_says(name, folder, expected, monkeypatch, 
                 answer = {key: [value] for key, value in answer.items()}
                 assert largest_difference(one, answer, 0, f"{name} text {i}") < 1e-5
             client.close()
-            # Line for line: none with a line's end or a zero byte.
+            # Line by line, without texts that contain a line break or a zero byte.
             kept = [i for i, text in enumerate(texts) if not {*"\n\r\0"} & {*text}]
             stdin = io.TextIOWrapper(io.BytesIO("".join(f"{texts[i]}\n" for i in kept).encode()))
             monkeypatch.setattr("sys.stdin", stdin)

@@ -1,7 +1,6 @@
-"""Runs and their SavedModels say the same, in a process where this project is not installed.
+"""Runs and their SavedModels agree, in a process where this project is not installed.
 
-The weights are drawn, not trained: equality does not ask for sense. The translator alone has
-learnt, and answers behind a server too.
+Weights are random except for the translator's, which is also served.
 """
 
 import concurrent.futures
@@ -90,10 +89,10 @@ PAIRS = [
     *((text, 2.0, 0, 1.0, 4, 5) for text in HARDEST[1:6]),
     ("", 2.0, 0, 0.95, -3, 3),
 ]
-# Large weights: their outputs differ from text to text.
+# Large weights, whose outputs differ from text to text.
 TINY = {**SHRUNK, "model.initializer_range": 0.9}
 READING = {"spans.max_question": 4, "spans.doc_stride": 6}
-# Models that write texts: a pre-training recipe and its settings.
+# Models that generate text: a pre-training recipe and its settings.
 WRITERS = {
     "byte_bpe": (
         "gpt2_tiny",
@@ -114,7 +113,7 @@ def controls(*rows) -> dict[str, list]:
 def asked_of_writer(prompts, longest: str) -> list[dict]:
     return [
         controls(*prompts),
-        # None of the first begins a text, so their prompts are read at once.
+        # These start with no empty prompt, so prefill reads all prompts at once.
         controls(*prompts[:3]),
         controls((longest, 1.0, 0, 1.0, 1, 4)),
         controls(("caf\udce9", 1.0, 0, 1.0, 1, 4)),
@@ -122,7 +121,7 @@ def asked_of_writer(prompts, longest: str) -> list[dict]:
 
 
 SAVED = ("embedder", "squad2", "conll2003", "bart")
-# One run of each kind: its inputs, and inputs that are refused or empty.
+# The inputs of one run of each type, followed by refused or empty inputs.
 INPUTS = {
     "sst2": [{"text": LINES}, {"text": BROKEN}],
     "stsb": [
@@ -147,7 +146,7 @@ INPUTS = {
 
 
 def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:
-    """An untrained run of one encoder or its task."""
+    """Writes an untrained run of an encoder or a task model."""
     init = read_init("none", model, vocabulary / "vocabulary")
     settings = [f"{name}={value}" for name, value in {**TINY, **more}.items()]
     run = run_class(
@@ -157,7 +156,7 @@ def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) ->
 
 
 def write_writer(folder, name: str):
-    """An untrained run that continues texts or, of bart_tiny and t5_tiny, answers MRPC's."""
+    """Writes an untrained run that continues text, or for BART and T5, that answers MRPC."""
     model, *settings = WRITERS[name]
     (folder / f"{name}-texts").mkdir()
     every = toy_settings(write_documents(folder / f"{name}-texts"))
@@ -181,7 +180,10 @@ def write_writer(folder, name: str):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, number_run):
-    """A run of each kind, and under `served` its SavedModel; of some from `save_pretrained`."""
+    """Returns a folder with a run of each type and its SavedModel under `served`.
+
+    Some SavedModels come from `save_pretrained` folders.
+    """
     folder = tmp_path_factory.mktemp("exported")
     (folder / "reading").mkdir()
     write_toy(folder)
@@ -215,7 +217,7 @@ def record_of(folder, name, version=1):
 
 @pytest.fixture(scope="module")
 def number_hypotheses(folder):
-    """The translator's own answers."""
+    """Returns the translator's own hypotheses."""
     run = TranslationRun.open(folder / "numbers")
     decoding = dataclasses.replace(run.recipe.decoding, n_best=2)
     return run.translator(decoding=decoding).translate(NUMBERS + ODD).hypotheses
@@ -223,7 +225,7 @@ def number_hypotheses(folder):
 
 @pytest.fixture(scope="module")
 def answers(folder, number_hypotheses, tmp_path_factory):
-    """The outputs for all inputs, by name, from one fresh process."""
+    """Returns a dict from name to the outputs for all inputs, from one new process."""
     asked = [
         (str(served(folder, name)), "serving_default", inputs)
         for name, rows in INPUTS.items()
@@ -376,7 +378,7 @@ def test_at_temperature_0_it_is_predicts_greedy_answer(folder):
     network, ended = run.load_network(), 0
     greedy = dataclasses.replace(run.recipe.decoding, beam_size=1)
     lines = ["a c\td b", "b c\ta d", "a", "d d d d d"]
-    for most in (run.recipe.max_target, 3):  # whole answers, and cut ones
+    for most in (run.recipe.max_target, 3):  # complete answers, and truncated ones
         run = dataclasses.replace(run, recipe=dataclasses.replace(run.recipe, max_target=most))
         sources = [line.decode() for line in framed_in_graph("mrpc", tf.constant(lines)).numpy()]
         expected = run.writer(network, greedy).translate(sources)
@@ -401,7 +403,7 @@ def test_python_says_what_the_saved_model_says(folder, name):
     texts = [given[key] for key in model.task.texts]
     if len(given) == len(texts):
         found = model.predict(*texts, **options)
-    else:  # one call for each row's settings
+    else:  # each row's settings need a call of their own
         rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
         found = [model.predict(row.pop("text"), **row) for row in rows]
     tf.nest.map_structure(same, found, expected)
@@ -440,12 +442,12 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
 def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     folder, number_hypotheses, tmp_path, monkeypatch
 ):
-    """Asked in this process; `answers` are of one without this project."""
+    """A compiled export gives one line the same translation as the run, in this process."""
     monkeypatch.setattr(translation, "_COMPILED_LENGTHS", (8,))
     path = macaron_tf.load(folder / "numbers").export(tmp_path / "served", n_best=2, compiled=True)
-    # A text of at most 7 pieces, for each signature.
+    # Each signature warms up with a text of at most 7 pieces.
     assert len(list(tf.data.TFRecordDataset(str(path / WARMUP_REQUESTS)))) == 2
-    # One row that is compiled, a longer one, and two rows.
+    # One compiled row, a longer row, and two rows.
     lines = [NUMBERS[:1], [" ".join(NUMBERS[:3])], NUMBERS[:2]]
     serve, plain = (
         tf.saved_model.load(str(place)).signatures["serving_default"]
@@ -479,7 +481,7 @@ def test_in_bfloat16_the_answers_are_near_and_only_matrices_are_stored_so(
     inputs = {key: tf.constant(texts) for key, texts in INPUTS[name][0].items()}
     found = model.signatures["serving_default"](**inputs)[output].numpy()
     expected = np.array(answers[name][0][output])
-    # On average: the worst of a few lines depends on the order in which a CPU rounds.
+    # On average, because the maximum over a few lines depends on the CPU's rounding.
     assert 1e-5 < np.abs(found - expected).mean() < 0.015 * np.abs(expected).max()
 
 
@@ -522,7 +524,7 @@ def test_lines_too_long_cost_those_merged_with_them_one_run(folder, number_hypot
         else:
             best = number_hypotheses[NUMBERS.index(line)][0].text
             assert future.result(60)["translations"][0, 0] == best.encode()
-    assert len(calls) == 5  # all, the good, the bad, and each of these
+    assert len(calls) == 5  # all, the good, the bad, and each row of these
     batcher.stop(5)
     servable.close()
 
@@ -553,11 +555,11 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
 
 
 def check_client(asking, texts: list[str], known: dict[str, list]) -> None:
-    """Checks that a client gets what plain TensorFlow answers, and refuses half a character."""
+    """Checks that a client gets TensorFlow's answers and refuses unpaired surrogates."""
     for row, answer in enumerate(asking.answers(texts)):
         for name, value in answer.items():
             own = known[name][row]
-            if isinstance(value, list):  # as long as the batch's longest
+            if isinstance(value, list):  # padded to the batch's longest row
                 width = min(len(own), len(value))
                 assert not any(own[width:]) and not any(value[width:])
                 own, value = own[:width], value[:width]
@@ -673,7 +675,7 @@ def test_the_wheel_alone_answers_and_exports_what_rest_answers(
     folder,
     tmp_path,
 ):
-    """Each kind of model, from its run, and of Hugging Face's files two encoders."""
+    """Each model type answers from its run, and two Hugging Face encoders answer too."""
     bert, sentences = (write_bert(tmp_path / name) for name in ("bert", "sentences"))
     write_modules(sentences)
     drawn = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 5}

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, by Kubernetes' own schemas, and what in them must agree."""
+"""The Kubernetes manifests against Kubernetes' schemas, and consistency between manifests."""
 
 import pathlib
 import re
@@ -18,7 +18,7 @@ VERSIONS = ["1.25", "1.31", "1.37"]
 
 
 def objects_of(file: pathlib.Path) -> dict[tuple[str, str], dict]:
-    """The objects of a file by kind and name."""
+    """Returns a dict from (kind, name) to object of a manifest file."""
     documents = list(yaml.safe_load_all(file.read_text()))
     found = [item for document in documents for item in document.get("items", [document])]
     return {(item["kind"], item["metadata"]["name"]): item for item in found}
@@ -34,7 +34,7 @@ def test_the_schemas_know_every_field(objects, version):
     schemas = pytest.importorskip(
         "kubernetes_validate", reason="needs kubernetes-validate: make test-engines"
     )
-    # In 1.25 the policy of a Job's failures was an alpha feature of another form.
+    # In Kubernetes 1.25, the pod failure policy of a Job had another alpha format.
     jobs = objects_of(TRAIN) if version != "1.25" else {}
     for item in (objects | jobs).values():
         schemas.validate(item, version, strict=True)

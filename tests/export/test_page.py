@@ -1,7 +1,6 @@
 """The page at `GET /` in a browser: Chromium, driven by Selenium.
 
-Both are needed, and `chromedriver`: `apt-get install chromium chromium-driver`, `pip install
-selenium`.
+Install `apt-get install chromium chromium-driver` and `pip install selenium`.
 """
 
 import json
@@ -41,7 +40,7 @@ def classify(text):
 
 @tf.function(input_signature=[WORDS, WORDS])
 def read(question, context):
-    """The second character is the answer, and none where the question has no question mark."""
+    """Returns the context's second character as the answer, or "" without a question mark."""
     asked = tf.strings.regex_full_match(question, r".*\?")
     answer = tf.strings.substr(context, 1, 1, unit="UTF8_CHAR")
     return {
@@ -61,7 +60,7 @@ def complete(text, temperature):
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """The page of a server of four models."""
+    """Yields the page's address on a server with four models."""
     folder = tmp_path_factory.mktemp("models")
     export_toy(folder / "translator", 1)
     for function in (classify, read, complete):
@@ -88,7 +87,7 @@ def browser():
 
 
 class Page:
-    """The page, and how a person uses it."""
+    """The page, and a user's actions on it."""
 
     def __init__(self, browser, address: str):
         self.browser = browser
@@ -102,7 +101,7 @@ class Page:
         WebDriverWait(self.browser, 20, 0.05, ignored_exceptions=[WebDriverException]).until(until)
 
     def answered(self) -> tuple[str, str]:
-        """The state and the answer, once there is one of them."""
+        """Waits for an answer or an error; returns the page's state and answer."""
 
         def done(_):
             said = self.at("state").text
@@ -112,7 +111,7 @@ class Page:
         return self.at("state").text, self.at("answer").text
 
     def ask(self, model: str, **fields: str) -> str:
-        """The answer of a model, by mouse and keys."""
+        """Enters texts and clicks; returns a model's answer."""
         Select(self.at("model")).select_by_visible_text(model)
         for name, text in fields.items():
             self.wait(lambda _, name=name: self.at(f"input-{name}").is_displayed())
@@ -134,7 +133,7 @@ def test_the_version_an_example_and_its_curl_command(page, address):
     assert page.at("version").text == "translator, version 1"
     text = page.at("input-text")
     assert text.get_attribute("value") == "A dog is running."
-    text.send_keys("a dog's")  # in place of the example
+    text.send_keys("a dog's")  # replaces the example
     *command, url = shlex.split(page.at("curl").text)
     body = {"instances": [{"text": "a dog's"}]}
     assert command[:2] == ["curl", "-d"] and json.loads(command[2]) == body
@@ -199,7 +198,7 @@ def test_keys_alone_do(page):
         if focused() != "model":
             hold(Keys.SHIFT, Keys.TAB)
     assert focused() == "model"
-    press("cl")  # the model whose name begins so
+    press("cl")  # selects the model whose name begins with "cl"
     page.wait(lambda _: focused() == "input-text")
     press("a sad film")
     hold(Keys.CONTROL, Keys.ENTER)
@@ -235,4 +234,4 @@ def test_it_asks_no_other_host(page, address):
     assert f"{address}v1/models/translator:predict" in asked
     hosts = {urlsplit(url).netloc for url in asked if not url.startswith("data:")}
     assert hosts == {urlsplit(address).netloc}
-    assert page.browser.get_log("browser") == []  # no error, and nothing that the policy refused
+    assert page.browser.get_log("browser") == []  # neither errors nor blocked requests

@@ -1,4 +1,4 @@
-"""Dynamic batching, with a model made of Python."""
+"""Dynamic batching, with a model in Python."""
 
 import threading
 import time
@@ -15,8 +15,10 @@ pytestmark = pytest.mark.quick
 
 
 class Doubler:
-    """A model of one signature: doubles, unless told another way to its result; fails on negative
-    numbers, by an error made of them; can be held up."""
+    """A stand-in for a model that doubles numbers and fails on negative numbers.
+
+    Tests can replace its result and its error, and can block its calls.
+    """
 
     version = 1
 
@@ -88,7 +90,7 @@ def test_an_error_in_a_batch_fails_only_the_guilty(batcher):
 
 
 def run_once(values, error):
-    """The calls that one batch of one-row requests makes, and what they answer; < 0 is bad."""
+    """Runs one batch of one-row requests; returns the model's calls and the answers."""
     batcher = Batcher(max_batch_size=len(values), timeout_ms=60_000, max_queue=99, workers=1)
     model = Doubler(error=error)
     futures = [submit(batcher, model, value) for value in values]
@@ -114,7 +116,10 @@ def test_a_check_that_names_rows_costs_the_good_requests_one_run():
 
 @pytest.mark.parametrize("rows", ["", "0 1 2 3 4 5 6 7", "99", "9" * 5000, "3"])
 def test_a_check_that_names_no_rows_or_wrong_ones_fails_only_the_guilty(rows):
-    """A text may imitate the message; a model of others names nothing: halves then."""
+    """If an error message does not name valid rows, the batch is bisected.
+
+    A text may imitate the message, and other models' messages name no rows.
+    """
     error = tf.errors.InvalidArgumentError(None, None, f"assertion failed: [a] [rows:] [{rows}]")
     calls, answers = run_once([1, 2, 3, 4, 5, 6, -7, 8], lambda x: error)
     assert [a if isinstance(a, int) else "bad" for a in answers] == [2, 4, 6, 8, 10, 12, "bad", 16]
@@ -132,7 +137,7 @@ def test_a_full_queue_refuses_at_once(batcher):
     model = Doubler()
     model.gate.clear()
     futures = [submit(batcher, model, *range(8))]
-    while not model.calls:  # the worker holds the first batch
+    while not model.calls:  # until the worker holds the first batch
         time.sleep(0.01)
     futures += [submit(batcher, model, i) for i in range(20)]
     with pytest.raises(ServingError, match="the queue is full with 20 requests") as caught:

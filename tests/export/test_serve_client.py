@@ -1,4 +1,4 @@
-"""The clients, against a live server and against none."""
+"""The clients, with a live server and without a server."""
 
 import concurrent.futures
 import functools
@@ -23,14 +23,14 @@ LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]
 
 @pytest.fixture(params=["rest", "grpc"])
 def connect(request, live_server):
-    """Makes clients of the live server that speak a protocol."""
+    """Returns a constructor of clients for the live server, for each protocol."""
     if request.param == "rest":
         return functools.partial(RestClient, live_server.url, "toy")
     return functools.partial(GrpcClient, f"127.0.0.1:{live_server.grpc_port}", "toy")
 
 
 def candidates(line: str) -> list[Candidate]:
-    """Both translations of the toy."""
+    """Returns the two translations of the toy model."""
     best, length = f"v1:{line.upper()}", len(line)
     second = Candidate(f"{best}?", pytest.approx(-0.2 * length - 1))
     return [Candidate(best, pytest.approx(-0.1 * length)), second]
@@ -76,7 +76,7 @@ def test_32_concurrent_clients_each_get_their_own_answers(connect, monkeypatch):
 
 @pytest.mark.parametrize("lines", [["ab"], ["ab", "c"]])
 def test_an_output_without_a_row_for_each_line_is_one_sentence(connect, monkeypatch, lines):
-    """A scalar string is no row of characters."""
+    """A scalar string output is not treated as a row of characters."""
     monkeypatch.setattr(base_client, "_SIGNATURE", "motto")
     client = connect()
     with pytest.raises(
@@ -202,7 +202,7 @@ def test_a_refused_connection_is_tried_again_and_then_an_error():
 
 
 class BusyServer(http.server.BaseHTTPRequestHandler):
-    """Says 503 twice, once as a proxy's page, then answers."""
+    """A server that returns 503 twice, once as a proxy's page, then answers."""
 
     count = 0
 
@@ -234,7 +234,7 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
     flags = ["--url", live_server.url, "--name", "toy"]
     assert command.main([*flags, "a", "b"]) == 0
     assert capsys.readouterr().out == "v1:A\nv1:B\n"
-    # Only a newline ends a line; bad bytes are replaced, and said.
+    # Only a newline ends a line. Invalid bytes are replaced with a warning.
     given = "c\n\nd\re\u2028f\r\n".encode() + b"g\xffh"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given)))
     assert command.main([*flags, "--batch-size", "2"]) == 0

@@ -1,4 +1,4 @@
-"""`python -m export.serve` as a process: readiness, errors, shutdown."""
+"""`python -m export.serve` as a process: readiness, errors and shutdown."""
 
 import contextlib
 import gc
@@ -20,10 +20,11 @@ from macaron_tf.cli.program import exit_on_user_error
 
 
 def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder):
-    # The child prints our modules it holds at its end: errors and settings, no model code.
+    # At its end, the child prints the project's modules that it loaded: errors and settings, but no
+    # model code.
     code = (
         "import gc, sys; from export.serve import main; status = main(sys.argv[1:]);"
-        "assert gc.get_freeze_count() > 100_000;"  # a collection passes TensorFlow by
+        "assert gc.get_freeze_count() > 100_000;"  # TensorFlow's objects are frozen
         "print(sorted(m for m in sys.modules if m.startswith('macaron_tf'))); sys.exit(status)"
     )
     process = subprocess.Popen(
@@ -46,7 +47,7 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
         head = b"POST /v1/models/toy:predict HTTP/1.1\r\nHost: toy\r\nExpect: 100-continue\r\n"
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
-            # The request has begun, and ends once the server takes no other.
+            # The request has begun, and finishes after the server stops accepting others.
             assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(ConnectionError):
@@ -73,11 +74,11 @@ def test_a_process_serves_until_sigterm_and_finishes_what_it_began(model_folder)
 
 @exit_on_user_error
 def run(arguments):
-    """The command without its signal handlers."""
+    """Runs the command without its signal handlers."""
     try:
         serve.run(serve.parse_arguments(arguments), None)
     finally:
-        gc.unfreeze()  # this process is not the server's alone
+        gc.unfreeze()  # this process is not only the server's
 
 
 @pytest.fixture
@@ -104,11 +105,11 @@ def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
     [
         (["{}/missing"], "is not a folder"),
         (["{}"], "has no version of a model"),
-        (["gs://bucket/served"], "gs://bucket/served is in a bucket: copy it"),
+        (["gs://bucket/served"], "gs://bucket/served is in a bucket: copy the"),
         (["{}/toy/1"], "is a version"),
-        (["{}/toy", "--host", "300.1.1.1"], "--host '300.1.1.1' is no address of this machine"),
-        (["{}/toy", "--host", "192.0.2.1"], "--host '192.0.2.1' is no address of this machine"),
-        (["{}/toy", "--host", "a" * 70], "is no address of this machine"),
+        (["{}/toy", "--host", "300.1.1.1"], "--host '300.1.1.1' is not an address of this"),
+        (["{}/toy", "--host", "192.0.2.1"], "--host '192.0.2.1' is not an address of this"),
+        (["{}/toy", "--host", "a" * 70], "is not an address of this machine"),
         (["{}/toy", "--name", "a/b"], "cannot be part of a URL"),
         (["{}/toy", "--rest-port", "70000"], "rest_port=70000 must be a whole number of at least"),
         (["{}/toy", "--poll-seconds", "0"], "poll_seconds=0 must be a number above 0"),

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC contract, on a live server."""
+"""TensorFlow Serving's gRPC API on a live server."""
 
 import subprocess
 import sys
@@ -92,7 +92,7 @@ def huge_request():
 
 
 def typed(dtype, **values):
-    """A request whose tensor of one value has another dtype, and values by field."""
+    """Returns a request whose one-value tensor has another dtype and given value fields."""
     request = make_request(text=["a"])
     proto = tensor_pb2.TensorProto(dtype=dtype, **values)
     proto.tensor_shape.dim.add().size = 1
@@ -176,7 +176,7 @@ def test_metadata_and_status(prediction, channel):
 @pytest.mark.parametrize(
     "method, sent, code",
     [
-        ("Predict", b"\xff\xff", "INVALID_ARGUMENT"),  # gRPC's own answer is INTERNAL
+        ("Predict", b"\xff\xff", "INVALID_ARGUMENT"),  # gRPC's default is INTERNAL
         ("Predict", b"\x0a\x02\xff\xff", "INVALID_ARGUMENT"),
         ("Predict", b"a" * 1_100_000, "RESOURCE_EXHAUSTED"),
         ("Classify", b"", "UNIMPLEMENTED"),
@@ -197,7 +197,7 @@ def test_a_deadline_is_kept(prediction):
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-# Serves a folder, and holds the interpreter's lock for some seconds once it is told to.
+# Serves a folder, and holds Python's interpreter lock for some seconds after a line on stdin.
 _HELD_UP = """
 import ctypes, sys
 from export.server.config import ServerConfig
@@ -212,7 +212,7 @@ with ModelServer(ServerConfig(sys.argv[1], "toy", rest_port=0, grpc_port=0)) as 
 
 @pytest.mark.slow
 def test_calls_that_wait_long_for_a_busy_server_are_answered(model_folder):
-    """By itself gRPC cancels those that waited 30 seconds."""
+    """By default, gRPC would cancel calls that wait 30 seconds."""
     words = [sys.executable, "-c", _HELD_UP, str(model_folder), "33"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, **pipes) as server:

@@ -1,4 +1,4 @@
-"""JSON to tensors and back: TensorFlow Serving's rules."""
+"""Conversion between JSON and tensors by TensorFlow Serving's rules."""
 
 import json
 
@@ -79,7 +79,7 @@ def test_base64_is_bytes():
         ('{"instances": [null]}', "expected type: string"),
         ('{"instances": [["a"], ["b", "c"]]}', "ragged"),
         ('{"instances": [["a"], "b"]}', "ragged"),
-        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "nested deeper"),
+        ('{"instances": [' + "[" * 100 + "]" * 100 + "]}", "nested too deeply"),
         ('{"instances": [{"b64": "?"}]}', "base64"),
         ('{"instances": ["\\ud800"]}', "surrogate"),
         ('{"inputs": {"words": ["a"]}}', "Missing named input: text"),

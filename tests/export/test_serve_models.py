@@ -35,7 +35,7 @@ def write(path, *entries: str) -> str:
 
 @pytest.fixture
 def base(tmp_path, toy_versions):
-    """A folder with `one` (versions 1 and 2) and `two` (version 1)."""
+    """Returns a folder with `one` (versions 1 and 2) and `two` (version 1)."""
     shutil.copytree(toy_versions, tmp_path / "one")
     shutil.copytree(toy_versions / "1", tmp_path / "two" / "1")
     return tmp_path
@@ -100,7 +100,8 @@ def test_models_versions_and_labels(base):
             )
             assert status.version == 1
 
-        # The file changes: a label moves, a model goes, one comes; a bad file is passed over.
+        # The file changes: a label moves, one model goes and one comes. Then an invalid file is
+        # ignored.
         moved = labels.replace("value: 1", "value: 2")
         write(base / "m.config", entry("one", base / "one", moved), entry("c", base / "two"))
         wait_for(lambda: said(port, "c") == "v1:A")
@@ -125,7 +126,7 @@ def test_policies(tmp_path):
         return found
 
     assert served() == [4]
-    assert served(latest=2) == [2, 4]  # a broken one is passed over
+    assert served(latest=2) == [2, 4]  # a broken version is skipped
     assert served(latest=None) == [1, 2, 4]
     assert served(latest=None, only=frozenset({1, 3, 9})) == [1]
 
@@ -149,18 +150,18 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
         ("model_config_list {", "m.config, line "),
         ("\xff", "line 1: "),
         ("", "lists no model"),
-        (entry("", "/a"), "config 1: name: give a name"),
+        (entry("", "/a"), "config 1: name: the name is empty: give"),
         (entry("a/b", "/a"), "the model 'a/b': name: the name 'a/b' cannot be part of a URL"),
-        (entry("a", "a"), "the model 'a': base_path: 'a' is no absolute path"),
+        (entry("a", "a"), "the model 'a': base_path: 'a' is not an absolute"),
         (entry("a", "/a").replace("tensorflow", "torch"), "model_platform: 'torch' is not sup"),
         (entry("a", "/a") + entry("a", "/b"), "the model 'a': name: another config has the same"),
-        (entry("a", "/a", ONLY_3), "version_labels: 'x' names version 1"),
-        (entry("a", "/a", "model_version_policy { specific {} }"), "specific needs versions"),
+        (entry("a", "/a", ONLY_3), "version_labels: the label 'x' has version 1"),
+        (entry("a", "/a", "model_version_policy { specific {} }"), "specific has no version"),
         (entry("a", "/nowhere"), "/nowhere is not a folder"),
         (entry("a", "{one}", ONLY_3.replace("1", "3")), "loads (model_version_policy asks for 3)"),
         (
             entry("a", "{one}", 'version_labels { key: "x" value: 1 }'),
-            "label 'x' names version 1, which is not served: name one",
+            "label 'x' has version 1, which is not served: choose one",
         ),
     ],
 )  # fmt: skip
@@ -176,4 +177,4 @@ def test_a_bad_file_is_one_sentence(base, refused, text, words):
 def test_the_file_takes_the_place_of_a_folder(base, refused):
     file = str(base / "m.config")
     refused(run, ["--model-config-file", file], "m.config (No such file", base)
-    refused(run, ["out", "--model-config-file", file], "leave OUT and --name out", base)
+    refused(run, ["out", "--model-config-file", file], "or both OUT and --name", base)

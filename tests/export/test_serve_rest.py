@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST contract, on a live server."""
+"""TensorFlow Serving's REST API on a live server."""
 
 import asyncio
 import contextlib
@@ -41,7 +41,7 @@ def translated(text: str, version: int = 1) -> dict:
 
 
 def raw_exchange(port: int, data: bytes) -> bytes:
-    """Sends bytes and reads until the server closes."""
+    """Sends bytes, and returns what the server sends before it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -79,7 +79,7 @@ def test_the_status_of_a_model_that_loads_is_503(tmp_path):
 
 
 def metrics(port) -> dict[str, float]:
-    """The samples of the metrics page by their names and labels, every line checked."""
+    """Returns a dict from metric name and labels to value; checks every line's format."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", "/monitoring/prometheus/metrics")
     response = connection.getresponse()
@@ -160,13 +160,13 @@ def test_signatures_dtypes_and_scalars(port):
 @pytest.mark.parametrize(
     "body, words",
     [
-        (b"{", "JSON Parse error"),  # others: test_serve_json
+        (b"{", "JSON Parse error"),  # test_serve_json has others
         ({"inputs": []}, "empty"),
         ({"inputs": [["a"]]}, "shape [1,1], expected [-1]"),
         ({"instances": ["a"] * 101}, "at most 100"),
         ({"instances": ["a"], "signature_name": "no"}, "serving_default"),
         ({"instances": ["a"], "signature_name": 3}, "signature_name"),
-        ({"instances": ["FAIL"]}, '"a row says FAIL"'),  # nothing of TensorFlow's around it
+        ({"instances": ["FAIL"]}, '"a row says FAIL"'),  # without TensorFlow's text around it
         ({"inputs": {"source": ["a"], "target": []}, "signature_name": "score"}, "numbers of rows"),
     ],
 )
@@ -279,7 +279,7 @@ def test_chunked_gzip_and_expect_continue(port):
 
 @contextlib.contextmanager
 def bare_server(handler, bodies=None):
-    """The port of an HTTP server without a model."""
+    """Yields the port of an HTTP server without a model."""
     config = ServerConfig("x", "x", rest_port=0)
     server = http_server.HttpServer(config, handler, bodies or Bodies(1 << 30))
     server.start()
@@ -313,7 +313,7 @@ def test_a_client_that_sends_many_pieces_waits_for_the_others():
     turns = []
 
     class Watched(Bodies):
-        """Notes each piece of a body, and when the loop has served all others."""
+        """A `Bodies` that records each piece of a body, and when the loop has served all others."""
 
         @contextlib.contextmanager
         def share(self):
@@ -362,7 +362,7 @@ def test_the_bytes_of_all_requests_together_have_a_limit():
         refusal = raw_exchange(port, HEAD + b"Content-Length: 300000\r\n\r\n" + bytes(300_000))
         assert refusal.startswith(b"HTTP/1.1 503 ") and b"\r\nRetry-After: 1\r\n" in refusal
         assert b"hold 9" in refusal and settled(900_000)
-        # A bomb holds what it unpacks to, and short requests are always answered.
+        # A compressed body counts with its unpacked size, and short requests are always answered.
         bomb, short = gzip.compress(bytes(300_000)), gzip.compress(bytes(60_000))
         assert call(port, "POST", "/", bomb, {"Content-Encoding": "gzip"})[0] == 503
         assert call(port, "POST", "/", short, {"Content-Encoding": "gzip"}) == (200, "60000")
@@ -377,19 +377,19 @@ def test_the_bytes_of_all_requests_together_have_a_limit():
 def test_a_client_that_goes_away_midway_disturbs_nobody(port, caplog):
     for head in [b"nonsense\r\n\r\n", HEAD + b"Content-Length: x\r\n\r\n"] * 20:
         with socket.create_connection(("127.0.0.1", port)) as connection:
-            connection.sendall(head)  # gone before the refusal
+            connection.sendall(head)  # closed before the refusal
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
     body = b'{"instances": ["a"]}'
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        # Gone before the answer.
+        # Closed before the answer.
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     assert call(port, "POST", PREDICT, {"instances": ["a"]})[0] == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_idle_and_slow_connections_block_nobody(model_folder):
-    """They would for ever: the client's own patience is a minute."""
+    """The server answers beside open connections that no timeout closes."""
     never = {"header_timeout": 9e5, "idle_timeout": 9e5}
     config = ServerConfig(str(model_folder), "toy", rest_port=0, grpc_port=0, **never)
     with ModelServer(config) as server, contextlib.ExitStack() as stack:

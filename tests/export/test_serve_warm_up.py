@@ -16,7 +16,7 @@ from macaron_tf.engines import warm_up
 
 @pytest.fixture
 def runs(monkeypatch):
-    """The calls of the model: (signature, inputs) of each."""
+    """Returns a list of (signature, inputs), one for each later call of the model."""
     seen = []
     original = Servable.run
 
@@ -41,7 +41,7 @@ def test_each_signature_gets_a_made_up_row(model_folder, runs):
     "text, expected", [("recorded", 1), ("FAIL", 1), (None, 0), (b"no message", 0)]
 )
 def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
-    """A request that fails, or a damaged file, does not keep the version from serving."""
+    """A request that fails, or a damaged file, does not prevent serving the version."""
     path = model_folder / "1" / servable_module.WARMUP_REQUESTS
     path.parent.mkdir()
     if text is None:
@@ -59,7 +59,7 @@ def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
 
 
 def test_an_export_records_a_request_of_each_signature(tmp_path, runs, caplog, monkeypatch):
-    """Requests that the model refuses are left out: TensorFlow Serving would not load it."""
+    """Requests that the model refuses are not recorded: TensorFlow Serving could not load it."""
 
     def strict(text, max_tokens):
         short = tf.debugging.Assert(tf.reduce_all(tf.strings.length(text) < 9), ["too long"])

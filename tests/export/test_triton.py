@@ -1,4 +1,4 @@
-"""Exported models in NVIDIA Triton: the description it is given, and the real server's answers."""
+"""Exported models in NVIDIA Triton: the model configuration, and the real server's answers."""
 
 import concurrent.futures
 import http.client
@@ -50,7 +50,8 @@ def test_the_repository(tmp_path, toy_versions):
 
 
 def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
-    sentence = "no: no model has it; give some of motto, numbers, scalar, score, serving_default"
+    known = "motto, numbers, scalar, score, serving_default"
+    sentence = f"no model has --signatures no: choose from {known}"
     refuses(sentence, triton.write_repository, {"a": str(toy_versions)}, tmp_path, options("no"))
     refused(triton.main, [f"{tmp_path}/nothing"], "nothing is not a folder")
     twice = [f"{toy_versions}", f"{toy_versions.name}={toy_versions}"]
@@ -67,7 +68,7 @@ def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
 
 
 def test_a_bad_row_costs_the_requests_joined_with_it_one_run(monkeypatch):
-    """Triton's model with a stand-in for Triton's module, which is in its processes alone."""
+    """The Triton model runs with a stand-in for the module that only Triton's processes have."""
     stub = types.SimpleNamespace(
         Tensor=lambda name, array: (name, array.tolist()),
         InferenceResponse=lambda tensors=None, error=None: tensors or error,
@@ -103,7 +104,7 @@ def free_port() -> int:
 
 
 def ask(port: int, model: str, outputs=(), **inputs: np.ndarray) -> tuple[int, dict]:
-    """The status and JSON answer of KServe's `infer`; all outputs where none are named."""
+    """Sends KServe's `infer` for some or all outputs; returns (status, JSON answer)."""
     types_ = {"O": "BYTES", "i": "INT32", "f": "FP32", "b": "BOOL"}
     tensors = [
         {"name": name, "shape": array.shape, "datatype": types_[array.dtype.kind],
@@ -123,14 +124,14 @@ def arrays(answer: dict) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def installed():
-    """Skips where there is no Triton."""
+    """Skips the test if Triton is not installed."""
     if importlib.util.find_spec("pytriton") is None:
         pytest.skip("needs nvidia-pytriton: make test-engines")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, toy_versions, installed):
-    """HTTP and gRPC ports of a Triton with two versions of the toy; it ends by SIGTERM."""
+    """Yields the (HTTP, gRPC) ports of a Triton server, which must stop at SIGTERM."""
     ports, folder = (free_port(), free_port()), tmp_path_factory.mktemp("served")
     shutil.copytree(toy_versions, folder / "toy")
     log = folder / "log.txt"
@@ -177,7 +178,7 @@ def test_answers_are_the_models(server, toy_versions):
     ints, flags = np.arange(6, dtype=np.int32).reshape(2, 3), np.array([[True], [False]])
     floats, images = np.array([[1.0], [3.0]], np.float32), column("a", "")
     asked = {"ints": ints, "flags": flags, "floats": floats, "image_bytes": images}
-    # JSON has no half precision, and no bytes that are not UTF-8.
+    # JSON has neither half precision nor bytes outside UTF-8.
     status, answer = ask(server[0], "toy.numbers", outputs=("total", "flipped"), **asked)
     assert (status, arrays(answer)["total"].tolist()) == (200, [[4], [12]])
     assert arrays(answer)["flipped"].tolist() == [[False], [True]]
@@ -240,7 +241,7 @@ def test_the_server_is_found_or_named(monkeypatch):
     refuses("Triton is not installed in this environment: run `make engines`", triton.find_server)
     spec = types.SimpleNamespace(origin=str(pathlib.Path("/nowhere/pytriton/__init__.py")))
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: spec)
-    refuses("runs no models in Python", triton.find_server)
+    refuses("the installed Triton does not support Python", triton.find_server)
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
-"""Versions of a model, on the disk and in a bucket: written whole or not there; found, loaded,
-switched under load, dropped; broken ones passed over."""
+"""Model versions on disk and in a bucket: written atomically, loaded, switched under load, removed.
+
+Broken versions are skipped.
+"""
 
 import concurrent.futures
 import itertools
@@ -34,7 +36,7 @@ pytestmark = pytest.mark.quick
 
 
 class Doubled(tf.Module):
-    """Twice a number, by a table that fills 400 KB: a graph, and its task."""
+    """A stand-in for a graph and its task; it doubles a number and has 400 KB of weights."""
 
     texts = ()
     network = types.SimpleNamespace(compute_dtype="float32")
@@ -64,7 +66,7 @@ class Doubled(tf.Module):
 
 
 class NoVocabulary:
-    """As much of a vocabulary as `write_version` needs."""
+    """The part of a vocabulary that `write_version` needs."""
 
     hash = "0"
 
@@ -108,7 +110,7 @@ def test_exports_into_a_bucket_take_numbers_of_their_own(tmp_path):
         written = list(threads.map(write, [out] * 3))
     assert sorted(path.name for path in written) == ["1", "2", "3"]
     (storage.as_path(out) / ".exporting-7-killed").write_text("")
-    refuses("--version 7: another export is writing it, or .*/.exporting-7", write, out, 7)
+    refuses("--version 7 is reserved by another export, or .*/.exporting-7", write, out, 7)
     assert write(out).name == "8"
 
 
@@ -140,7 +142,7 @@ write(sys.argv[1])
     killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert [entry.name for entry in tmp_path.iterdir()] == [".exporting"]
-    copy = tmp_path / ".tmp-20261231"  # somebody's copy in progress
+    copy = tmp_path / ".tmp-20261231"  # an unfinished copy
     (copy / "variables").mkdir(parents=True)
     write(tmp_path)
     assert {entry.name for entry in tmp_path.iterdir()} == {"1", copy.name}
@@ -171,7 +173,7 @@ def wait_for(condition) -> None:
 
 
 class FakeServable:
-    """Loads unless its saved_model.pb says "broken"."""
+    """A servable that fails to load if its saved_model.pb says "broken"."""
 
     def __init__(self, path, version):
         with open(os.path.join(path, "saved_model.pb")) as file:
@@ -205,7 +207,7 @@ def manager(tmp_path):
 
 
 def settle(manager) -> int:
-    """Polls twice, until a copy was found unchanged; the version that is then served."""
+    """Polls twice, because a new version must be unchanged; returns the served version."""
     manager.poll()
     manager.poll()
     return manager.current
@@ -226,7 +228,7 @@ def test_only_complete_integer_folders_are_versions(tmp_path):
 def test_the_newest_version_is_taken_up_once_its_copy_has_settled(manager, tmp_path):
     publish(tmp_path, 2)
     manager.poll()
-    assert manager.current == 1  # seen for the first time: perhaps still being copied
+    assert manager.current == 1  # seen once; a copy may be in progress
     manager.poll()
     assert manager.current == 2
     assert states(manager) == {2: "AVAILABLE", 1: "END"}
@@ -250,7 +252,7 @@ def test_a_broken_version_is_reported_skipped_and_tried_again_when_it_changes(ma
     (status,) = manager.statuses(3)
     assert (manager.current, status.state) == (1, status.END)
     assert "truncated file" in status.status.error_message
-    publish(tmp_path, 2)  # an intact one below the broken one is better than version 1
+    publish(tmp_path, 2)  # an intact version below the broken one replaces version 1
     assert settle(manager) == 2
     publish(tmp_path, 3, "mended")
     assert settle(manager) == 3
@@ -300,7 +302,7 @@ def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):
 
 
 def test_versions_come_and_go_under_load_without_an_error(model_folder, toy_versions):
-    """Version 2 is published, a broken 3 follows, 2 is removed again: no request fails."""
+    """No request fails while version 2 is published, a broken 3 follows and 2 is removed."""
     config = ServerConfig(
         str(model_folder), "toy", rest_port=0, grpc_port=0, poll_seconds=0.05, workers=2
     )

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --seed N --minutes M`: the long profile, seed after seed."""
+"""Fuzzes with one seed after another: `python -m tests.fuzz --seed N --minutes M`."""
 
 import argparse
 import itertools
@@ -9,7 +9,7 @@ import time
 
 
 def main() -> int:
-    """Runs seeds from the given one on until the time is over, or one finds something."""
+    """Runs seeds from `--seed` on until the time is over or a seed fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=60.0)

@@ -1,7 +1,7 @@
-"""The profiles of the fuzzer, and the outcomes that it allows.
+"""Profiles of the fuzz tests, and the outcomes that they allow.
 
-`make test` takes the quick one, whose cases are the same every time; `make fuzz` the long one, with
-other cases for each seed.
+`make test` runs the quick profile, whose cases are always the same. `make fuzz` runs the long
+profile, whose cases depend on the seed.
 """
 
 import os
@@ -19,7 +19,7 @@ LONG = os.environ.get("MACARON_TF_FUZZ") == "long"
 
 
 def examples(quick: int, long: int) -> Callable:
-    """A decorator of tests: how many cases each profile tries."""
+    """Returns a decorator that sets the number of cases of a test in each profile."""
     return hypothesis.settings(
         max_examples=long if LONG else quick,
         derandomize=not LONG,
@@ -31,7 +31,7 @@ def examples(quick: int, long: int) -> Callable:
 
 
 def survive(function: Callable, *arguments, **options) -> Any:
-    """A call's result; None where it is refused in one sentence, or by a parser's status 2."""
+    """Returns a call's result, or `None` after a `UserError` or an exit with status 0 or 2."""
     try:
         return function(*arguments, **options)
     except UserError as error:
@@ -49,7 +49,7 @@ _ODD = [
     "\ud800", "\n", "%s", "{0}", "0x10", "1_000", "+1", " 1", "'1'", "[None]", "(None,)", "{1}",
     "...", "-0.0",
 ]  # fmt: skip
-# Values as a command line gives them.
+# Setting values as strings of a command line.
 values = strategies.one_of(
     strategies.sampled_from(_ODD),
     strategies.integers().map(str),

@@ -1,4 +1,4 @@
-"""Flags of the commands: the parsers alone, nothing runs."""
+"""Flags of the commands; only parsers run."""
 
 import argparse
 import contextlib
@@ -30,14 +30,14 @@ PARSED = sorted(MODULES)
 
 @functools.cache
 def main_of(command: str):
-    """The `main` of a command; a package's stands in `__main__`."""
+    """Returns the `main` function of a command, which a package has in `__main__`."""
     module = MODULES[command]
     package = importlib.util.find_spec(module).submodule_search_locations is not None
     return importlib.import_module(f"{module}.__main__" if package else module).main
 
 
 def said(main, *words: str) -> str:
-    """The output of a command that ends with status 0."""
+    """Returns the output of a command that must exit with status 0."""
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         assert survive(main, [*words]) in (None, 0)
     return shown.getvalue()
@@ -45,7 +45,7 @@ def said(main, *words: str) -> str:
 
 @functools.cache
 def forms(command: str) -> list[tuple[list[str], list[str]]]:
-    """Of each sub-command (one, without a name, where there are none): its words, its flags."""
+    """Returns (words, flags) of each sub-command, or of the command if it has no sub-commands."""
     shown = said(main_of(command), "--help")
     names = re.findall("^    ([a-z_-]+)  ", shown, re.MULTILINE) if "COMMAND" in shown else []
     found = []
@@ -57,7 +57,7 @@ def forms(command: str) -> list[tuple[list[str], list[str]]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_runs():
-    """Puts a function that does nothing in the place of every command's."""
+    """Replaces every command's function by one that does nothing."""
     idle = types.SimpleNamespace(resolve_name=lambda name: lambda options: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "pkgutil", idle)
@@ -90,7 +90,7 @@ def test_any_words(data):
         assert errors.getvalue().startswith("error: ") and errors.getvalue().count("\n") == 1
 
 
-# Arguments of words that name no file; every other one must be a `cli.arguments.place`.
+# Arguments that are not paths. Every other argument must have the type `cli.arguments.place`.
 WORDS = [
     "arms", "beam", "callback", "checkpoint", "data_service", "decoding", "differ", "dtype",
     "elmo_set", "finetune_set", "gate", "grpc", "host", "input", "joey", "labels", "language",
@@ -113,7 +113,7 @@ class Parsed(BaseException):
 
 
 def places(parser: argparse.ArgumentParser, names: list[str], begin=()):
-    """The words around each argument that takes a path; others must be among the names."""
+    """Yields the words around each path argument; checks that `names` has all other arguments."""
     before, options = list(begin), [one for one in parser._actions if one.option_strings]
     needed = [word for one in options if one.required for word in (one.option_strings[0], "x")]
     for action in parser._actions:
@@ -163,7 +163,7 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
      "few_shot RUN --task x --out OUT --template", "embed train stsb RUN --init none --model"],
 )  # fmt: skip
 def test_a_flag_s_empty_word_is_refused(words, capsys):
-    """An unset variable of a shell's: `--checkpoint "$BEST"`."""
+    """An unset shell variable, as in `--checkpoint "$BEST"`, is passed as an empty word."""
     command, *given = words.split()
     assert main_of(command)([*given, ""]) == 2
     assert capsys.readouterr().err.startswith(f"error: {given[-1]} is empty: ")

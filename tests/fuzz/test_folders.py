@@ -1,4 +1,4 @@
-"""Damaged folders of runs and of corpora."""
+"""Damaged folders of runs and corpora."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ from tests.experiments.pretraining_toy import prepare
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> pathlib.Path:
-    """A small corpus."""
+    """Returns the folder of a small corpus."""
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "text.txt").write_text("".join(f"one two {n} three four\n" for n in range(400)))
     settings = [
@@ -28,7 +28,7 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 
 
 def open_run(folder: pathlib.Path) -> None:
-    """Opens a run as the library and as its command do."""
+    """Opens a run by the library and by its command."""
     survive(macaron_tf.load, folder)
     opened = survive(TranslationRun.open, folder)
     if opened is not None and (chosen := survive(opened.checkpoint)) is not None:
@@ -49,7 +49,7 @@ _WORDS = [b"", b"0", b"-1", b"null", b"[]", b"{}", b'"', b"\0", b"\xff", b"1e999
 
 @strategies.composite
 def damages(draw):
-    """A function of a file's bytes, its only argument; it returns None to delete the file."""
+    """Draws a function that damages a file's bytes, or returns `None` to delete the file."""
     kind = draw(strategies.sampled_from(["delete", "cut", "flip", "insert", "replace", "number"]))
     place, bit = draw(strategies.floats(0, 1, exclude_max=True)), draw(strategies.integers(0, 7))
     word = draw(strategies.sampled_from(_WORDS) | strategies.binary(max_size=4))
@@ -65,7 +65,7 @@ def damages(draw):
                 return content[:at] + word + content[at:]
             case "replace":
                 return word
-            case "number":  # of a record: another value of a field
+            case "number":  # another value of a JSON field
                 starts = [n + 1 for n, c in enumerate(content) if c == ord(":")]
                 at = starts[int(place * len(starts))] if starts else at
                 end = min((content + b",}\n").find(c, at) for c in (b",", b"}", b"\n"))
@@ -79,7 +79,7 @@ def damages(draw):
 
 @contextlib.contextmanager
 def damaged(folder: pathlib.Path, data):
-    """One or two damaged files of a folder within the `with`; they are whole again behind it."""
+    """Damages one or two files of a folder within the `with`, and restores all files afterwards."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
     chosen = data.draw(strategies.lists(strategies.sampled_from(files), min_size=1, max_size=2))
     changes = [(file, data.draw(damages())) for file in dict.fromkeys(chosen)]

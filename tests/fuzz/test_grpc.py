@@ -1,4 +1,4 @@
-"""Requests to a live server over gRPC: messages nearly right, and bytes."""
+"""Almost valid messages and random bytes, sent to a live server over gRPC."""
 
 import socket
 
@@ -29,7 +29,7 @@ _right |= {"floats": [0.5], "flags": [True], "image_bytes": [b"\xff"], "steps": 
 
 @strategies.composite
 def tensors(draw):
-    """A TensorProto whose dtype, shape and values need not agree."""
+    """Draws a TensorProto whose dtype, shape and values may disagree."""
     if draw(strategies.booleans()):
         name = draw(strategies.sampled_from(sorted(_right)))
         proto = tf.make_tensor_proto(_right[name])
@@ -52,7 +52,7 @@ def tensors(draw):
 
 @strategies.composite
 def requests(draw):
-    """The bytes of a PredictRequest, which the metadata's and the status's begin like."""
+    """Draws the bytes of a PredictRequest, whose first fields other requests share."""
     request = predict_pb2.PredictRequest()
     spec = request.model_spec
     spec.name = draw(strategies.sampled_from(["toy", "toy", "toy", "other", ""]) | _words)
@@ -75,7 +75,7 @@ def requests(draw):
 
 
 def ask(channel, method: str, sent: bytes) -> str:
-    """The status's name."""
+    """Sends a request; returns the name of the gRPC status."""
     try:
         channel.unary_unary(f"/tensorflow.serving.{method}")(sent, 20)
     except grpc.RpcError as error:

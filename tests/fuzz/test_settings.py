@@ -1,4 +1,4 @@
-"""Settings of every kind of recipe, as `--set` takes them."""
+"""Settings of every recipe type, in the form of `--set`."""
 
 import functools
 
@@ -10,7 +10,7 @@ from experiments.recipe import recipe_from_json, settings_of
 
 @functools.cache
 def known() -> list[tuple[str, str, str]]:
-    """Every setting of every kind of recipe and model: a recipe's name, the path, the value."""
+    """Returns (recipe name, path, value) for every setting of each recipe and model type."""
     found = {}
     for name in registry.names():
         recipe = registry.load(name)
@@ -21,7 +21,7 @@ def known() -> list[tuple[str, str, str]]:
 
 
 def check(name: str, settings: list[str]) -> None:
-    """Replaces settings of a recipe; an accepted recipe is written and read as it is."""
+    """Checks that changed settings are refused, or that the recipe survives writing and reading."""
     recipe = survive(registry.load, name, settings=settings)
     if recipe is None or survive(recipe.model_config) is None:
         return

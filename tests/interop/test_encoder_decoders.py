@@ -1,4 +1,4 @@
-"""T5, BART and MarianMT against Hugging Face's (PyTorch), read from what they save."""
+"""T5, BART and MarianMT agree with Hugging Face's PyTorch models from whose files they are read."""
 
 import functools
 
@@ -33,11 +33,15 @@ WIDTHS = {
 
 
 def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False):
-    """A model with other than its first numbers in every place but the `constant` ones.
+    """Returns a model with noise added to its initial weights, except those named `constant`.
 
     Args:
-        seeds: of the first numbers and of those added; None = they go on.
-        own_output: the output is a matrix of its own, as T5 1.1's.
+        kind: class of the model.
+        config: configuration of the model.
+        scale: standard deviation of the noise.
+        seeds: seeds of the initial weights and of the noise; `None` continues the first sequence.
+        constant: weights with this text in their name keep their values.
+        own_output: whether the output matrix is untied, as in T5 1.1.
     """
     torch.manual_seed(seeds[0])
     model = kind(config).eval()
@@ -53,7 +57,7 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
 
 
 def marian(activation="relu"):
-    """A random MarianMTModel with Marian's own special ids: padding is the decoder's start."""
+    """Returns a random MarianMTModel whose decoder starts with padding, as Marian's do."""
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
         **WIDTHS,
@@ -88,7 +92,7 @@ def t5(gated: bool):
         feed_forward_proj="gated-gelu" if gated else "relu",
         tie_word_embeddings=not gated,
     )
-    # Unscaled products in the attention: at 0.3 theirs in float32 is 1.3e-4 from theirs in float64.
+    # Attention scores are unscaled: at 0.3, Hugging Face's float32 differs by 1.3e-4 from float64.
     return shaken(transformers.T5ForConditionalGeneration, config, 0.15, own_output=gated)
 
 
@@ -109,7 +113,7 @@ SYSTEMS = {
         for activation in ("relu", "swish", "gelu", "gelu_new")
     },
 }
-# Theirs of PAD, UNK, BOS (which is their decoder's start) and EOS.
+# Hugging Face's PAD, UNK, BOS (the decoder's start token) and EOS.
 SPECIAL = {"t5": [0, 2, 0, 1], "bart": [1, 3, 2, 2], "marian": [VOCAB - 1, 1, VOCAB - 1, 0]}
 
 
@@ -119,7 +123,7 @@ def in_memory(model):
 
 
 def sources(our_size, batch=5, length=15):
-    """Our ids, each row an EOS and padding at its end."""
+    """Returns rows of our ids that end with EOS and padding."""
     rng = np.random.default_rng(0)
     rows = np.zeros((batch, length), np.int32)
     for b in range(batch):
@@ -130,7 +134,7 @@ def sources(our_size, batch=5, length=15):
 
 
 def their_logits(model, ids, source, target):
-    """Their scores of our ids, given rows of ours."""
+    """Returns Hugging Face's logits of our ids for rows of our ids."""
     with torch.no_grad():
         found = model(
             input_ids=torch.tensor(ids[source]),
@@ -183,7 +187,7 @@ BART = {
 
 
 def in_theirs(kind, ids, source):
-    """A BART of their class that answers tasks, and its answers to rows of ours."""
+    """Returns a Hugging Face BART with a task head, and its outputs for rows of our ids."""
     theirs = shaken(kind, transformers.BartConfig(**BART, num_labels=3), 0.2)
     with torch.no_grad():
         mask = torch.tensor(source != 0).long()
@@ -222,7 +226,7 @@ def test_the_answers_of_a_bart_agree():
 
 
 def test_beam_search_of_a_fixed_length_agrees():
-    """The benchmark's decoding: the same number of steps, and the same best tokens."""
+    """With a fixed number of steps, as in the benchmark, beam search finds the same best tokens."""
     theirs = marian()
     read = in_memory(theirs)
     source = sources(len(read.ids), length=9)
@@ -275,7 +279,7 @@ def test_a_wrong_directory_is_one_sentence(tmp_path):
 
 
 def t5_directory(directory):
-    """A T5 with its tokenizer, which has rows to spare as the published ones."""
+    """Saves a T5 with its tokenizer; its table has unused rows, as published tables do."""
     proto = train_sentencepiece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.model").write_bytes(proto)
     tokenizer = transformers.T5Tokenizer.from_pretrained(directory)
@@ -291,7 +295,7 @@ def t5_directory(directory):
 
 
 def bart_directory(directory):
-    """A BART with its tokenizer."""
+    """Saves a BART with its tokenizer; returns both."""
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     kind = transformers.BartTokenizer
     tokenizer = byte_pair_tokenizer(kind, "its own", directory, mask_token=mask)
@@ -324,7 +328,7 @@ def test_greedy_answers_are_theirs(system, tmp_path):
     gaps = their_gaps = "the quick [MASK] fox jumped [MASK] dog."
     for name in {"t5": ("<extra_id_0>", "<extra_id_1>"), "bart": ("<mask>",) * 2}[system]:
         their_gaps = their_gaps.replace("[MASK]", name, 1)
-    # Ids that ours never writes: special tokens, and rows to spare.
+    # Ids that our model never writes: special tokens and unused rows.
     barred, start = {
         "t5": ([0, 2, *range(175, 192)], [[0]]),
         "bart": ([0, 1, 3, tokenizer.mask_token_id], [[2, 0]]),

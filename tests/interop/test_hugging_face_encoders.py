@@ -1,6 +1,6 @@
-"""Reading an encoder's directory, without PyTorch: what is taken, left and refused.
+"""Reading a Hugging Face encoder directory without PyTorch: what is read, ignored and refused.
 
-With it sentence-transformers: pooling, normalization and length.
+Sentence-transformers add pooling, normalization and a maximum length.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ def test_everything_is_read(tmp_path):
         assert max(np.abs(weight).max() for weight in part.get_weights()) > 0.1
     head = network.sentence_pair.dense
     np.testing.assert_array_equal(head.kernel, state["cls.seq_relationship.weight"].T)
-    # Rows of no piece change no probability.
+    # Rows without a piece do not change probabilities.
     table = numpy_of(network.encoder.embeddings.tokens.table)
     np.testing.assert_array_equal(table[len(toys.WORDS) :], 0)
     logits = network.masked_logits(network.hidden_states(BATCH, training=False))
@@ -48,7 +48,7 @@ def test_everything_is_read(tmp_path):
 
 @pytest.mark.parametrize("layout", ["rounded", "early names"])
 def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
-    """Some models round their table up to a multiple of 64; some are TensorFlow's, converted."""
+    """A table may be padded to a multiple of 64, and names may come from TensorFlow."""
     state, config = toys.random_state(), {}
     plain = read_encoder(toys.write_bert(tmp_path / "a", state))
     tokens, bias = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
@@ -56,7 +56,7 @@ def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
         config = {"vocab_size": 64}
         state[tokens] = np.concatenate([state[tokens], np.zeros((54, 8), "float32")])
         state[bias] = np.concatenate([state[bias], np.zeros(54, "float32")])
-        # Ours has 16 rows: the 6 beyond the vocabulary are theirs.
+        # Our table has 16 rows; the 6 beyond the vocabulary are Hugging Face's.
         plain.network.masked_language.bias.assign(state[bias][:16])
     else:
         names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
@@ -134,7 +134,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
             {"added_tokens": [{"id": 10, "content": "[ENT]"}]},
             "ids up to 10, but the model",
         ),
-        (model["vocab"], {"b": 99}, "leaves out ids between 0 and 99"),
+        (model["vocab"], {"b": 99}, "has the word 'b' with id 99, which does not fit"),
         (model, {"type": "BPE"}, "not a byte-level BPE"),
         (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):
@@ -158,7 +158,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
     ],
 )
 def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
-    """Cut as the tokenizers package cuts them, in the graph, with offsets, and after saving."""
+    """The ids equal the tokenizers package's, also in a graph, with offsets, and after saving."""
     tokenizers = pytest.importorskip("tokenizers")
     toys.write_bert(tmp_path, toys.random_state(12), {"vocab_size": 12})
     case = {"do_lower_case": lower_case} if file != "added_tokens.json" else {}
@@ -188,8 +188,8 @@ def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
     [
         ("added_tokens.json", {"[X]": "one"}, "has added tokens without ids"),
         ("added_tokens.json", {"[X]": None}, "has added tokens without ids"),
-        ("added_tokens.json", {"[X]": -1}, "leaves out ids"),
-        ("added_tokens.json", {"[X]": 10**12}, "leaves out ids"),
+        ("added_tokens.json", {"[X]": -1}, "which does not fit"),
+        ("added_tokens.json", {"[X]": 10**12}, "which does not fit"),
         ("added_tokens.json", [], "added_tokens.json"),
         ("tokenizer.json", {"added_tokens": [{"id": 10}]}, "has added tokens without ids"),
         ("tokenizer.json", {"added_tokens": [7]}, "has added tokens without ids"),
@@ -247,7 +247,7 @@ def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
     del config["num_hidden_layers"], config["type_vocab_size"]
     toys.write_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    refuses(r"no encoder\.layer\.2\.", read_encoder, tmp_path)  # of 12
+    refuses(r"no encoder\.layer\.2\.", read_encoder, tmp_path)  # the config says 12 layers
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
     read = read_encoder(tmp_path).network.config
     assert (read.num_segments, read.dropout) == (2, 0.0)
@@ -295,7 +295,7 @@ def test_pooling_normalization_and_length_are_read(tmp_path):
     assert (found.pooling, found.normalize, found.max_length) == ("mean", True, 9)
     assert found.network.config.num_layers == 2
     found = read_sentence(tmp_path, kinds=toys.MODULES[:2], sentence={"max_seq_length": 99})
-    assert (found.normalize, found.max_length) == (False, 12)  # the positions that there are
+    assert (found.normalize, found.max_length) == (False, 12)  # the table has 12 positions
     assert read_sentence(tmp_path, sentence={}).max_length == 12
 
 
@@ -340,7 +340,7 @@ def test_missing_files_of_modules_are_named(tmp_path):
         refuses(reason, read_sentence_transformer, tmp_path)
 
 
-RELEASED = {  # of ModernBERT base, before transformers 5
+RELEASED = {  # ModernBERT base's fields before transformers 5
     **{"hidden_size": 768, "intermediate_size": 1152, "num_hidden_layers": 22},
     **{"num_attention_heads": 12, "max_position_embeddings": 8192, "norm_eps": 1e-05},
     **{"global_attn_every_n_layers": 3, "local_attention": 128, "global_rope_theta": 160000.0},

@@ -1,4 +1,4 @@
-"""Encoders written as Hugging Face's folders, without PyTorch: read back, refused, whole or not."""
+"""Encoders saved as Hugging Face folders without PyTorch: read back, refused, atomic."""
 
 import json
 
@@ -34,7 +34,7 @@ def config(**options) -> EncoderConfig:
 
 
 def model(network, **fields) -> Pretrained:
-    """A network with random weights, and a vocabulary."""
+    """Returns a model with random weights and a vocabulary."""
     network.build()
     for seed, weight in enumerate(network.weights):
         weight.assign_add(noise(seed, weight.shape))
@@ -42,7 +42,7 @@ def model(network, **fields) -> Pretrained:
 
 
 def written(made: Pretrained, place) -> dict:
-    """The config.json of a model that is saved."""
+    """Saves a model; returns its config.json."""
     made.save_pretrained(place, format=FORMAT)
     return json.loads((place / "config.json").read_text())
 
@@ -98,7 +98,7 @@ def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path)
 
 
 def test_scores_of_a_regression_are_theirs(tmp_path):
-    """Ours learns standardized scores, and says them; theirs has a last layer that says them."""
+    """Our model predicts standardized scores; the saved head's weights undo the standardization."""
     import safetensors.numpy
 
     task = {"mean": 2.5, "deviation": 1.5}
@@ -147,7 +147,7 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, ca
     assert hugging_face.main([*words, "cc-by-4.0"]) in (None, 0)
     assert "\nlicense: cc-by-4.0\n" in (tmp_path / "again/README.md").read_text()
     assert hugging_face.main([*words, "Apache 2.0"]) == 2
-    assert "license='Apache 2.0': give an identifier" in capsys.readouterr().err
+    assert "license='Apache 2.0' is not a license identifier" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
         patched.setattr("safetensors.numpy.save_file", full)
         refuses("No space left", made.save_pretrained, place, FORMAT)
     assert json.loads((place / "config.json").read_text()) == first
-    made.save_pretrained(place)  # this library's own form, in its place
+    made.save_pretrained(place)  # our own format replaces the folder
     assert not (place / "config.json").exists()
     assert written(made, place) == first
     assert sorted(tmp_path.iterdir()) == [tmp_path / "other", place]
 
 
 def test_the_command_writes_another_library_s_model_again(tmp_path, capsys):
-    """Read and written: the same arrays by the same names."""
+    """A directory that is read and written again has the same arrays under the same names."""
     import safetensors.numpy
 
     place, out = write_bert(tmp_path / "in"), tmp_path / "out"

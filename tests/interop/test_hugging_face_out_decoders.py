@@ -1,4 +1,4 @@
-"""Models that write text as Hugging Face's folders: GPT-2, GPT, T5, BART, MarianMT, Pegasus."""
+"""Generative models as Hugging Face folders: GPT-2, GPT, T5, BART, MarianMT and Pegasus."""
 
 import dataclasses
 import functools
@@ -45,7 +45,7 @@ LLAMA = {
     **dict(rotary_scaling=(8.0, 1.0, 4.0, 12.0)),
 }
 T5 = {
-    "rnn_step_sizes": (1, 2, 4),  # as in a recipe for any block; this one has no recurrence
+    "rnn_step_sizes": (1, 2, 4),  # recipes for any block have step sizes; this block ignores them
     **dict(norm="pre", norm_type="rms", positions="none", relative_bias="shared"),
     **dict(use_bias=False, scaled=False, embedding_scale=False, epsilon=1e-6),
 }
@@ -64,7 +64,7 @@ def sentencepiece(masks: bool, kind: str) -> SentencePieceVocabulary:
     return SentencePieceVocabulary.train(LINES, size, masks=masks, **options)
 
 
-# Options, the vocabulary, fields of `Pretrained`, the model_type.
+# Model options, (vocabulary arguments), fields of `Pretrained`, and the model_type.
 SEQUENCES = {
     "pre-norm": ({"norm": "pre"}, (False, "bpe"), {}, "pegasus"),
     "post-norm": ({"norm": "post"}, (False, "bpe"), {}, "marian"),
@@ -107,22 +107,22 @@ def sequence_model(kind: str, **options) -> Pretrained:
 
 
 def their_ids(kind: str, made: Pretrained) -> np.ndarray:
-    """Their id of each of our pieces; MarianMT has the end first, and padding last."""
+    """Returns Hugging Face's id of each of our pieces; MarianMT has EOS first and padding last."""
     ids = np.arange(made.vocabulary.pieces)
     if kind == "post-norm":
-        last = len(ids) - 2  # padding begins an answer
+        last = len(ids) - 2  # padding starts an answer
         ids = np.array([last, 1, last, 0, *range(2, last)])
     return ids
 
 
 def log_probabilities(logits) -> np.ndarray:
-    """Of the pieces that an answer may hold: a MarianMT's scores all differ by one number."""
+    """Returns log-probabilities over ordinary pieces; MarianMT's logits differ by a constant."""
     logits = numpy_of(logits)[..., 5:]
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 def saved(made: Pretrained, place) -> dict:
-    """The config.json of a model that is saved."""
+    """Saves a model; returns its config.json."""
     made.save_pretrained(place, format=FORMAT)
     return json.loads((place / "config.json").read_text())
 
@@ -154,7 +154,7 @@ def test_an_encoder_decoder_is_read_back(kind, tmp_path):
     read = macaron_tf.load(f"hugging-face:{tmp_path / 'out'}")
     source, target = np.array([[9, 8, 7, EOS]]), np.array([[BOS, 7, 20]])
     ours = numpy_of(made.network({"source": source, "target": target}))
-    theirs = np.full(1 + read.ids.max(), -1)  # our row of what was read, for each of their ids
+    theirs = np.full(1 + read.ids.max(), -1)  # our row for each Hugging Face id
     theirs[read.ids[::-1]] = np.arange(len(read.ids))[::-1]
     theirs = theirs[there]
     back = numpy_of(read.network({"source": theirs[source], "target": theirs[target]}))
@@ -174,10 +174,11 @@ def test_an_encoder_decoder_is_read_back(kind, tmp_path):
     ("make", "reason"),
     [
         (lambda: language_model(block="macaron"), "block='macaron' has no counterpart"),
-        (lambda: language_model(output_bias=True), "the scores of tokens have a bias"),
+        (lambda: language_model(output_bias=True), "the model has an output bias"),
         (
             lambda: language_model("post", feed_forward_dim=96),
-            "feed_forward_dim=96 has no counterpart in Hugging Face's GPT, and norm='post' has none in GPT-2",
+            "feed_forward_dim=96 has no counterpart in Hugging Face's GPT, and norm='post' has "
+            "none in GPT-2",
         ),
         (lambda: sequence_model("pre-norm", block="macaron"), "block='macaron' has no counterpart"),
         (lambda: sequence_model("pre-norm", tied=False), "tied=False has no counterpart"),
@@ -199,7 +200,7 @@ def test_two_vocabularies_are_refused(tmp_path):
 
 
 def opened(kind: str, place):
-    """A model of transformers that has all its weights and no other, and its tokenizer."""
+    """Returns a transformers model that must have exactly the saved weights, and its tokenizer."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     theirs, loaded = getattr(transformers, kind).from_pretrained(place, output_loading_info=True)
@@ -287,7 +288,7 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
         search = BeamSearchConfig(beam_size=1, max_length=8)
         best = translate_ids(made.network, source, search, pieces)["ids"][:, 0].numpy()
         barred = None
-    ours_of = np.argsort(there[[UNK, *range(EOS, pieces)]])  # of their ids, but for padding
+    ours_of = np.argsort(there[[UNK, *range(EOS, pieces)]])  # our ids for theirs, but padding
     ours_of = np.array([UNK, *range(EOS, pieces)])[ours_of]
     for number, ids in enumerate(written.tolist()):
         if kind == "post-norm":
@@ -295,7 +296,7 @@ def test_pytorch_s_encoder_decoder_writes_the_same(kind, tmp_path):
         ids = ids[: ids.index(EOS) + 1] if EOS in ids else ids
         if barred is None:
             row = best[number].tolist()
-            # A search ends each row within its limit by EOS, which theirs need not.
+            # Our search must end with EOS within the limit, unlike Hugging Face's.
             common = min(len(ids), len(row)) - 1
             assert common > 0 and row[:common] == ids[:common]
             continue

@@ -1,4 +1,4 @@
-"""Encoders of our own blocks as folders with a PyTorch file of ours."""
+"""Encoders of our own blocks as folders with our PyTorch model file."""
 
 import json
 
@@ -60,7 +60,7 @@ REAL = IDS != 0
 
 
 def written(network, options, place, **kind):
-    """A model with random weights, saved."""
+    """Saves a model with random weights; returns it."""
     masked = {"has_masked_language": network is PretrainingEncoder}
     made = model(network(config(**options), **kind), **masked)
     made.save_pretrained(place, format=FORMAT)
@@ -103,7 +103,7 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
     assert not any(loaded.values())
     batch = {name: rows for name, rows in BATCH.items()}
     if network is EncoderChooser:
-        batch = {name: rows[None] for name, rows in batch.items()}  # one example of two choices
+        batch = {name: rows[None] for name, rows in batch.items()}  # one example with two choices
     given = {"input_ids": batch["token_ids"], "token_type_ids": batch["segment_ids"]}
     given = {name: torch.tensor(rows).long() for name, rows in given.items()}
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_pytorch_gives_the_same_scores(system, network, tmp_path):
         ours = numpy_of(ours["masked_language"])[REAL][:, : len(WORDS)]
         found = found.logits.numpy()[REAL]
     elif network is EncoderSpanReader:
-        ours = numpy_of(ours)  # (B, 2, L), far below all scores where no answer may stand
+        ours = numpy_of(ours)  # `(B, 2, L)`, very negative at positions that cannot be answers
         found = np.stack([found.start_logits, found.end_logits], axis=1)
         ours, found = ours[ours > -1e8], found[ours > -1e8]
     else:
@@ -146,7 +146,7 @@ def test_pytorch_s_models_follow_transformers_customs(tmp_path):
 
 
 def test_distances_have_their_buckets(tmp_path):
-    """A text longer than the farthest bucket, whose biases differ much."""
+    """Relative positions beyond the last bucket have that bucket's bias."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     options = {"block": "macaron", "relative_bias": "shared", "positions": "none"}
     made = written(PretrainingEncoder, options, tmp_path / "out")
@@ -161,7 +161,7 @@ def test_distances_have_their_buckets(tmp_path):
 
 
 def test_it_learns_there(tmp_path):
-    """A few steps of PyTorch lower the loss: gradients reach every weight."""
+    """A few SGD steps in PyTorch lower the loss."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     written(EncoderClassifier, SYSTEMS["swish_rnn"], tmp_path / "out", num_classes=2)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 -- letters of several scripts
-"""Encoders that transformers opens: no weight is missing or left over, the same ids and outputs."""
+"""Encoders loaded by transformers have exactly the saved weights, and equal ids and outputs."""
 
 import json
 import pathlib
@@ -56,7 +56,7 @@ TEXTS = [
 LETTERS = ["a", "b", "c", "d", "e", "f", "g", "h"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*SPECIAL, *LETTERS, "##b", "##c", "hello", "caf", "##e"]
-# Chosen by the vocabulary and the configuration: family, options of ours.
+# The vocabulary and configuration determine the family: name, and our options.
 FAMILIES = {
     "bert": {},
     "bert of the tanh form": {"activation": "gelu_tanh", "num_segments": 3},
@@ -100,7 +100,7 @@ def model(network, vocabulary, **fields) -> Pretrained:
 
 
 def opened(made: Pretrained, place):
-    """Their model, tokenizer and configuration of a model that is saved."""
+    """Saves a model; returns Hugging Face's model, tokenizer and configuration."""
     made.save_pretrained(place, format="hugging-face")
     fields = json.loads((place / "config.json").read_text())
     kind = getattr(transformers, fields["architectures"][0])
@@ -119,7 +119,7 @@ def config(vocabulary, options) -> EncoderConfig:
 
 
 def check_equal(ours, theirs) -> None:
-    """As in `toys`, of outputs that may be smaller."""
+    """Checks equality like `toys.check_equal`, but for outputs of smaller magnitude."""
     assert np.abs(theirs).max() > 0.01
     np.testing.assert_allclose(numpy_of(ours), theirs, atol=1e-5, rtol=0)
 
@@ -138,7 +138,7 @@ NETWORKS = {
 VOCABULARY = {"roberta": "bytes without a space", "xlm-roberta": "unigrams", "albert": "folded"}
 
 
-# ELECTRA's classifier is another function, and only ELECTRA has a head over replaced tokens.
+# ELECTRA's classifier differs, and only ELECTRA detects replaced tokens.
 PAIRS = [
     (family, kind)
     for family in FAMILIES
@@ -171,7 +171,7 @@ def test_outputs_are_theirs(family, kind, vocabularies, tmp_path):
             pairs = found.get("seq_relationship_logits", found.get("sop_logits"))
             check_equal(network(ours)["sentence_pair"], pairs.numpy())
     elif kind == "spans":
-        # Ours hides the positions where no answer can stand.
+        # Our model hides positions where no answer can be.
         ours.setdefault("segment_ids", np.ones_like(ours["token_ids"]))
         logits = numpy_of(network(ours))
         expected = torch.stack([found.start_logits, found.end_logits], 1).numpy()
@@ -241,7 +241,7 @@ def test_an_xlm_with_its_tokenizer_is_theirs(tmp_path):
 
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta", "XLM"])
 def test_their_own_model_comes_back_with_their_ids(family, tmp_path):
-    """Read, written and opened again: the same weights by the same names."""
+    """A model that is read, saved and opened again has the same outputs and special ids."""
     from tests.interop import test_parity_encoders as parity
 
     name = {"Roberta": "roberta", "XLMRoberta": "xlm-roberta"}.get(family, "xlm with its tokenizer")

@@ -1,4 +1,4 @@
-"""XLNet as Hugging Face's folder: read back, and opened by transformers."""
+"""XLNet as a Hugging Face folder: read back, and opened by transformers."""
 
 import json
 
@@ -40,7 +40,7 @@ def two_streams(kind: str, **options) -> Pretrained:
 
 
 def batch(pieces: int) -> dict[str, np.ndarray]:
-    """Two rows, each of which guesses three tokens in an order of its own."""
+    """Returns two rows, each of which predicts three tokens in its own order."""
     rng = np.random.default_rng(0)
     order = np.full((2, 7), -1)
     positions = np.array([[1, 4, 6], [0, 3, 5]])
@@ -96,7 +96,7 @@ def test_pytorch_s_xlnet_scores_the_same(kind, tmp_path):
     assert tokenizer(LINES[:4], add_special_tokens=False)["input_ids"] == expected
     rows = batch(made.vocabulary.pieces)
     order, positions = rows["order"], rows["masked_positions"]
-    # Theirs: 1 where i may not see j; a content always sees itself.
+    # Hugging Face: 1 where i must not see j; the content stream always sees itself.
     hidden = (order[:, None, :] >= order[:, :, None]) & (order[:, None, :] >= 0)
     inputs = {
         "input_ids": torch.tensor(rows["token_ids"]).long(),

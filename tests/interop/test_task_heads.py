@@ -1,4 +1,4 @@
-"""Heads of tasks, written as Hugging Face's folders and read from them: the same answers."""
+"""Task heads saved as Hugging Face folders and loaded again give the same predictions."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ pytest.importorskip("safetensors")
 FORMAT = "hugging-face"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c"]
 TEXTS = ["a bc d", "e", "f g h a b c d e f"]
-# Options of the configuration, and the model_type.
+# Dict from model_type to our options.
 FAMILIES = {
     "bert": {},
     "albert": {"sharing": "all", "embedding_dim": 16, "activation": "relu"},
@@ -55,7 +55,7 @@ def _own(name: str, **columns):
     return TableSettings(**columns).described(get_task(name, own=True))
 
 
-# The network, its task as it was trained, and texts to ask.
+# Dict from task to (network, task description, texts).
 PAIRS = [("a bc d", "e"), ("f", "g h a")]
 CONTEXTS = [("a b", "c d e f g h a b"), ("h", "a b c")]
 CHOICES = [("a b", "c", "d e", "f", ""), ("g", "h", "a", "", "b c d")]
@@ -110,7 +110,7 @@ CASES = [
 
 
 def trained(family: str, task: str) -> Pretrained:
-    """A model with random weights that knows its task, as a run does."""
+    """Returns a model with random weights and a task description, as a run has."""
     make, described, _ = (CAUSAL if family == "gpt2" else TASKS)[task]
     vocabulary = vocabulary_of(family)
     config = EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=40, **FAMILIES[family])
@@ -131,7 +131,7 @@ def trained(family: str, task: str) -> Pretrained:
 
 
 def check_answers(ours, theirs) -> None:
-    """Answers of `predict` that are equal, numbers to 1e-6."""
+    """Checks that predictions are equal, and numbers to 1e-6."""
     assert type(ours) is type(theirs)
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
@@ -185,10 +185,10 @@ def test_the_lines_of_a_card_of_our_own_run(task, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"id2label": ["x"]}, "config.json is damaged.*restore its architectures and id2label"),
+        ({"id2label": ["x"]}, "config.json is damaged.*restore its fields architectures and"),
         ({"architectures": 3}, "config.json is damaged"),
         ({"classifier_dropout": "much"}, "classifier_dropout='much': it must be a number"),
-        ({"macaron_tf": {"task": {}}}, "is damaged.*restore its macaron_tf, or take that out"),
+        ({"macaron_tf": {"task": {}}}, "is damaged.*restore its field macaron_tf, or remove"),
     ],
 )
 def test_a_damaged_head_is_one_sentence(changes, sentence, tmp_path):
@@ -199,7 +199,7 @@ def test_a_damaged_head_is_one_sentence(changes, sentence, tmp_path):
 
 
 def test_a_record_of_another_head_does_not_count(tmp_path):
-    """As after a training in transformers, which keeps unknown fields."""
+    """After further training in transformers, our record of the task no longer matches the head."""
     trained("bert", "classes").save_pretrained(tmp_path / "out", format=FORMAT)
     fields = json.loads((tmp_path / "out/config.json").read_text())
     fields["macaron_tf"]["task"]["labels"] = ["p", "q"]

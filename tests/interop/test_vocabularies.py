@@ -1,4 +1,4 @@
-"""Tokenizers' files against the transformers library that reads them."""
+"""Tokenizer files give the ids of the transformers library."""
 
 import collections
 import io
@@ -67,18 +67,18 @@ def train_sentencepiece(**options) -> bytes:
 
 
 def check(directory: pathlib.Path, tokenizer) -> None:
-    """The directory's vocabulary gives the tokenizer's ids, its special ones at their places."""
+    """Checks that a directory's vocabulary has the tokenizer's ids, special ids included."""
     vocabulary, ids = read_vocabulary(directory)
     special = ("pad", "unk", "cls", "sep", "mask")
     theirs = [getattr(tokenizer, f"{name}_token_id") for name in special]
     assert [ids[getattr(vocabulary, f"{name}_id")] for name in special] == theirs
     assert vocabulary.special_ids == (0, 1, 2, 3, 4)
     assert len(ids) == vocabulary.pieces == len(tokenizer)
-    # Theirs takes names of special pieces in a text for these; a text of ours forges none.
+    # Hugging Face parses special tokens in a text; our vocabulary treats their names as text.
     texts = [text for text in TEXTS if "[MASK]" not in text]
     expected = tokenizer(texts, add_special_tokens=False)["input_ids"]
     assert [ids[row].tolist() for row in vocabulary.encode_lines(texts)] == expected
-    # A pair as a task's rows have it, with as many separators as theirs.
+    # A pair row of a task has as many separators as Hugging Face's.
     a, b = texts[0], texts[1]
     row = encode_pairs(vocabulary, tf.constant([a]), tf.constant([b]), 512)["token_ids"][0]
     assert ids[row.numpy()].tolist() == tokenizer(a, b)["input_ids"]
@@ -87,7 +87,7 @@ def check(directory: pathlib.Path, tokenizer) -> None:
 
 
 def byte_pair_tokenizer(kind, files: str, directory: pathlib.Path, **options):
-    """A tokenizer of RoBERTa's pieces, saved."""
+    """Saves a tokenizer with RoBERTa's byte-level pieces; returns it."""
     learnt = BytePairVocabulary.train(TRAINING, 300)
     names = ["<s>", "<pad>", "</s>", "<unk>", *learnt.units, "<mask>"]
     numbers = {name: number for number, name in enumerate(names)}
@@ -117,9 +117,9 @@ def test_byte_pairs(system, files, options, tmp_path):
 
 
 def write_xlm(lines: list[list[str]], directory: pathlib.Path, **options) -> None:
-    """XLM's files as Hugging Face has them, of merges learnt on words; pieces are what was left.
+    """Writes XLM's files in Hugging Face format, with merges learnt on words.
 
-    So not all that merges make are pieces, nor all letters.
+    Some results of merges, and some letters, are not pieces.
     """
     tokenizers = pytest.importorskip("tokenizers")
     learner = tokenizers.Tokenizer(tokenizers.models.BPE(end_of_word_suffix="</w>"))
@@ -149,7 +149,7 @@ def read_side(name: str, code: str, tfds) -> list[str]:
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_xlms_words_and_codes(lower_case, tmp_path, tfds):
-    """On real text in three languages, on odd text, and on a language with rules of its own."""
+    """XLM's ids agree in three languages, on odd text, and in a language with its own rules."""
     transformers = pytest.importorskip("transformers")
     texts = {
         "en": [
@@ -170,7 +170,7 @@ def test_xlms_words_and_codes(lower_case, tmp_path, tfds):
     assert sorted(ids) == [*range(len(theirs))]
     unknown = 0
     for code, lines in texts.items():
-        # Their public method gives every text the rules of English.
+        # Their public method applies English rules to every text.
         cut = [theirs._tokenize(line, lang=code) for line in lines]
         rows = vocabulary.encode_lines(lines, code)
         assert [ids[row].tolist() for row in rows] == [*map(theirs.convert_tokens_to_ids, cut)]
@@ -230,7 +230,7 @@ def test_xlnets_segments(tmp_path):
 
 
 def test_xlnets_digits_stand_without_their_commas(tmp_path):
-    """As XLNet's own code cut them, and as the published `tokenizer.json` says."""
+    """XLNet's code, and the published `tokenizer.json`, split digits from a comma after them."""
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(train_sentencepiece(**XLNET))
     normal = proto.SentencePiece.NORMAL
@@ -245,7 +245,7 @@ def test_xlnets_digits_stand_without_their_commas(tmp_path):
 
 @pytest.mark.parametrize("system", ["Albert", "XLNet"])
 def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
-    """Around them the transformers library has other spaces than these were trained with."""
+    """SentencePiece is the reference: the transformers library puts other spaces around signs."""
     transformers = pytest.importorskip("transformers")
     options = {"Albert": ALBERT, "XLNet": XLNET}[system]
     proto = train_sentencepiece(**{**options, "user_defined_symbols": ["(", "€", "<eop>"]})
@@ -266,7 +266,7 @@ def test_t5s(tmp_path):
     tokenizer = transformers.T5Tokenizer.from_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path / "saved")
     assert not (tmp_path / "saved/spiece.model").exists()
-    # Theirs takes names of special pieces in a text for these; a text of ours forges none.
+    # Hugging Face parses special tokens in a text; our vocabulary treats their names as text.
     texts = [text for text in TEXTS if "</s>" not in text]
     expected = tokenizer(texts)["input_ids"]
     for directory in (tmp_path, tmp_path / "saved"):
@@ -283,7 +283,7 @@ def test_t5s(tmp_path):
 
 
 def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
-    """Behind the pieces of their own files, as the tokenizers package cuts around them."""
+    """Added tokens follow the file's pieces, and split texts as in the tokenizers package."""
     tokenizers = pytest.importorskip("tokenizers")
     texts = ["the <e1> dog<é>the", "<e1>", "<é> <e1>the "]
     learnt = BytePairVocabulary.train(TRAINING, 300)
@@ -313,15 +313,15 @@ def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
     rows = vocabulary.encode_lines(texts)
     assert tf.function(vocabulary.encode)(tf.constant(texts)).to_list() == rows
     [the], [dog] = vocabulary.encode_lines(["the"]), vocabulary.encode_lines(["dog"])
-    # The second one's accent is folded, as the text's.
+    # The second token's accent is folded, like the text's.
     assert rows == [[*the, 75, *dog, 76, *the], [75], [76, 75, *the]]
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<e1>": 99}))
-    refuses("adds the token '<e1>' with id 99, and the ids before it", read_vocabulary, tmp_path)
+    refuses("adds the token '<e1>' with id 99, but some smaller ids", read_vocabulary, tmp_path)
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_bytes_of_unknown_characters(model_type, tmp_path):
-    """Of a model's own file and of `tokenizer.json`, which names no pieces' kinds."""
+    """Byte fallback works from the model file, and from `tokenizer.json` without piece types."""
     tokenizers = pytest.importorskip("tokenizers")
     proto = sentencepiece_model_pb2.ModelProto()
     options = {"unk_id": 0, "pad_id": -1, "bos_id": 1, "eos_id": 2, "model_type": model_type}
@@ -363,11 +363,11 @@ def test_bytes_of_unknown_characters(model_type, tmp_path):
     whole = json.loads((tmp_path / "tokenizer.json").read_text())
     whole["model"]["vocab"][5][0] = "no byte"
     (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
-    refuses("byte_fallback=true and no piece <0x01>", read_vocabulary, tmp_path)
+    refuses("byte_fallback=true but no piece <0x01>", read_vocabulary, tmp_path)
 
 
 def test_the_real_albert_vocabulary(shared_data):
-    """Against SentencePiece on its own, on text that ALBERT's cleaning leaves alone."""
+    """ALBERT's ids equal SentencePiece's on text that ALBERT's normalization does not change."""
     directory = shared_data / "vocabularies" / "albert-base-v2"
     vocabulary, ids = read_vocabulary(directory)
     np.testing.assert_array_equal(ids, np.arange(30_000))
@@ -388,7 +388,7 @@ WORDS = [
 
 
 def byte_level(pattern: str, directory: pathlib.Path):
-    """A tokenizer of bytes that is trained on `TRAINING`, as `tokenizers` makes it, saved."""
+    """Saves a byte-level tokenizer that the tokenizers package trained on `TRAINING`."""
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern != "llama3")
     whole = Tokenizer(models.BPE(ignore_merges=pattern == "llama3"))
     if pattern == "llama3":
@@ -400,7 +400,7 @@ def byte_level(pattern: str, directory: pathlib.Path):
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
     whole.train_from_iterator(TRAINING, trainer)
-    if pattern == "llama3":  # a piece that no merge makes
+    if pattern == "llama3":  # a piece that no merge yields
         fields = json.loads(whole.to_str())
         fields["model"]["vocab"]["\u0120texts"] = len(fields["model"]["vocab"])
         whole = Tokenizer.from_str(json.dumps(fields))
@@ -481,7 +481,7 @@ def test_llama_2s_pieces(tmp_path):
 def test_other_files_are_refused(tmp_path):
     steps = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": {"type": "Bert"}}
     for removed, name, contents, reason in (
-        ((), "vocab.json", "{}", r"has vocab\.json and no merges\.txt"),
+        ((), "vocab.json", "{}", r"has vocab\.json but no merges\.txt"),
         ((), "merges.txt", "", "no pad_token: only vocabularies with pad_token <pad> or"),
         ((), "tokenizer_config.json", '{"pad_token": {"content": "!"}}', "with pad_token ! among"),
         (

@@ -1,4 +1,4 @@
-"""A Hugging Face BERT directory written without Hugging Face; random weights; comparison."""
+"""A Hugging Face BERT directory with random weights, written without Hugging Face, and checks."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ CONFIG = {
 
 
 def random_state(rows: int = len(WORDS)) -> dict[str, np.ndarray]:
-    """All weights of a BertForPreTraining of that configuration, by its names."""
+    """Returns random weights of a BertForPreTraining, by Hugging Face's names."""
     shapes = {
         "bert.embeddings.word_embeddings.weight": (rows, 8),
         "bert.embeddings.position_embeddings.weight": (12, 8),
@@ -55,7 +55,7 @@ def write_bert(
     tokenizer_config: dict | None = None,
     words: list[str] | None = None,
 ) -> pathlib.Path:
-    """Writes the directory; the fields given are added to those that can be read."""
+    """Writes a Hugging Face BERT directory; `config` and `tokenizer_config` override fields."""
     import safetensors.numpy
 
     directory.mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ MEAN = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 
 
 def write_modules(directory: pathlib.Path, kinds=MODULES, pooling=MEAN, sentence=None) -> None:
-    """Writes the files of sentence-transformers beside a model."""
+    """Writes the module files of sentence-transformers beside a model."""
     modules = [
         {"idx": i, "path": folder, "type": f"sentence_transformers.models.{kind}"}
         for i, (folder, kind) in enumerate(
@@ -89,12 +89,12 @@ def write_modules(directory: pathlib.Path, kinds=MODULES, pooling=MEAN, sentence
 
 
 def noise(seed: int, shape) -> np.ndarray:
-    """Numbers to add to a weight, so that no bias is 0 and no LayerNorm the identity."""
+    """Returns noise to add to a weight, so that no bias is 0 and no LayerNorm is the identity."""
     return np.random.default_rng(seed).normal(0, 0.1, shape).astype("float32")
 
 
 def save_random(kind, config, directory):
-    """Their PyTorch model of a class and configuration, with random weights, saved."""
+    """Saves a Hugging Face PyTorch model with random weights; returns the model."""
     import torch
 
     torch.manual_seed(0)
@@ -107,13 +107,13 @@ def save_random(kind, config, directory):
 
 
 def copy_linear(theirs, ours) -> None:
-    """Gives our `Dense` the numbers of their linear layer."""
+    """Copies the weights of a PyTorch linear layer to our `Dense` layer."""
     weights = [theirs.weight.detach().numpy().T, theirs.bias.detach().numpy()]
     ours.set_weights(weights)
 
 
 def check_equal(ours, theirs) -> None:
-    """Two float arrays of some size, equal to 1e-5."""
+    """Checks that two float arrays are equal to 1e-5 and not all near 0."""
     theirs = np.asarray(theirs)
     assert np.abs(theirs).max() > 0.1
     np.testing.assert_allclose(numpy_of(ours), theirs, atol=1e-5, rtol=0)

@@ -1,6 +1,6 @@
-"""Paths on the disk and in a bucket, stamps of files, and the lock of a folder.
+"""Paths on disk and in a bucket, file stamps, and the lock of a folder.
 
-TensorFlow's file system in memory stands in for a bucket.
+TensorFlow's in-memory file system stands in for a bucket.
 """
 
 import hashlib
@@ -161,7 +161,7 @@ def test_places_that_stay_as_they_are(place):
 
 
 def test_a_home_that_no_shell_replaced(monkeypatch):
-    """As in `--out=~/x`, which bash passes on."""
+    """bash does not expand the home folder in `--out=~/x`."""
     monkeypatch.setenv("HOME", "/home/me")
     assert errors.check_path("~/x") == "/home/me/x"
 
@@ -219,7 +219,7 @@ def test_utf_16_is_not_read_as_utf_8(tmp_path):
         path.write_bytes("one\ntwo\n".encode(coding))
         refuses(f"{path}, line 1.* convert the file to UTF-8", lambda path: [*files.lines_of(path)],
                 storage.as_path(path))  # fmt: skip
-    path.write_bytes(b"one\n\0two\n")  # a lone zero byte further on is the text's own
+    path.write_bytes(b"one\n\0two\n")  # a lone zero byte further on is text
     assert [*files.lines_of(storage.as_path(path))] == ["one", "\0two"]
 
 
@@ -294,10 +294,10 @@ ANSWERED = f"All 10 retry attempts failed. The last failure: {REQUEST}HTTP respo
     ("error", "sentence"),
     [
         (tf.errors.AbortedError(None, None, f"{ANSWERED}\n\t when uploading gs://b/run/x.json"),
-         "cannot access gs://b/run/x.json: the bucket answers HTTP 503 to repeated requests; run "
+         "cannot access gs://b/run/x.json: the bucket returned HTTP 503 to repeated requests; run "
          "the same command again later"),
         (tf.errors.PermissionDeniedError(None, None, f"{REQUEST}HTTP response code 403"),
-         "cannot access a bucket: the bucket answers HTTP 403; check that your credentials may "
+         "cannot access a bucket: the bucket returned HTTP 403; check that your credentials may "
          "read and write the bucket"),
         (tf.errors.FailedPreconditionError(None, None, f"{REQUEST}libcurl code 6 meaning 'Could "
          "not resolve hostname', error details: Could not resolve host: x\n\t when reading gs://b/y"),

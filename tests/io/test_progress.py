@@ -1,4 +1,4 @@
-"""Progress of long work: in a terminal, elsewhere, within other work, and of soon-done work."""
+"""Progress of long work: in a terminal, elsewhere, nested in other work, and of short work."""
 
 import io
 import re
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(params=[Terminal, io.StringIO])
 def stream(request, monkeypatch):
-    """Standard error, where long work is what takes any time at all."""
+    """Replaces standard error, and shows progress for work of any duration."""
     for seconds in ("_PATIENCE", "_SECONDS", "_REFRESH"):
         monkeypatch.setattr(progress, seconds, 0.01)
     stream = request.param()

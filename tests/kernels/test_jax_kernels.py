@@ -1,4 +1,4 @@
-"""Dropout and attention in one kernel, on JAX; Pallas interprets the kernel on a CPU."""
+"""Fused dropout and attention on JAX; on a CPU, Pallas interprets the kernel."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ SEED = jnp.array([7, 3], jnp.uint32)
 
 
 def plain(query, key, value, seen, seed, scale, causal, window, rate):
-    """`flash_attention` by whole matrices, with its dropout."""
+    """Computes `flash_attention` with full matrices and the same dropout."""
     (rows, length, heads, _), count = query.shape, key.shape[1]
     key, value = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
     scores = jnp.einsum("bthd,bshd->bhts", query, key) * scale
@@ -48,7 +48,7 @@ def test_attention_and_its_gradients(causal, window, rate, length, count, shared
     rng = np.random.default_rng(0)
     shapes = [(2, length, 2, 16), *[(2, count, 2 // shared, 16)] * 2, (2, length, 2, 16)]
     *arrays, slope = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
-    # Of the second row the last 9 keys are hidden; of a causal one no row is without any.
+    # The last 9 keys of row 1 are hidden. In the causal case, each query still sees a key.
     seen = jnp.arange(count) < jnp.array([[count], [count - 9]])
     options = {"scale": 0.25, "causal": causal, "window": window, "rate": rate}
 
@@ -98,7 +98,7 @@ def test_bits_are_as_independent_draws():
         high = np.bincount(np.asarray(bits >> 24), minlength=256)
         assert ((high - size / 256) ** 2 / (size / 256)).sum() < 255 + 5 * (2 * 255) ** 0.5
         masks.append(np.asarray(bits < round(rate * 2**32)) - rate)
-        # Correlations at all lags: of 32,767 normal ones, the largest is below 6 deviations.
+        # Correlations at all lags: the largest of 32,767 normal values is below 6 deviations.
         spectrum = np.fft.rfft(masks[-1], 2 * size)
         lags = np.fft.irfft(spectrum * spectrum.conj())[1 : size // 2]
         assert np.abs(lags).max() < 6 * variance * size**0.5

@@ -23,7 +23,7 @@ echo library > "$2"
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Makes the stand-in, which ends as told, the compiler; the cache is a new one."""
+    """Returns a function that installs a stand-in for the compiler, with an empty cache."""
 
     def install(ending: str = "") -> pathlib.Path:
         path = tmp_path / "compiler"
@@ -116,7 +116,7 @@ def test_the_loops_are_clean_under(sanitizers, tmp_path):
     if compiled("-").returncode or subprocess.run([str(program)], capture_output=True).returncode:
         pytest.skip(f"{compiler[0]} has no working -fsanitize={sanitizers} here")
     driver = pathlib.Path(__file__).with_name("sanitize_main.cc")
-    # clang says which loops it leaves as they are, as it does all of them here.
+    # clang warns of each loop that it does not vectorize, which here are all loops.
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-pass-failed"]
     build = compiled(str(driver), *warnings, f"-I{native.SOURCES}")
     assert build.returncode == 0, build.stderr

@@ -1,4 +1,4 @@
-"""Native dropout, norms, GELU and cross-entropy against TensorFlow's own and against draws."""
+"""Native dropout, norms, GELU and cross-entropy agree with TensorFlow and with statistics."""
 
 from functools import partial
 
@@ -16,12 +16,12 @@ from tests.kernels.test_native_swish import built
 __all__ = ["built"]  # a fixture for every test here
 
 ROUNDING = {"float32": 1e-6, "bfloat16": 2.0**-8}
-# Rows in one block of sums and in several, whole vectors and tails.
+# Rows in one and in several blocks of partial sums; whole SIMD vectors and remainders.
 SHAPES = [(1, 1), (3, 5, 64), (70, 37), (2, 33, 256)]
 
 
 def with_gradients(function, *tensors):
-    """The value of a function and its gradients under an upstream gradient that varies."""
+    """Returns a function's value and its gradients for a random upstream gradient."""
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     with tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -49,7 +49,7 @@ def test_layer_norm_and_its_gradients(shape, dtype):
     vectors = [1 + normal(shape[-1], seed=1), normal(shape[-1], seed=2)]
     actual = with_gradients(lambda *given: native.layer_norm(*given, 1e-5), x, *vectors)
     expected = with_gradients(exact_layer_norm, *(tf.cast(t, "float64") for t in (x, *vectors)))
-    # The upstream gradient is rounded too; with one column the deviation is sqrt(1e-5) alone.
+    # The upstream gradient is rounded too. With one column, the deviation is sqrt(1e-5) alone.
     assert_close(actual, expected, dtype, 20 if shape[-1] > 1 else 2000)
     assert [t.dtype.name for t in actual] == [dtype, dtype, "float32", "float32"]
 
@@ -76,7 +76,7 @@ def test_cross_entropy_and_its_gradient(shape, dtype, smoothing):
 
 
 def test_cross_entropy_of_hard_rows():
-    """Words that cannot be, sure rows, scores that are no numbers, and no row at all."""
+    """Losses and gradients agree for impossible classes, certain rows, NaN scores and no rows."""
     scores = [[-np.inf, 0, 1], [1e4, -1e4, 0], [np.nan, 0, 0], [np.inf, 0, 0], [-np.inf] * 3]
     labels = np.array([2, 1, 1, 1, 0])
     found = with_gradients(lambda x: native.cross_entropy(x, labels)[0], np.float32(scores))
@@ -127,7 +127,7 @@ def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
 
 
 def swish(kernel, *options):
-    """The kernel's function and its reference; one row of the two is padded at the end."""
+    """Returns the native function and its reference, with one padded position."""
     mask = tf.constant([[True] * 5, [True] * 4 + [False]])
     return [lambda *x, how=how: kernel(*x, 2, *options, mask, implementation=how) for how in WAYS]
 
@@ -166,7 +166,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients_of_gradients_and_forward_mode(name):
-    """Derivatives along a direction, of the sum of the sines and of its gradient."""
+    """Directional derivatives of the function and of its gradient agree with the reference."""
     kernel, reference, shapes = KERNELS[name]
     given = [tf.constant(normal(*shape, seed=i), tf.float32) for i, shape in enumerate(shapes)]
     direction = [tf.cos(x) for x in given]
@@ -207,7 +207,7 @@ def test_nan_and_infinity_stay_in_their_row():
 
 
 def philox(key, blocks):
-    """TensorFlow's own Philox 4x32-10 from counter 0: `(blocks, 4)` uint32."""
+    """Returns TensorFlow's Philox 4x32-10 output from counter 0: `(blocks, 4)` uint32."""
     words = tf.raw_ops.StatelessRandomUniformFullIntV2(
         shape=[4 * blocks],
         key=[np.uint64(key[0]) | np.uint64(key[1]) << np.uint64(32)],
@@ -222,7 +222,7 @@ def philox(key, blocks):
 def test_dropout_follows_the_bits_of_philox(size):
     key, rate = (7, 0xFFFFFFFE), 0.3
     chunks = -(-size // 128)
-    # A chunk of 128: 16 blocks of 4 words, word by word, the lower halves first.
+    # A chunk of 128 uses 16 blocks of 4 words, word by word, lower halves first.
     words = philox(key, 16 * chunks).reshape(chunks, 16, 4).transpose(0, 2, 1).reshape(chunks, 64)
     bits = np.concatenate([words & 0xFFFF, words >> 16], axis=1).reshape(-1)[:size]
     threshold = round(rate * 65536)
@@ -240,7 +240,7 @@ def test_what_dropout_keeps_and_its_mean(rate):
     assert abs(kept - count * (1 - rate)) < 5 * deviation
     assert len(np.unique(y)) <= 2
     np.testing.assert_allclose(y.mean(), 1.0, atol=5 / np.sqrt(count * (1 - rate) + 1))
-    # Neighbours, and the same places under the next key, are independent.
+    # Neighbours, and equal positions under the next key, are independent.
     other = native.dropout(np.ones(count, "float32"), rate, (1, 3)).numpy()
     for pair in ((y[1:] > 0, y[:-1] > 0), (y > 0, other > 0), (y[64:] > 0, y[:-64] > 0)):
         both = np.mean(pair[0] & pair[1])
@@ -289,7 +289,7 @@ def test_layers_take_them_in_training_alone(policy):
     assert not names & operations(lambda x: model(x, training=False), x)
     with implementation_scope("loop"):
         assert not names & operations(lambda x: model(x, training=True), x)
-    # But for dropout, training and inference compute the same.
+    # Apart from dropout, training and inference compute the same.
     dense, _, norm = model.layers
     for layer, given in ((dense, x), (norm, dense(x))):
         trained, plain = (layer(given, training=training) for training in (True, False))

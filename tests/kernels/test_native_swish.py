@@ -1,4 +1,4 @@
-"""The native SwishRNN kernels: their numbers, and as TensorFlow operations."""
+"""The native SwishRNN kernels: their values, and their use as TensorFlow operations."""
 
 import math
 import platform
@@ -22,7 +22,7 @@ from tests.kernels.test_swish_recurrence import (
     with_gradients,
 )
 
-ROUNDING = 2.0**-8  # the largest relative error of rounding to bfloat16
+ROUNDING = 2.0**-8  # largest relative error of rounding to bfloat16
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,7 +45,7 @@ def test_bfloat16_differs_from_the_reference_by_its_rounding(gate):
         exact = numpy_of(x)
         half = with_gradients(run_native, "bfloat16", x, given[1], step_size, gate, *given[2:])
         full = with_gradients(run_native, "float32", exact, given[1], step_size, gate, *given[2:])
-        # The weight of the loss, rounded too, leaves the value alone.
+        # The rounded weight of the loss does not affect the value.
         np.testing.assert_allclose(half[0], full[0], rtol=ROUNDING, atol=1e-6)
         for a, e in zip(half[1:], full[1:], strict=True):
             assert relative_error(a, e) < 4 * ROUNDING
@@ -57,7 +57,7 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even():
     values = bits.view("float32")
     values = values[np.isfinite(values) & (np.abs(values) > 1e-37)]  # TensorFlow flushes subnormals
     ones = np.ones_like(values)
-    # y = (0 + state_bias) * sigmoid(100): what is rounded is state_bias, a float32.
+    # y = (0 + state_bias) * sigmoid(100), so the rounded number is state_bias, a float32.
     x = tf.zeros((1, 1, 2 * len(values)), tf.bfloat16)
     y = native.gated(x, ones, ones, values, 100 * ones, 1, "sigmoid")
     np.testing.assert_array_equal(numpy_of(y[0, 0]), numpy_of(tf.cast(values, tf.bfloat16)))
@@ -96,7 +96,7 @@ def test_gates_over_all_magnitudes(gate):
         y = native.gated(x, *vectors, 1, gate)
     slope = tape.gradient(y, x)[0, 0, width:]
     exact = [gate_in_float64(gate, float(value)) for value in z]
-    # `where`: 0.7 * 1e38 overflows in the tanh form's cube alone, where the gate is 0 or z.
+    # `where`: 0.7 * 1e38 overflows only in the cube of tanh GELU, where the gate is 0 or z.
     np.testing.assert_allclose(y[0, 0], [value for value, _ in exact], rtol=1e-6, atol=3e-7)
     finite = np.abs(z) < 1e9
     np.testing.assert_allclose(
@@ -105,7 +105,7 @@ def test_gates_over_all_magnitudes(gate):
 
 
 def gate_in_float64(gate: str, z: float) -> tuple[float, float]:
-    """The gate and its slope; infinities as TensorFlow's: -inf * 0 is NaN."""
+    """Returns the gate and its derivative; as in TensorFlow, -inf * 0 is NaN."""
     if gate == "sigmoid":
         s = math.nan if math.isnan(z) else 1 / (1 + math.exp(min(-z, 700.0)))
         return s, s * (1 - s)
@@ -144,7 +144,7 @@ def test_a_step_longer_than_the_sequence_leaves_the_rest_of_the_start_alone():
 
 
 def test_sequences_do_not_mix_and_runs_repeat_bit_for_bit():
-    """Nor does the division of columns among threads show: 300 columns are cut, 4 batches not."""
+    """Results do not depend on how columns are split among threads: 300 columns are split here."""
     x, vectors, *_ = inputs(20, 300, 1, "gelu", batch=4)
     runs = [
         with_gradients(run_native, "float32", x, vectors, 1, "gelu", None, None) for _ in range(3)
@@ -169,7 +169,7 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
         ]
     )
     def doubled(x, mask):
-        """The sum of three runs over ever larger x, in a loop of the graph."""
+        """Returns the sum of three runs with growing x in a graph's loop, and the gradient."""
         with tf.GradientTape() as tape:
             tape.watch(x)
             _, total = tf.while_loop(
@@ -212,7 +212,7 @@ def test_bad_arguments_are_named():
     with pytest.raises(invalid, match="its width is 5"):
         native.gated(x, *vectors, *vectors, 1, "gelu")
     rejects("'relu' must be one of", native.gated, x, *vectors, *vectors, 1, "relu")
-    # While a graph is made, before any value is known.
+    # In graph mode, before any value is known.
     for shape, message in (((None, 5), "rank 3"), ((None, None, 6), "6 and 5|5 and 6")):
         graph = tf.function(lambda x: run(x, *vectors, 2), input_signature=[tf.TensorSpec(shape)])
         rejects(message, graph.get_concrete_function)
@@ -231,7 +231,7 @@ def test_a_saved_model_can_refuse_it(tmp_path):
 
 
 def test_every_loop_is_vectorized():
-    """Left scalar by the compiler, one loop takes eight times as long, and nothing else shows."""
+    """A loop that the compiler leaves scalar takes eight times as long, without other signs."""
     if platform.machine() != "x86_64" or not shutil.which("objdump"):
         pytest.skip("no objdump, or another processor")
     library = str(native.library_path())
@@ -239,7 +239,7 @@ def test_every_loop_is_vectorized():
     loops = {}
     for function in listing.split("\n\n"):
         name, _, code = function.partition("\n")
-        # Loops that hold a state without a gate copy it and have nothing to calculate.
+        # Loops that hold a state without a gate only copy the state.
         found = re.search(
             r"<void macaron_tf::((?:\w+Row(?:Back)?|DropChunk)<(?!true, macaron_tf::NoGate)[^(]*)",
             name,
@@ -252,7 +252,7 @@ def test_every_loop_is_vectorized():
 
 
 def test_replicas_of_a_new_process():
-    """The library loads from the cache, and two replicas sum to one's gradient."""
+    """The library loads from the cache, and two replicas' gradients add up to one's."""
     program = """
         import numpy as np, tensorflow as tf
         cpu, two = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()

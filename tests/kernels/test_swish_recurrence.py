@@ -14,7 +14,7 @@ LENGTHS = [1, 2, 3, 4, 5, 7, 8, 16, 31, 67]
 
 
 def as_it_runs(kernel, *arguments, implementation="auto", **options):
-    """The kernel where its implementation runs: `"xla"` within what XLA compiles."""
+    """Runs the kernel with an implementation, which for `"xla"` is compiled by XLA."""
     if implementation == "native":
         native = pytest.importorskip("macaron_tf.kernels.native")
         if not native.available():
@@ -22,7 +22,7 @@ def as_it_runs(kernel, *arguments, implementation="auto", **options):
     options = {**options, "implementation": implementation}
     if implementation != "xla":
         return kernel(*arguments, **options)
-    # Numbers and None are the program's own, arrays its inputs.
+    # Numbers and `None` are constants of the program, and arrays are its inputs.
     names = [name for name, value in options.items() if hasattr(value, "shape")]
     arrays = [a for a in arguments if hasattr(a, "shape")]
     rest = arguments[len(arrays) :]
@@ -42,7 +42,7 @@ FORMS = [None, *GATES]  # the recurrence alone, and gated
 
 
 def inputs(length, width, step_size, gate, masked=0, batch=2):
-    """x, the vectors, mask and start; masked = 2: texts begin in the rows."""
+    """Returns x, the vectors, a mask and an initial state; masked = 2 starts texts within rows."""
     x = 3 * normal(batch, length, width * (1 if gate is None else 2))
     vectors = [1 + normal(width, seed=1), normal(width, seed=2)]
     if gate is not None:
@@ -54,7 +54,7 @@ def inputs(length, width, step_size, gate, masked=0, batch=2):
 
 
 def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
-    """Equations 3 and 4 of Lei et al. 2022, a position at a time, in float64."""
+    """Computes equations 3 and 4 of Lei et al. 2022 position by position in float64."""
     width = vectors[0].shape[0]
     zeros = tf.zeros((x.shape[0], step_size, width), tf.float64)
     states = list(tf.unstack(zeros if start is None else start, axis=1))
@@ -75,7 +75,7 @@ def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
 
 
 def with_gradients(function, dtype, x, vectors, step_size, gate, mask, start):
-    """The value, and its gradients for x, the vectors and start, in float64."""
+    """Returns the value, and its gradients for x, the vectors and the initial state, in float64."""
     tensors = [tf.cast(x, dtype), *(tf.cast(vector, "float32") for vector in vectors)]
     if start is not None:
         tensors.append(tf.cast(start, "float32"))
@@ -92,12 +92,12 @@ def with_gradients(function, dtype, x, vectors, step_size, gate, mask, start):
 
 
 def relative_error(actual, expected):
-    """The largest error, in units of the largest value."""
+    """Returns the largest error relative to the largest value."""
     return np.max(np.abs(actual - expected)) / max(np.max(np.abs(expected)), 1e-30)
 
 
 def run(implementation):
-    """The function of `with_gradients` that an implementation computes."""
+    """Returns an implementation as a function for `with_gradients`."""
 
     def function(x, vectors, step_size, gate, mask=None, start=None):
         options = {"mask": mask, "implementation": implementation}
@@ -108,7 +108,7 @@ def run(implementation):
     return function
 
 
-# Gates come after the recurrence: one step size will do, but for the native gates.
+# Gates follow the recurrence, so one step size is enough except for native gates.
 CASES = [
     (name, gate, step_size)
     for name in NAMES
@@ -116,7 +116,7 @@ CASES = [
     for step_size in ((1, 2, 3, 4) if gate is None or name == "native" else (2,))
 ]
 SHAPES = [(23, 18, 1), (5, 3, 0), (17, 6, 2)]
-# Whole vectors of the processor and tails.
+# Whole SIMD vectors and remainders.
 NATIVE = [
     (*shape, masked) for shape in ((1, 5), (3, 33), (31, 33), (67, 5)) for masked in (0, 1, 2)
 ]
@@ -141,7 +141,7 @@ def test_values_and_gradients_are_those_of_float64(implementation, gate, step_si
 
 
 def plain(length):
-    """x, alpha and beta."""
+    """Returns x, alpha and beta."""
     x, vectors, *_ = inputs(length, 5, 1, None)
     return x, *vectors
 
@@ -167,12 +167,12 @@ def test_it_is_equation_3_at_every_length(implementation, step_size):
 
 
 def test_the_state_is_float32_in_mixed_precision():
-    """A bfloat16 state of 256 cannot grow by 1: its steps are 2 there."""
+    """A bfloat16 state of 256 could not grow by 1, because bfloat16's step is 2 there."""
     x, alpha, beta = plain(64)
     half = tf.cast(x, tf.bfloat16)
     c = swish_recurrence(half, alpha, beta)
     assert keras.backend.standardize_dtype(c.dtype) == "bfloat16"
-    # Only the result's rounding, 2^-9 of its size, however long the chain.
+    # The only error is the result's rounding, 2^-9 of its size, whatever the length.
     expected = exact(numpy_of(half), alpha, beta, 1)
     np.testing.assert_allclose(numpy_of(c), expected, rtol=2**-8, atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""Dropout as XLA compiles it."""
+"""Dropout compiled by XLA."""
 
 import numpy as np
 import tensorflow as tf
@@ -26,9 +26,9 @@ def test_a_layer_drops_at_its_rate_and_passes_gradients_where_it_kept():
     assert abs(kept.mean() - (1 - RATE)) < WITHIN
     np.testing.assert_allclose(first[0], np.where(kept, x / (1 - RATE), 0), rtol=1e-6)
     np.testing.assert_allclose(first[1], np.where(kept, 1 / (1 - RATE), 0), rtol=1e-6)
-    # The next call drops others: as many of those kept as of all.
+    # The next call's mask is independent of this call's mask.
     assert abs((np.asarray(second[0]) > 0)[kept].mean() - (1 - RATE)) < 2 * WITHIN
-    # TensorFlow's own has 316 lines, most of them for the key.
+    # TensorFlow's own program has 316 lines, most of them for the key.
     program = dropped.experimental_get_compiler_ir(x)(stage="hlo")
     assert program.count("\n") < 120 and "rng-bit-generator" in program
 

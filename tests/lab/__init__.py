@@ -1,6 +1,6 @@
 """Tests of `experiments.lab`."""
 
-# Its commands, `python -m MODULE`.
+# Modules of the commands that users run as `python -m MODULE`.
 COMMANDS = tuple(
     f"experiments.lab.{name}"
     for name in ("benchmarks", "chip_hours", "ode", "slides", "stability", "tpu_check")

@@ -1,4 +1,4 @@
-"""The runs on toy tasks and the stand-ins for commands that tests of commands have."""
+"""Fixtures of the command tests: runs on toy tasks, and stand-ins for commands."""
 
 from tests.experiments.conftest import (  # noqa: F401
     calls,

@@ -1,21 +1,21 @@
-"""Contenders for the children of `workers` that take no framework to make."""
+"""Toy benchmark contenders for the child processes of `workers`, without any framework."""
 
 from experiments.lab.benchmarks.workers import Contender
 
 
 def contenders(hidden_dim: int, **_) -> dict[str, Contender]:
-    """One that halves; it has D parameters."""
+    """Returns a toy contender that takes half a second per step and has `hidden_dim` parameters."""
     print("what a library prints is no reply")
     return {"toy": Contender(lambda steps: steps / 2, hidden_dim)}
 
 
 def gemm_contenders(**_) -> dict[str, Contender]:
-    """A product that takes no time to speak of."""
+    """Returns a matrix product that takes no time."""
     return {"gemm": Contender(lambda steps: 0.0)}
 
 
 def others(hidden_dim: int, **_) -> dict[str, Contender]:
-    """One that fails after its third step."""
+    """Returns a contender that fails if it is asked for more than 3 steps."""
 
     def run(steps: int) -> float:
         if steps > 3:

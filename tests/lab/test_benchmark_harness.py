@@ -66,7 +66,7 @@ def test_the_report_holds_the_facts_and_every_row(tmp_path, capsys):
 
 def test_missing_peers_are_one_sentence(monkeypatch, capsys):
     for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE"):
-        monkeypatch.setenv(name, "2")  # what is set is set back
+        monkeypatch.setenv(name, "2")  # a variable that is set is restored
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert decoding.main([]) == 2
     assert capsys.readouterr().err.startswith("error: the peers are not installed")
@@ -132,7 +132,7 @@ def test_a_marian_says_other_tokens_for_other_texts_and_ours_says_the_same():
     found = peer.generate(source, 8, suppress_tokens=[0, 2])
     assert len({row.tobytes() for row in found}) > 2
     assert np.mean([len(set(row)) for row in found]) > 4
-    # Greedy: in a beam, the end that Hugging Face forces has a probability of 1, ours its own.
+    # Greedy, because in beam search Hugging Face's forced EOS has probability 1, unlike ours.
     config = peers.exact_search(8, beam_size=1)
     ours = translate_ids(peer.ours(), tf.constant(source), config)["ids"][:, 0]
     np.testing.assert_array_equal(ours, found)
@@ -202,7 +202,7 @@ def test_every_subject_takes_its_options():
         ("recurrence", "--warm-up 0", "--warm-up 0: give a whole number from 1 to"),
         ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number from 2 to"),
         ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number from 1 to 32"),
-        ("prompts", "--prompt-tokens 993", "--prompt-tokens and --new-tokens come to 1025"),
+        ("prompts", "--prompt-tokens 993", "sum of --prompt-tokens and --new-tokens is 1025"),
         ("pairs", "--sentences 1", "--sentences 1: give a whole number from 2 to"),
         ("generation", "--ends 64 100", "give a --width that is a multiple of 64, and --ends"),
         ("train_step", "--steps 0", "--steps 0: give a whole number"),
@@ -238,7 +238,7 @@ def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
 
 @pytest.fixture
 def children(monkeypatch):
-    """Children that do nothing but end; by module, their exit status and last line."""
+    """Replaces benchmark child processes by stand-ins; returns a dict from module to outcome."""
     ends = {"decoding": (2, "error: the peers are not installed"), "scaling": (1, "Boom")}
 
     def run(command, stdout, stderr, check):

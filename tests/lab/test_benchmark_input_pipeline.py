@@ -1,4 +1,4 @@
-"""The input benchmark: its contenders read the same tokens and mask as many of them."""
+"""The input benchmark's contenders read the same tokens and mask equally many."""
 
 import itertools
 
@@ -36,7 +36,7 @@ def test_the_contenders_read_equal_tokens_and_count_them(work):
     work.check()
     rows = np.concatenate(list(work.our_rows()))
     assert work.tokens == (rows != 0).sum() > 10_000
-    # A word of several pieces, a comma and a full stop are among them.
+    # Words of several pieces, commas and full stops occur.
     assert len(np.unique(rows)) > 300
     units = {name: run() for name, run in work.contenders(passes=3).items()}
     assert units[input_pipeline.REFERENCE] == units[input_pipeline.FROM_TEXT] == work.tokens

@@ -67,7 +67,7 @@ print(peak_of(work))
 
 
 def test_a_peak_is_what_lived_at_once():
-    """In a process of its own, as the benchmark's: here others' threads live beside it."""
+    """The peak is measured in a process of its own, because other threads allocate memory here."""
     if not workers.CLEAR.exists():
         pytest.skip("no /proc/self/clear_refs")
     environment = {**os.environ, **workers.GIVE_BACK_MEMORY}
@@ -116,7 +116,7 @@ def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch, capsys):
     text = (tmp_path / "README.md").read_text()
     line = "| L 4 to 8 | attention alone | 2.00 (two points) | 2.00 (two points) | 1.00 (two"
     assert line in text and f"## {setting}" in text
-    assert "| ms a step | peak MiB |" in text and text.count(" | 8.0 |") == len(scaling.MIXERS)
+    assert "| ms per step | peak MiB |" in text and text.count(" | 8.0 |") == len(scaling.MIXERS)
     law = written["exponents"]["L"]["SwishRNN"]["mebibytes"]["all"]
     assert law["exponent"] == pytest.approx(1)
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")

@@ -24,7 +24,7 @@ def test_a_turn_times_every_request_once(clients):
     asked, at_once = [], threading.Barrier(clients)
 
     def answer(lines):
-        at_once.wait(timeout=30)  # passes only where so many ask at once
+        at_once.wait(timeout=30)  # blocks until enough threads ask at once
         asked.append(tuple(lines))
 
     requests, seconds = [[str(i)] * 2 for i in range(6)], []
@@ -39,7 +39,7 @@ def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypat
 
     def turn(answer, requests, clients, latencies):
         calls.append(answer)
-        # The warm-up's are longer: 100 requests each, from 1 to 100 ms in the rounds.
+        # Warm-up latencies are longer. Rounds have 100 requests each, from 1 to 100 ms.
         latencies += [(9.0 if len(calls) <= 2 else (i + 1) / 1000) for i in range(100)]
         return 100
 
@@ -52,7 +52,12 @@ def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypat
 
 def test_answers_that_differ_are_not_timed():
     answers = {"peer": lambda lines: np.zeros(2), "ours": lambda lines: np.full(2, 1e-3)}
-    refuses("ours differs from peer by 1.0e-03", serving.check_agreement, answers, [["a"]])
+    refuses(
+        "the answers of ours differ from peer by up to 1.0e-03",
+        serving.check_agreement,
+        answers,
+        [["a"]],
+    )
     answers["ours, bfloat16"] = answers.pop("ours")
     serving.check_agreement(answers, [["a"]])
     texts = {name: lambda lines, name=name: np.array([name], object) for name in ("a", "b")}
@@ -65,14 +70,14 @@ def test_lines_are_of_all_lengths_and_the_same_each_time():
     assert lines == made_up_lines(400, 60, seed=3) != made_up_lines(400, 60, seed=4)
     counts = [len(line.split()) for line in lines]
     assert min(counts) == 2 and 55 <= max(counts) <= 60
-    assert 5 < np.median(counts) < 20  # the middle between 2 and 60 by the logarithm is 11
+    assert 5 < np.median(counts) < 20  # the geometric mean of 2 and 60 is 11
     options = serving.command.parse_args(["--rows", "10"])
     assert [len(lines) for lines in serving.requests_of(4, options)] == [4, 4, 4]
 
 
 @pytest.fixture
 def exported_here(monkeypatch):
-    """Commands of `export` run in this process, not in a child."""
+    """Runs commands of `export` in this process instead of a child process."""
     mains = {"export.keras_model": keras_model.main, "export.saved_model": saved_model.main}
     elsewhere = subprocess.run
 

@@ -1,4 +1,4 @@
-"""The soak: lost, wrong and right answers are told apart, and a short run ends well."""
+"""The soak test tells lost, wrong and right answers apart, and a short run succeeds."""
 
 import json
 import random

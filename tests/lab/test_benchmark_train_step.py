@@ -58,7 +58,7 @@ def test_the_batch_is_the_same_for_all_and_15_percent_masked():
 @pytest.mark.parametrize("name", encoder_step.SETTINGS)
 def test_blocks_have_equal_matrices(name):
     for config in keras_encoders.block_configs(encoder_step.SETTINGS[name]).values():
-        assert 2 * config.feed_forward_dim % (3 * 64) == 0  # SwishRNN's width is not rounded up
+        assert 2 * config.feed_forward_dim % (3 * 64) == 0  # no rounding of SwishRNN's width
         assert config.num_layers == encoder_step.SETTINGS[name].num_layers
         assert config.dropout == config.attention_dropout == 0.1
         assert config.feed_forward_dim == {"small": 960}.get(name, 3072)
@@ -66,7 +66,7 @@ def test_blocks_have_equal_matrices(name):
 
 def test_sizes_that_differ_are_refused():
     train_step.check_sizes({"ours": 1000, "a": 1010, "b": 990})
-    with pytest.raises(UserError, match="b has 1011 parameters and ours 1000"):
+    with pytest.raises(UserError, match="b has 1011 parameters, but ours has 1000"):
         train_step.check_sizes({"ours": 1000, "a": 1000, "b": 1011})
 
 
@@ -110,7 +110,7 @@ def test_blocks_are_compared_in_the_named_implementation(monkeypatch):
     assert list(keras_encoders.block_contenders(**options)) == names
 
 
-# The names of an `SdpaEncoder`'s parts.
+# The names of an `SdpaEncoder`'s weights.
 SDPA_ENCODER = {
     "encoder/embeddings/tokens": "tokens",
     "encoder/embeddings/positions": "positions",
@@ -145,7 +145,7 @@ def test_losses_equal_pytorchs_on_the_same_weights():
     ours = keras_encoders.training_step(TINY, network.config, jit=False, network=network)
     theirs = torch_encoders.training_step(TINY, model, model)
     assert ours.parameters == theirs.parameters
-    for _ in range(3):  # before the first update, and after AdamW's
+    for _ in range(3):  # before the first update, and after AdamW's updates
         assert ours.run(1) == pytest.approx(theirs.run(1), abs=1e-4)
 
 
@@ -180,7 +180,7 @@ def test_a_whole_run_writes_its_report(monkeypatch, tmp_path):
 
 def test_the_products_of_a_step_are_counted():
     setting = encoder_step.StepSetting(1, 4, 8, 1, batch=2, length=5, vocab_size=3)
-    weights = 4 * 4 * 4 + 2 * 4 * 8  # four projections, and the feed-forward's two matrices
+    weights = 4 * 4 * 4 + 2 * 4 * 8  # four projections, and two feed-forward matrices
     layer = 2 * 5 * weights + 2 * 2 * 5 * 5 * 4  # with scores and weighted sums
     head = 2 * setting.masked * (4 * 4 + 4 * 3)
     assert setting.flops == 3 * 2 * (layer + head)
@@ -209,7 +209,7 @@ def test_peaks_are_shown_beside_the_ratios(monkeypatch, tmp_path):
     assert [row["name"] for row in rows] == ["toy", "other"]
     for row in rows:
         assert row["gemm_share"][1] > 0 and row["peak_bytes"] >= 0
-        assert list(row["more"]) == ["share of gemm", "peak MiB", "of other's"]
+        assert list(row["more"]) == ["share of gemm", "peak MiB", "relative to other"]
 
 
 def test_our_step_learns_on_jax():

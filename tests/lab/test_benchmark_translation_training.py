@@ -76,7 +76,7 @@ def test_pieces_are_written_for_joey_nmt_and_read_back(vocabulary, tmp_path):
 
 
 def test_updates_are_counted_as_its_sampler_makes_them():
-    # Rows of 4 and of 8 reach 16 after four or two; mixed, the longest one counts.
+    # Four rows of 4 or two of 8 reach 16 tokens. In a mixed batch, the longest row counts.
     assert translation_race.updates_per_epoch(np.full(10, 4), tokens=16, seed=1) == 3
     assert translation_race.updates_per_epoch(np.full(10, 8), tokens=16, seed=1) == 5
     mixed = translation_race.updates_per_epoch(np.array([4, 8] * 50), tokens=16, seed=1)
@@ -131,7 +131,7 @@ def test_both_systems_get_the_same_text_and_much_the_same_batches(number_text, t
     assert translation_race.read_pieces(held_out, theirs.vocabulary) == theirs.references
 
 
-# Stands for a training command: a line of log every 20 ms.
+# A stand-in for a training command, which logs a line every 20 ms.
 TICKER = """
 import itertools, json, sys, time
 for step in itertools.count(5, 5):

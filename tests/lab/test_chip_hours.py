@@ -1,4 +1,4 @@
-"""The guide's table of chip-hours."""
+"""The cloud guide's table of chip-hours."""
 
 import json
 import pathlib
@@ -32,22 +32,23 @@ def test_an_update_has_the_papers_tokens(name, tokens):
 
 
 def test_chip_hours_are_updates_times_steps_times_chips():
-    # 1,024 rows in shares of 32 are 32 cores, 16 chips, as in the paper; 300,000 x 0.6 s are 50 h.
+    # 1,024 rows at 32 per core need 32 cores, which are 16 chips, as in the paper. 300,000 updates
+    # at 0.6 s take 50 h.
     line = chip_hours.table([ROW]).splitlines()[-1]
     assert line.endswith("| 600.0 | v4-32 | 16 | 1 | 50.0 | 800 |")
-    # One core a chip: twice the chips.
+    # With one core per chip, the number of chips doubles.
     v5e = ROW | {"topology": "v5e:2x2"}
     assert "| v5litepod-32 | 32 | 1 | 50.0 | 1,600 |" in chip_hours.table([v5e])
     assert len(chip_hours.table([ROW | {"ok": False}]).splitlines()) == 2
 
 
 def test_slices_are_ones_that_can_be_rented():
-    # 512 chips at 8 rows a core: two steps on the largest slice of v5e.
+    # 512 chips at 8 rows per core need two steps on the largest slice of v5e.
     large = ROW | {"recipe": "swish_rnn_large", "topology": "v5e:2x2", "rows": 8}
     assert "| v5litepod-256 | 256 | 2 | 100.0 | 25,600 |" in chip_hours.table([large])
-    # 32 cores at 28 rows are 18.3 chips: a slice of 16, whose second step is not full.
+    # 32 cores at 28 rows need 18.3 chips: a slice of 16, whose second step is not full.
     assert "| v4-32 | 16 | 2 | 100.0 | 1,600 |" in chip_hours.table([ROW | {"rows": 28}])
-    # One core of a v4 would do; the smallest slice has eight.
+    # One core of a v4 is enough, but the smallest slice has eight.
     assert "| v4-8 | 4 | 1 | 50.0 | 200 |" in chip_hours.table([ROW | {"rows": 1024}])
 
 

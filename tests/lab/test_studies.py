@@ -1,4 +1,4 @@
-"""The studies of slides and of the SwishRNN paper, pretended and, where slow, in earnest."""
+"""The studies of the slides and the SwishRNN paper, with stand-ins or (slow) with real runs."""
 
 import argparse
 import itertools
@@ -108,7 +108,7 @@ def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path, cap
     arguments += ["--seeds", "1", "2", "--jobs", "1", "--set", "training.max_steps=5"]
     assert slides(arguments) == 0
     trained = [words for words in calls if words[1] == "train"]
-    # Mean pooling with (u, v, |u-v|) is in both halves of the table, and trained once.
+    # Both halves of the table use mean pooling with (u, v, |u-v|), which is trained once.
     assert len(trained) == 2 * 12 and len(calls) == 2 * (12 + 15)
     assert all("normalize=False" in words and "training.max_steps=5" in words for words in trained)
     settings = {words[words.index("--pooling") + 1 :][:1] + words[-5:-4] for words in trained}
@@ -126,7 +126,7 @@ def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path, cap
     assert "was made with --init 'hugging-face:DIR', not 'runs/b': give another folder" in said
     # The untrained encoder has no settings.
     assert slides([*arguments, "--set", "training.max_steps=6"]) == 2 and not calls
-    # Of several files that are read at once, any may be named.
+    # Files are read in parallel, so the error may name any of them.
     assert "-1.json was made with --set" in capsys.readouterr().err
 
 
@@ -198,7 +198,10 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["encoders", "--systems", "GPT"], "--systems 'GPT': there are tokens; pairs; masks"),
+        (
+            ["encoders", "--systems", "GPT"],
+            "--systems 'GPT' does not exist: choose from tokens; pairs; masks",
+        ),
         (["encoders", "--jobs", "0"], "--jobs 0: give a whole number"),
     ],
 )

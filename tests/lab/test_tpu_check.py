@@ -1,4 +1,4 @@
-"""The TPU check: its reading of HLO, its arithmetic, its exits; and, with libtpu, itself."""
+"""The TPU check: its HLO parser, arithmetic and exit statuses; with libtpu, also a real check."""
 
 import json
 import pathlib
@@ -24,8 +24,8 @@ def noted(cycles: int) -> str:
     return f'backend_config={{"window_config":{{"estimated_cycles":"{cycles}"}}}}'
 
 
-# A forward loop of 7 trips (0, 2, ... below 13), a gradient's loop whose bound is the counter that
-# the forward one ended with (14 by 1: 14 trips), and a condition around an optimizer's step.
+# A forward loop with 7 trips (0, 2, ... below 13), a gradient's loop whose bound is the forward
+# counter's last value (14 trips by 1), and a conditional optimizer step.
 MODULE = f"""HloModule step, entry_computation_layout={{()->f32[8]}}
 
 %forward_body (p: (s32[], f32[8])) -> (s32[], f32[8]) {{
@@ -106,7 +106,8 @@ def test_loops_count_as_often_as_they_run():
     assert (forward.name, forward.trips, forward.cycles) == ("scan/while", 7, 101)
     assert (backward.trips, backward.cycles) == (14, 10)
     assert found.loop_cycles == 7 * 101 + 14 * 10
-    # The dearest branch, and no fusion's inside; the "unknown" of the compiler is no number.
+    # The most expensive branch counts, and a fusion's body does not. The compiler's "unknown" is no
+    # number.
     assert found.by_kind == {"fusion": 5000, "copy": 7}
     assert found.cycles == found.loop_cycles + 5007
 
@@ -114,9 +115,10 @@ def test_loops_count_as_often_as_they_run():
 @pytest.mark.parametrize(
     ("old", "new", "trips", "cycles"),
     [
-        # A noted count wins; the gradient's loop runs up to where the forward one ended.
+        # An annotated count takes precedence. The gradient's loop runs up to where the forward loop
+        # ended.
         ('metadata={op_name="scan', 'known_trip_count={"n":"5"}, metadata={op_name="scan', 5, 605),
-        # A loop of unknown length is counted once, and so is one that depends on it.
+        # A loop of unknown length, or a loop that depends on that length, is counted once.
         ("%n = s32[] constant(13)", "%n = s32[] parameter(1)", None, 101 + 10),
     ],
 )
@@ -155,14 +157,14 @@ def memory(temporaries: int, fixed: int = 100) -> dict:
 @pytest.mark.parametrize("first", [8, 64, 512])
 def test_the_search_ends_at_the_largest_batch(first):
     def compiled(rows: int) -> dict:
-        need = 10 * rows + 50  # gradients, besides: not quite proportional
+        need = 10 * rows + 50  # gradients add a constant: not quite proportional
         return memory(need) if need + 100 <= 2500 else {"error": "x", "memory_needed": need + 100}
 
     found = compiler.search(compiled, first, limit=2500, compilations=5)
     assert next(iter(found)) == first
     assert max(rows for rows in found if compiler.fits(found[rows], 2500)) == 232  # of 235
     assert len(compiler.search(compiled, first, 2500, compilations=1)) == 1
-    # Something else is wrong.
+    # Another error ends the search.
     found = compiler.search(lambda rows: {"error": "no such op"}, 8, limit=2500, compilations=5)
     assert list(found) == [8]
 
@@ -192,7 +194,7 @@ def test_cycles_become_time_and_tokens():
         "swish_rnn_tiny",
     )
     lines = check.table([row, slower]).splitlines()
-    times = [line.split(" | ")[-5] for line in lines[2:]]  # before those of the compilation
+    times = [line.split(" | ")[-5] for line in lines[2:]]  # before the columns of compilations
     assert times == ["1.00", "2.00"]
     assert "| 50% |" in lines[3]
 
@@ -202,10 +204,10 @@ def test_cycles_become_time_and_tokens():
     [
         ({"dynamic": ["Where"]}, "a shape depends on values: Where\n    model.py:1 in call: Where"),
         (memory(17 * 2**30), "17.00 GiB needed, 15.25 GiB available"),
-        ({"cores_a_chip": 1}, "libtpu sees 1 cores a chip, not 2"),
+        ({"cores_a_chip": 1}, "libtpu has 1 cores per chip, not 2"),
         (
             {"cycles": {**GOOD["cycles"], "loops": [{"name": "w", "trips": None, "cycles": 1}]}},
-            "a loop of unknown length",
+            "a loop has an unknown number of iterations",
         ),
     ],
 )
@@ -269,7 +271,7 @@ def test_a_missing_compiler_is_one_sentence(refused, monkeypatch):
 
 def test_the_list_needs_no_compiler(capsys):
     assert main(["--list"]) == 0
-    assert "v4:2x2x1   2 cores a chip, 15.25 GiB and 1.05 GHz a core" in capsys.readouterr().out
+    assert "v4:2x2x1   2 cores per chip, 15.25 GiB and 1.05 GHz per core" in capsys.readouterr().out
 
 
 def test_make_tpu_check_leaves_no_recipe_of_a_papers_size_out():
@@ -282,12 +284,13 @@ def test_make_tpu_check_leaves_no_recipe_of_a_papers_size_out():
 
 
 def test_the_slices_of_a_model_follow_from_its_bytes(capsys, monkeypatch, tmp_path):
-    # 12 layers of L D (34 + 5 H L / D) bytes, embeddings, and 77 rows of logits.
+    # 12 layers with L D (34 + 5 H L / D) bytes, embeddings, and 77 rows of logits.
     row = slices.activations(slices.catalog.config("bert_base"))
     transformer = 12 * 512 * 768 * (34 + 5 * 12 * 512 / 768)
     assert row.total == pytest.approx(transformer + 3 * 512 * 768 + 0.15 * 512 * 30_528 * 6)
     assert row.whole == pytest.approx(12 * 512 * 768 * 10 + 3 * 512 * 768)
-    # 16 bytes a parameter: of 2^31 on 16 GiB 2, but with a row's 3 GiB, 1 of them divided, 4.
+    # 16 bytes per parameter: 2^31 parameters need 2 cores of 16 GiB. With a row's 3 GiB, of which 1
+    # GiB is divided, they need 4 cores.
     assert slices.Activations(0, 0).cores(2**31, 16 * 2**30, 8) == 2
     assert slices.Activations(2 * 2**30, 2**30).cores(2**31, 16 * 2**30, 8) == 4
     assert slices.Activations(16 * 2**30, 1).cores(1, 16 * 2**30, 8) is None
@@ -302,14 +305,14 @@ def test_the_slices_of_a_model_follow_from_its_bytes(capsys, monkeypatch, tmp_pa
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """The check with a compiler that finds everything as it should be."""
+    """Replaces the compiler of the check by a stand-in that finds no fault."""
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
     monkeypatch.setattr(check, "_PACKAGES", ("keras",))
     monkeypatch.setattr(compiler, "compile_step", lambda *_: GOOD)
 
 
 class Planted(MaskedLanguageObjective):
-    """An objective with an op that does not belong on a TPU."""
+    """An objective with an op that is unsuitable for a TPU."""
 
     def __call__(self, network, batch, training):
         sums = super().__call__(network, batch, training)
@@ -339,7 +342,7 @@ def test_what_does_not_fit_is_said_and_what_does_is_found(pretended, monkeypatch
     assert main(arguments) == 1
     assert "bert_tiny on v4:2x2x1: out of memory" in capsys.readouterr().out
     row = json.loads(file.read_text())["rows"][0]
-    # Half of it would fit 15.25 GiB nearly; the next multiple of 8 below does.
+    # Half the rows nearly fit 15.25 GiB, and the next multiple of 8 below fits.
     assert row["largest_rows"] == 8 and row["tried"] == {"32": False, "8": True}
 
 
@@ -418,7 +421,7 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
     traced, trace = {}, step.Step.trace
 
     def trace_once(self, model, shape):
-        """Each shape once: a trace takes seconds."""
+        """Traces each shape once, because a trace takes seconds."""
         if shape not in traced:
             traced[shape] = trace(self, model, shape)
         return traced[shape]
@@ -436,7 +439,7 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
     assert after[:1] == rows and [row["topology"] for row in after] == both
     assert main([*words, "--markdown", str(tmp_path / "r.md")]) == 0 and len(compiled) == 3
     assert (tmp_path / "r.md").read_text().count("| bert_tiny | v") == 2
-    # Rows of other settings, compilations, versions and of edited code are compiled anew.
+    # Other settings, compilation counts, versions or edited code are compiled again.
     assert main([*words, "--set", "model.dropout=0.2"]) == 0 and len(compiled) == 5
     assert main([*words, "--compilations", "2"]) == 0 and len(compiled) == 9
     monkeypatch.setattr(check.importlib.metadata, "version", lambda package: "9.9")
@@ -473,7 +476,7 @@ def test_the_recurrence_compiles_and_its_loops_are_counted(tmp_path):
     words = ["swish_rnn_tiny", *TINY[1:], "--set", "model.num_layers=2"]
     assert main([*words, "--json", str(file)]) == 0
     loops = json.loads(file.read_text())["rows"][0]["loops"]
-    # Step sizes 1 and 2 on 16 positions, four steps a trip, forward and backward.
+    # Step sizes 1 and 2 on 16 positions, four steps per trip, forward and backward.
     assert sorted(loop["trips"] for loop in loops) == [2, 2, 4, 4]
 
 
@@ -513,7 +516,7 @@ def test_random_bits_are_drawn_as_a_tpu_draws_them():
     specs = tf.TensorSpec((4096, 512)), tf.TensorSpec((2,), tf.int32)
     hlo = dropped.experimental_get_compiler_ir(*specs)(stage="hlo_serialized")
     found = compiler.compile_step(hlo, "v4:2x2x1")
-    # A CPU's algorithm, Philox, takes ten times as many here, most of them to move its four lanes.
+    # A CPU's algorithm, Philox, takes ten times as many cycles here, most of them copies.
     assert found["cycles"]["cycles"] < 500_000 and "copy" not in found["cycles"]["by_kind"]
 
 

@@ -1,4 +1,4 @@
-"""Attention: plain, with T5's biases on the scores, and with Transformer-XL's distances."""
+"""Attention: plain, with T5's relative bias, and with Transformer-XL's relative positions."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ from tests.harness import normal, numpy_of, randomized, rejects, softmax, weight
 
 
 def reference(layer, x, memory=None, mask=None):
-    """Equation 1 of Vaswani et al. in a loop over heads; mask (T, S)."""
+    """Computes equation 1 of Vaswani et al. in a loop over heads, with a mask `(T, S)`."""
     width = layer.num_heads * (layer.head_dim or x.shape[-1] // layer.num_heads)
     if layer.cross:
         q = x @ np.asarray(layer.query.kernel) + np.asarray(layer.query.bias)
@@ -51,7 +51,7 @@ def test_attention_is_equation_1(options):
 
 
 def banded(window, shape=(2, 6, 8)):
-    """A layer whose biases are not 0."""
+    """Returns a local-attention layer with random biases."""
     return randomized(MultiHeadAttention(2, causal=True, window=window), shape)
 
 
@@ -85,7 +85,7 @@ def test_no_gradient_leaves_the_band(window):
         np.testing.assert_array_equal(reach > 0, (t - window < np.arange(6)) & (np.arange(6) <= t))
 
 
-@pytest.mark.parametrize("room", [None, 2, 12])  # a cache that grows, a short one, a long one
+@pytest.mark.parametrize("room", [None, 2, 12])  # a growing cache, a short and a long one
 @pytest.mark.parametrize("window", [1, 4])
 def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
     x = normal(2, room or 9, 8)
@@ -133,25 +133,25 @@ def test_beams_attend_the_memory_as_queries():
     x, memory, layer = normal(2, 3, 8), normal(2, 5, 8, seed=1), MultiHeadAttention(2, cross=True)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
     whole = np.asarray(layer(x, memory, attention_mask=mask))
-    # (B, K, D) -> (B K, D), as decoding has them
+    # `(B, K, D) -> (B K, D)`, as in decoding
     y, _ = layer.mix(x.reshape(-1, 8), Context(memory_mask=mask), layer.project_memory(memory))
     np.testing.assert_allclose(np.asarray(y).reshape(x.shape), whole, atol=1e-6)
 
 
 def buckets(distance, **options):
-    """The bucket of every distance from -`distance` to `distance`, as the layer looks them up."""
+    """Returns the bucket of each distance from -`distance` to `distance`, as the layer finds it."""
     layer = RelativePositionBias(2, **options)
     layer.build()
     rows = np.arange(layer.num_buckets, dtype="float32")
     layer.set_weights([np.stack([rows, -rows], axis=1)])
     bias = numpy_of(layer(query_length=distance + 1, key_length=distance + 1))
     np.testing.assert_array_equal(bias[0, 1], -bias[0, 0])
-    # The first query sees 0 to distance, the last one -distance to 0.
+    # The first query sees distances from 0 to `distance`, and the last from -`distance` to 0.
     return np.concatenate([bias[0, 0, -1], bias[0, 0, 0, 1:]]).astype(int)
 
 
-# T5's buckets of the distances 0 to 512, (first distance, bucket): a bucket each at first, then
-# edges at 8 x 16^(n/8) for 8 buckets, or at 16 x 8^(n/16) for 16.
+# T5's buckets of the distances 0 to 512 as (first distance, bucket). The first distances have a
+# bucket each; then edges are at 8 x 16^(n/8) for 8 buckets, or at 16 x 8^(n/16) for 16.
 BIDIRECTIONAL = [(8, 8), (12, 9), (16, 10), (23, 11), (32, 12), (46, 13), (64, 14), (91, 15)]
 CAUSAL = [
     *[(16, 16), (19, 17), (21, 18), (24, 19), (27, 20), (31, 21), (35, 22), (40, 23)],
@@ -160,7 +160,7 @@ CAUSAL = [
 
 
 def table(edges):
-    """The bucket of 0, 1, ..., 512."""
+    """Returns the buckets of the distances 0, 1, ..., 512."""
     starts = [(n, n) for n in range(edges[0][0])] + edges
     found = np.zeros(513, int)
     for start, bucket in starts:
@@ -246,7 +246,7 @@ def test_it_reaches_the_scores_in_float32_under_bfloat16(block, relative_bias, m
     for layer in stack.biases:
         layer.set_weights([1 + 2.0**-20 * np.arange(64, dtype="float32").reshape(32, 2)])
     expected = numpy_of(stack.biases[-1](query_length=5, key_length=5))
-    assert len(np.unique(expected)) > 8  # all the same in bfloat16
+    assert len(np.unique(expected)) > 8  # equal in bfloat16
     added, attend = [], MultiHeadAttention._attend
 
     def seen(self, query, key, value, mask, bias, *rest):
@@ -270,9 +270,9 @@ SIZES = {"num_heads": H, "feed_forward_dim": 192}
 
 
 def by_the_equations(layer, x, past=None, seen=None, segment_ids=None, hidden=None):
-    """Dai et al. 2019, section 3.3, as loops over heads, queries and keys, in float64.
+    """Computes section 3.3 of Dai et al. 2019 with loops over heads, queries and keys in float64.
 
-    `hidden (B, L, L)` says which of the keys of x may be attended.
+    `hidden`, `(B, L, L)`, says which keys of x each query may attend to.
     """
     w = weights_of(layer)
     past = np.zeros((len(x), 0, D)) if past is None else past.astype("float64")
@@ -348,7 +348,7 @@ def test_segments_and_a_mask_over_the_new_positions():
 def test_the_shift_puts_every_distance_at_its_key():
     length, held = 4, 3
     total = length + held
-    distances = np.arange(total, -length, -1)  # of both sides
+    distances = np.arange(total, -length, -1)  # of both directions
     scores = np.broadcast_to(distances, (1, 1, length, len(distances))).astype("float32")
     expected = held + np.arange(length)[:, None] - np.arange(total)
     np.testing.assert_array_equal(numpy_of(aligned(scores, total))[0, 0], expected)
@@ -386,7 +386,7 @@ def test_a_memory_that_is_too_short_forgets():
 
 @pytest.mark.parametrize("window", [4, None])
 def test_reading_at_once_is_a_token_at_a_time(window):
-    """Also with a bias on the scores, and where more is read than the window holds."""
+    """Prefill equals decoding token by token, with a relative bias and beyond the window too."""
     x = normal(2, 10, D)
     layer = randomized(attention(causal=True, clamp_length=6), x.shape)
     bias = RelativePositionBias(H, 4, 8, bidirectional=False, initializer="normal")

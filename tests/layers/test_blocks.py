@@ -1,4 +1,4 @@
-"""Euler steps of sub-layers, and the blocks that they make."""
+"""Euler steps of sub-layers, and the blocks that consist of Euler steps."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ def test_a_residual_is_one_euler_step(norm, step_size):
 
 
 def test_the_half_step_is_exactly_a_half():
-    """Powers of two are exact in floating point, so equality is to the bit."""
+    """Powers of two are exact in floating point, so the results are bit-identical."""
     x = normal(2, 3, 8)
     full = layers.Residual(layers.FeedForward(16), norm="pre")
     full(x)
@@ -63,7 +63,7 @@ TOKENS, HALF = ("tokens", 1.0), ("channels", 0.5)
 @pytest.mark.parametrize(
     ("kind", "options", "steps"),
     [
-        # Equations 17-19 of Lu et al.; in the decoder the order of footnote 3.
+        # Equations 17-19 of Lu et al.; the decoder has the order of footnote 3.
         (layers.MacaronBlock, OPTIONS, [HALF, TOKENS, HALF]),
         (layers.MacaronBlock, DECODER, [HALF, TOKENS, ("memory", 1.0), HALF]),
         (layers.TransformerBlock, OPTIONS, [TOKENS, ("channels", 1.0)]),
@@ -94,14 +94,14 @@ def test_padding_mask_of_keras_counts(name):
     x, block = normal(2, 4, 8), layers.block_class(name)(**OPTIONS)
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
     given = np.asarray(block(x, attention_mask=mask))
-    # A recurrence passes over padding, so only real positions compare.
+    # A recurrence skips padding, so only real positions are compared.
     np.testing.assert_array_equal(np.asarray(block(x, mask=mask))[mask], given[mask])
 
 
 @pytest.mark.parametrize("name", sorted(layers.BLOCKS))
 def test_no_real_position_sees_padding(name):
     mask = np.array([[1, 1, 0, 0], [1, 1, 1, 1]], bool)
-    # Drawn anew, for a gMLP's weights between positions start near 0.
+    # Weights are redrawn, because a gMLP's spatial weights start near 0.
     x, block = normal(2, 4, 8), randomized(layers.block_class(name)(**OPTIONS), (2, 4, 8))
     y, changed = np.asarray(block(x, mask=mask)), x.copy()
     changed[~mask] -= 2.0
@@ -111,7 +111,7 @@ def test_no_real_position_sees_padding(name):
 
 @pytest.mark.parametrize("name", sorted(layers.BLOCKS))
 def test_masks_of_an_embedding_reach_the_token_mixer(name):
-    """Keras hands the mask on by itself, also where a memory is given too."""
+    """Keras passes the mask on by itself, also if a memory is passed."""
     tokens = np.array([[5, 6, 0, 0], [7, 8, 9, 4]])
     embedding = keras.layers.Embedding(12, 8, mask_zero=True)
     x, memory = embedding(tokens), normal(2, 3, 8)
@@ -137,7 +137,7 @@ def test_a_memory_is_attended_but_for_its_padding(name):
 
 
 class Pair(keras.Model):
-    """Two blocks in a row, the second of which uses the first one's sub-layers."""
+    """A model of two blocks, whose second block shares sub-layers of the first."""
 
     def __init__(self, name, operators, options):
         super().__init__()
@@ -171,7 +171,7 @@ def test_shared_sublayers_are_one(name, operators, tmp_path):
         sizes[operator] += ours.count_params()
     own = sum(size for operator, size in sizes.items() if operator not in operators)
     assert pair.count_params() == sum(sizes.values()) + own
-    # The seeds of dropout are counted once too: none is left of the sub-layers thrown away.
+    # Dropout seeds are counted once too, so no replaced sub-layer is left.
     copies = len({id(v) for v in pair.variables})
     alone = layers.block_class(name)(**options)
     alone.build(x.shape)

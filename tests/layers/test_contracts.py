@@ -31,7 +31,7 @@ GATES = [
     {"toeplitz": True},
     {"causal": True, "tiny_attention_dim": 4},
 ]
-# A layer, its inputs, and by name: arguments of the call, and the copy's tolerance.
+# A layer, its inputs, and optionally arguments of the call and the copy's tolerance.
 CONTRACTS = [
     (Dense(6, activation="gelu"), X),
     (Dropout(0.2, seed=5), X),

@@ -17,14 +17,14 @@ PADDED = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)
 
 
 def by_the_equations(layer, x, mask):
-    """Section 2 of Liu et al. 2021 and its tiny attention, in float64."""
+    """Computes section 2 of Liu et al. 2021 and its tiny attention in float64."""
     w = weights_of(layer)
     z = gelu(x @ w["inner/kernel"] + w["inner/bias"])
     u, v = np.split(z, 2, axis=-1)
     v = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + layer.epsilon)
     v = (v * w["gating/norm/gamma"] + w["gating/norm/beta"]) * mask[:, :, None]
     kernel, length = w["gating/kernel"], x.shape[1]
-    if layer.toeplitz:  # first column: distances 0, -1, ...; first row: 0, 1, ...
+    if layer.toeplitz:  # column: distances 0, -1, ...; row: 0, 1, ...
         middle = layer.max_length - 1
         kernel = linalg.toeplitz(kernel[middle::-1], kernel[middle:])
     kernel = kernel[:length, :length]

@@ -55,7 +55,7 @@ def test_a_row_of_padding_is_zeros_and_has_a_gradient(mode):
 
 
 def test_pooling_is_in_float32_whatever_comes():
-    # 257 numbers of 1 and one of 256: bfloat16 has 8 bits, and would give another mean.
+    # 257 ones and a 256: bfloat16 has 8 bits, and would give another mean.
     x = np.ones((1, 258, 1), "float32")
     x[0, 0] = 256
     layer = Pooling("mean", dtype="mixed_bfloat16")
@@ -91,7 +91,7 @@ def test_span_head_scores_starts_and_ends_where_allowed():
     scores = numpy_of(head(x, attention_mask=mask))
     assert scores.shape == (2, 2, 5) == symbolic(head, x).shape
     assert (scores[1, :, 3:] == -1e9).all()
-    dense = numpy_of(head.dense(x))  # (B, L, 2): start and end side by side
+    dense = numpy_of(head.dense(x))  # `(B, L, 2)`: start and end side by side
     np.testing.assert_allclose(scores[0], dense[0].T, atol=1e-6)
 
 
@@ -107,7 +107,7 @@ def transformed(x, dense):
 
 
 def drawn(head):
-    """Weights of unit size, LayerNorms left out: what is not 0 or near it can be told apart."""
+    """Draws all weights but LayerNorms from N(0, 1), so that no weight is near 0."""
     for i, weight in enumerate(head.weights):
         if "norm" not in weight.path:
             weight.assign(normal(*weight.shape, seed=i))
@@ -139,7 +139,7 @@ def test_span_boundary_head_is_the_papers_formula():
     head = SpanBoundaryHead(11, max_span=5, position_dim=3)
     head(left, right, POSITIONS, table)
     drawn(head)
-    positions = numpy_of(head.positions)[np.minimum(POSITIONS, 4)]  # position 9 shares the last
+    positions = numpy_of(head.positions)[np.minimum(POSITIONS, 4)]  # position 9 has the last vector
     x = np.concatenate([left, right, positions], axis=-1)
     x = transformed(transformed(x, head.dense_0), head.dense_1)
     expected = x @ table.T + numpy_of(head.bias)
@@ -182,7 +182,7 @@ def test_adaptive_softmax_is_the_paper_s_product_and_sums_to_one(cutoffs, diviso
 
 @pytest.mark.parametrize("divisor", [1, 2])
 def test_tied_adaptive_softmax_is_a_full_softmax_by_the_embeddings(divisor):
-    """One softmax over all tokens, in float64: a cluster's scores are moved to its entry's."""
+    """The clusters' scores combine to one softmax over all tokens, computed here in float64."""
     x, cutoffs = normal(3, 5, 16).astype("float64"), (4, 9, 20)
     tokens = AdaptiveEmbedding(30, 16, cutoffs, divisor, dtype="float64")
     randomized(tokens, ids(2, 3), scale=1.0)

@@ -1,4 +1,4 @@
-"""Rotary positions, heads of keys that queries share, and an attention of one's own."""
+"""Rotary positions, grouped-query attention, and a user's attention subclass."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ from macaron_tf.layers import MultiHeadAttention, RotaryAttention, TransformerBl
 from macaron_tf.layers.mixer import Context
 from tests.harness import check_layer, normal, numpy_of, randomized, rejects
 
-H, K, D, T = 4, 2, 6, 5  # heads, heads of keys, channels of a head, tokens
+H, K, D, T = 4, 2, 6, 5  # heads, key heads, head width, tokens
 BASE = 50.0
 
 
 def by_the_equations(layer, x, positions):
-    """Su et al. 2021, eq. 14 to 16, by complex numbers in float64; causal, head by head."""
+    """Computes eq. 14 to 16 of Su et al. 2021 with complex numbers in float64; causal, by head."""
     weights = [np.asarray(w, "float64") for w in layer.get_weights()]
     query, key_value, output = weights
     query = (x @ query).reshape(*x.shape[:2], H, D)
@@ -43,7 +43,7 @@ def test_it_follows_the_equations_at_any_positions():
     layer, x = randomized(rotary(), (2, T, 12)), normal(2, T, 12)
     assert [w.shape for w in layer.weights] == [(12, H * D), (12, 2 * K * D), (H * D, 12)]
     np.testing.assert_allclose(layer(x), by_the_equations(layer, x, np.arange(T)), atol=1e-5)
-    restarted = np.array([[0, 1, 2, 3, 4], [7, 8, 0, 1, 2]])  # two texts in the second row
+    restarted = np.array([[0, 1, 2, 3, 4], [7, 8, 0, 1, 2]])  # two texts in row 1
     found = layer.mix(x, Context(positions=restarted))[0]
     np.testing.assert_allclose(found, by_the_equations(layer, x, restarted), atol=1e-5)
     check_layer(rotary(), x)
@@ -55,7 +55,7 @@ def test_odd_heads_and_uneven_groups_are_refused():
 
 
 class Fading(MultiHeadAttention):
-    """Turns queries and keys by its own angle, and takes a tenth off for each position between."""
+    """Rotates queries and keys by its own angle, and reduces scores by 0.1 per position."""
 
     def rotate(self, query, key, positions):
         scale = ops.cos(0.3 * ops.cast(positions, query.dtype))[..., None]

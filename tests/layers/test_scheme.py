@@ -1,4 +1,4 @@
-"""Splitting schemes as text: reading them, and the blocks that they make."""
+"""Splitting schemes as text: parsing, and the blocks that schemes define."""
 
 import keras
 import numpy as np
@@ -67,23 +67,23 @@ def test_a_text_is_a_scheme(text, scheme):
         ("tokens channels", "'tokens channels' is not a valid operator"),
         ("(tokens, channels)", r"'\(tokens' is not a valid operator"),
         ("tokens, chanels", "operator='chanels' must be one of 'tokens', 'memory', 'channels'"),
-        ("tokens, channels step 0", "channels with a step size of 0 have no effect"),
-        ("tokens, channels width 0", "channels have width 0.0: give a width above 0"),
-        ("tokens width 1/2", "tokens take no width, only channels do"),
+        ("tokens, channels step 0", "the step size 0 of channels has no effect"),
+        ("tokens, channels width 0", "the width of channels is 0.0: give a positive"),
+        ("tokens width 1/2", "tokens cannot have a width: leave width"),
         ("tokens/0", "1/0 is not a number"),
         ("tokens step 1/2/3", "1/2/3 is not a number"),
-        ("2 x (channels)", "no position sees another position: add tokens"),
+        ("2 x (channels)", "lets no position see another position: add tokens"),
         ("0 x (tokens)", "0 x 1 operators are not allowed: give 1 to 100"),
         ("51 x (tokens, channels)", "51 x 2 operators are not allowed"),
         ("2 x (99 x tokens)", "at most 100 operators, not 198"),
         ("tokens by huen", "solver='huen' must be one of 'euler', 'midpoint', 'heun', 'rk4'"),
         ("tokens again, channels", "'again' needs tokens earlier in the scheme"),
         ("tokens, channels, channels width 1/2 again", "leave width out"),
-        ("tokens with relu, channels", "tokens take no activation: leave out 'with relu'"),
-        ("tokens, channels, channels with relu again", "channels with 'again' take no activation"),
+        ("tokens with relu, channels", "tokens cannot have an activation: leave out 'with"),
+        ("tokens, channels, channels with relu again", "channels with 'again' cannot have an act"),
         ("tokens, channels with reluu", "activation function identifier: reluu"),
         ("tokens &, channels", "'' is not a valid operator"),
-        ("tokens & channels step 0", "channels with a step size of 0 have no effect"),
+        ("tokens & channels step 0", "the step size 0 of channels has no effect"),
         ("tokens & 2 x channels", "& joins single operators: write each repeat out"),
         ("2 x (tokens, channels) & channels", "& joins single operators"),
         ("tokens & 2 x (channels)", "& joins single operators"),
@@ -121,7 +121,7 @@ def test_a_transformer_with_macarons_scheme_is_a_macaron_to_the_bit(options, nor
     np.testing.assert_array_equal(
         np.asarray(other(normal(*shape), **more)), np.asarray(macaron(normal(*shape), **more))
     )
-    # And back: each is the other by its scheme alone.
+    # In reverse, each block becomes the other by its scheme alone.
     back = randomized(MacaronBlock(**options, scheme="tokens, channels"), shape, memory.shape)
     plain = randomized(TransformerBlock(**options), shape, memory.shape)
     x = normal(*shape)
@@ -212,7 +212,7 @@ EULER, MIDPOINT = (lambda f, x, h: x + h * f(x)), (lambda f, x, h: x + h * f(x +
     ],
 )
 def test_a_scheme_is_its_solvers_steps(scheme, steps, norm):
-    """Its output and every gradient are those of the steps written out, under XLA too."""
+    """The output and all gradients equal those of explicit steps, also under XLA."""
     x = normal(2, 5, 8)
     block = randomized(TransformerBlock(**OPTIONS, norm=norm, scheme=scheme), x.shape)
 
@@ -252,7 +252,7 @@ def test_every_block_takes_a_scheme(name):
 def test_channels_that_are_no_feed_forward_take_no_activation():
     for scheme in ("tokens, channels with relu", "channels/2 with relu, tokens, channels/2"):
         MacaronBlock(**OPTIONS, scheme=scheme)
-        with pytest.raises(SettingError, match="SwishRNNBlock takes no activation: leave out"):
+        with pytest.raises(SettingError, match="SwishRNNBlock takes no activation: remove"):
             block_class("swish_rnn")(**OPTIONS, scheme=scheme)
 
 

@@ -11,7 +11,7 @@ OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
 
 
 def reference(layer, x):
-    """Equations 2 to 4 of Lei et al. 2022, in float64."""
+    """Computes equations 2 to 4 of Lei et al. 2022 in float64."""
     w = weights_of(layer)
     vectors = [w[name] for name in ("alpha", "beta", "state_bias", "gate_bias")]
     h = by_the_equations(x @ w["inner/kernel"], vectors, layer.step_size, layer.gate)
@@ -23,7 +23,7 @@ def test_it_is_equations_2_to_4(step_size):
     layer = randomized(SwishRNN(10, step_size=step_size), (2, 67, 6))
     for length in LENGTHS:
         x = normal(2, length, 6, seed=length)
-        # Outputs pass 10, of which float32 keeps 1e-6.
+        # Outputs exceed 10, with a float32 error of 1e-6.
         np.testing.assert_allclose(
             numpy_of(layer(x)),
             reference(layer, x),
@@ -77,7 +77,8 @@ def test_24_layers_start_finite_and_of_unit_scale(dtype):
     y = numpy_of(stack(x))
     assert np.isfinite(y).all()
     np.testing.assert_allclose(np.square(y).mean(-1), 1.0, atol=0.05)
-    # The last LayerNorm would hide a recurrence that explodes or dies: it is small beside its x.
+    # The last LayerNorm would hide a recurrence that explodes or vanishes, because it is small
+    # compared with its input x.
     for block in stack.blocks:
         inner = np.square(numpy_of(block.feed_forward_1.sublayer(y))).mean() ** 0.5
         assert 1e-4 < inner < 1.0

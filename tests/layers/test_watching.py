@@ -1,4 +1,4 @@
-"""Weights that attention notes are those that made its output."""
+"""Recorded attention weights reproduce the layer's output."""
 
 import numpy as np
 import pytest
@@ -14,11 +14,11 @@ H, D = 2, 8
 
 
 def by_weights(layer, weights, keys):
-    """The output of attention whose weights are `(B, H, T, S)` over `keys (B, S, D)`."""
+    """Computes attention's output from weights `(B, H, T, S)` and `keys`, `(B, S, D)`."""
     w = weights_of(layer)
     name = "key_value" if "key_value/kernel" in w else "query_key_value"
     values = (keys @ w[f"{name}/kernel"] + w[f"{name}/bias"])[..., -D:]
-    values = values.reshape(*keys.shape[:2], H, -1).swapaxes(1, 2)  # (B, H, S, d)
+    values = values.reshape(*keys.shape[:2], H, -1).swapaxes(1, 2)  # `(B, H, S, d)`
     y = (numpy_of(weights) @ values).swapaxes(1, 2).reshape(len(keys), -1, D)
     return y @ w["output/kernel"] + w["output/bias"]
 
@@ -30,7 +30,7 @@ def test_the_weights_give_the_output(kind, causal):
     layer = randomized(kind(H, causal=causal, dropout=0.5), x.shape)
     with watching() as kept:
         y = layer(x, mask=mask)
-    layer(x)  # is not watched
+    layer(x)  # not recorded
     [(noted, weights)] = kept
     assert noted is layer and weights.dtype == "float32"
     np.testing.assert_allclose(by_weights(layer, weights, x), numpy_of(y), atol=1e-5)

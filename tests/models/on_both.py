@@ -1,4 +1,4 @@
-"""Numbers of all kinds of models, on the backend that runs this: TensorFlow's are JAX's.
+"""Computes outputs of all model types on the current backend, to compare TensorFlow with JAX.
 
 KERAS_BACKEND=jax python -m tests.models.on_both WEIGHTS.npz NUMBERS.npz
 """
@@ -33,7 +33,7 @@ def called(inputs):
 
 
 def by_steps(model, tokens, context, cache, start=0):
-    """Logits of tokens `(B, L)`, one at a time."""
+    """Returns the logits of tokens `(B, L)` that are decoded one at a time with a cache."""
     found = []
     for t in range(start, tokens.shape[1]):
         logits, cache = model.decode_step(tokens[:, t : t + 1], t, context, cache)
@@ -69,13 +69,13 @@ def remembered(model):
 
 
 def over_the_mean():
-    """A functional model: the mean of an encoder's vectors, without padding."""
+    """Returns a functional model that averages an encoder's vectors without padding."""
     tokens = keras.Input((None,), dtype="int32")
     hidden = models.Encoder(config("bert_rab_tiny"))(tokens)
     return keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(hidden))
 
 
-# By name: a function that makes the model, and one that returns its numbers.
+# Dict from name to (function that makes the model, function from model to outputs).
 CASES = {
     **{
         f"translator_{block}": (
@@ -132,7 +132,7 @@ CASES = {
 }
 
 
-# x and the vectors of a gated recurrence, and its mask: two texts in the first row.
+# Input and weight vectors of a gated recurrence, and its mask; row 0 has two documents.
 RECURRENCE = [normal(2, 9, 8), *(normal(4, seed=seed) for seed in range(4))]
 MASK = np.where(np.arange(9) < np.array([[9], [6]]), 1, 0)
 MASK[0, 4:6] = 2
@@ -143,7 +143,7 @@ def recurrence_loss(implementation, *arrays):
     return ops.sum(gated**2)
 
 
-# Of attention in training, with dropout: its arguments, and those of a call besides x.
+# Attention layers in training mode with dropout: (constructor arguments, call arguments).
 ATTENTION = {
     "causal": ({"causal": True, "window": 9, "num_kv_heads": 1}, {"mask": MASK}),
     "local": ({"window": 5}, {"mask": MASK}),
@@ -152,7 +152,10 @@ ATTENTION = {
 
 
 def attention_and_gradient(name, fused: bool):
-    """A layer's outputs and the gradient to x, by whole matrices or, if `fused`, in one kernel."""
+    """Returns an attention layer's outputs and the gradient with respect to x.
+
+    With `fused`, one kernel computes attention; otherwise attention matrices are materialized.
+    """
     import jax
 
     (arguments, options), x = ATTENTION[name], normal(2, 9, 8)
@@ -190,7 +193,7 @@ def main(weights, numbers):
             found[f"{name}/{key}"] = value
     for implementation in ("auto", "loop", "scan", "turns"):
         loss = functools.partial(recurrence_loss, implementation)
-        if implementation == "turns":  # of a GPU's loop; 5 steps are one turn and a rest
+        if implementation == "turns":  # on a GPU; 5 steps are one full turn of 4 and a remainder
             recurrence._turn = lambda: 4
             loss = functools.partial(recurrence_loss, "loop")
         value, slopes = jax.jit(jax.value_and_grad(loss, argnums=range(5)))(*RECURRENCE)

@@ -1,4 +1,4 @@
-"""The catalog: parameters of the papers' models, without allocating any; names; bad fields."""
+"""The catalog: parameter counts of the papers' models without allocation, names and bad fields."""
 
 import dataclasses
 import functools
@@ -25,19 +25,19 @@ from tests.harness import rejects
 
 # Exact numbers of parameters.
 EXACT = {
-    # Hugging Face's openai-gpt and gpt2, which are not padded to a multiple of 8 pieces.
+    # Hugging Face's openai-gpt and gpt2, whose vocabularies are not padded to a multiple of 8.
     "gpt_base": 116_534_784,
     "gpt2_base": 124_439_808,
     "gpt2_medium": 354_823_168,
     "gpt2_large": 774_030_080,
     "gpt2_xl": 1_557_611_200,
-    # Hugging Face's Llamas of these shapes.
+    # Hugging Face's Llamas with these sizes.
     "llama_7b": 6_738_415_616,
     "llama_3_8b": 8_030_261_248,
     "modern_bert_base": 149_014_272,
     "modern_bert_large": 394_781_696,
-    # Hugging Face's models of these shapes; the papers print 60M, 220M, 770M, 2.8B and 11B
-    # (Raffel et al. 2020, section 3.7).
+    # Hugging Face's models with these sizes; the papers state 60M, 220M, 770M, 2.8B and 11B (Raffel
+    # et al. 2020, section 3.7).
     "t5_small": 60_506_624,
     "t5_base": 222_903_552,
     "t5_large": 737_668_096,
@@ -48,8 +48,7 @@ EXACT = {
     "t5_1_1_large": 783_150_080,
     "t5_1_1_xl": 2_849_757_184,
     "t5_1_1_xxl": 11_135_332_352,
-    # Of its released script's shapes, tied adaptive softmax included; Dai et al. 2019, table 1:
-    # 151M.
+    # The sizes of the released script, with tied adaptive softmax; Dai et al. 2019, table 1: 151M.
     "transformer_xl_base": 151_107_538,
 }
 PIECES = {
@@ -58,14 +57,14 @@ PIECES = {
     "bart": 50_265,
     "transformer": 267_735,
 }  # of the published vocabularies
-# Millions, to the last digit given; with the pooler where the paper counts it.
+# Millions to the last published digit, with the pooler if the paper counts it.
 MILLIONS = {
-    # Devlin et al. 2018: 110M and 340M, with the pooler, of 0.6M and 1.0M, that is a head here.
+    # Devlin et al. 2018: 110M and 340M, with the pooler of 0.6M and 1.0M, which is a head here.
     "bert_base": 108.9,
     "bert_large": 334.1,
     "swish_rnn_base": 109.0,
-    # RoBERTa 125M and 355M (Liu et al. 2019), ELECTRA's discriminator 14M (Clark et al. 2020,
-    # table 1), XLM 250M.
+    # RoBERTa 125M and 355M (Liu et al. 2019), ELECTRA's discriminator 14M (Clark et al. 2020, table
+    # 1), XLM 250M.
     "roberta_base": 124.6,
     "roberta_large": 355.4,
     "electra_small": 13.5,
@@ -77,7 +76,7 @@ MILLIONS = {
     "gmlp_large": 365,
     "amlp_base": 109,
     "amlp_large": 316,
-    # XLNet's: of its released shapes.
+    # XLNet's released sizes.
     "xlnet_base": 117,
     "xlnet_large": 360,
     # Hugging Face keeps two unused positions in each of the two tables.
@@ -102,13 +101,16 @@ BERTS = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    """Variables without values: Keras would make them, gigabytes, at its next symbolic call."""
+    """Clears variables without values after each test.
+
+    Otherwise Keras would allocate gigabytes for these variables at its next symbolic call.
+    """
     yield
     keras.utils.clear_session(free_memory=False)
 
 
 def shaped(name: str, **changes):
-    """A model, or the encoder of one, whose weights have shapes and no values."""
+    """Returns a model, or its encoder, whose weights have shapes but no values."""
     config = catalog.config(name, **changes)
     with keras.StatelessScope(initialize_variables=False):
         kind = EncoderDecoder if isinstance(config, EncoderDecoderConfig) else Encoder
@@ -125,7 +127,10 @@ def counted(name: str, **changes) -> int:
 
 
 def parameters(name: str, pooler: bool = False, **changes) -> int:
-    """Counted on models of one layer and of two: the difference is a layer; see the slow test."""
+    """Returns a model's parameter count from models with one and two layers.
+
+    A slow test checks the extrapolation.
+    """
     config = catalog.config(name, **changes)
     depths = {field: n for field, n in dataclasses.asdict(config).items() if field in DEPTHS}
     shallow = {**changes, **dict.fromkeys(depths, 1)}
@@ -143,7 +148,7 @@ def matrices(model) -> int:
 
 
 def published(name: str) -> dict:
-    """The vocabulary's true size, where the catalog rounds it up."""
+    """Returns the published vocabulary size as a change, if the catalog pads it."""
     family = name.split("_")[0]
     return {"vocab_size": PIECES[family]} if family in PIECES else {}
 
@@ -176,7 +181,7 @@ def test_all_layers_count_alike(name):
 
 @pytest.mark.parametrize(("sharing", "embedding_dim", "millions"), ABLATIONS)
 def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim, millions):
-    """The paper's own rule, found from its numbers: unshared models without the pooler's 0.59M."""
+    """In the paper, only models without sharing include the pooler's 0.59M parameters."""
     changes = {"sharing": sharing, "embedding_dim": embedding_dim}
     count = parameters("albert_base", pooler=sharing != "none", **changes)
     assert round(count / 1e6) == millions
@@ -184,8 +189,11 @@ def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim
 
 @pytest.mark.parametrize(("name", "millions"), [("albert_xlarge", 58.7), ("albert_xxlarge", 222.6)])
 def test_the_largest_alberts_are_what_their_shapes_come_to(name, millions):
-    """The slides print 60M and 235M, which no count of these shapes gives: V E + 512 E + E D for
-    the embeddings, 12 D^2 + 13 D for the one layer, D^2 for the pooler."""
+    """The slides print 60M and 235M, which no count of these sizes gives.
+
+    The count is V E + 512 E + E D for embeddings, 12 D^2 + 13 D for the one layer, and D^2 for the
+    pooler.
+    """
     config = catalog.config(name)
     d, e, v = config.hidden_dim, config.embedding_dim, config.vocab_size
     embeddings = (v + config.max_length + config.num_segments + 2) * e + e * d + d
@@ -198,7 +206,7 @@ def test_the_largest_alberts_are_what_their_shapes_come_to(name, millions):
 @pytest.mark.parametrize("size", ["tiny", "mini", pytest.param("base", marks=pytest.mark.slow)])
 def test_all_berts_hold_equal_matrices(size):
     counts = {family: matrices(shaped(f"{family}_{size}", vocab_size=8)) for family in BERTS}
-    # The relative bias is BERT-rab's and SwishRNN's alone, 32 H numbers a layer.
+    # Only BERT-rab and SwishRNN have a relative bias, with 32 H numbers per layer.
     layers = catalog.config(f"bert_{size}")
     bias = 32 * layers.num_heads * layers.num_layers
     assert counts["macaron_bert"] == counts["bert"]
@@ -209,7 +217,7 @@ def test_all_berts_hold_equal_matrices(size):
     "size", ["tiny", "small", *(pytest.param(s, marks=pytest.mark.slow) for s in ("base", "big"))]
 )
 def test_macaron_and_transformer_have_equal_parameters(size):
-    """Matrices count the same; a Macaron layer has one more output bias and LayerNorm, 3 D."""
+    """Matrices have equal sizes; a Macaron layer has an extra output bias and LayerNorm: 3 D."""
     macaron, plain = (shaped(f"{name}_{size}", vocab_size=8) for name in ("macaron", "transformer"))
     assert matrices(macaron) == matrices(plain)
     config = macaron.config
@@ -256,7 +264,7 @@ def test_recurrent_models_of_equal_size_are_within_two_percent(name, mixer):
 
 @pytest.mark.parametrize(
     ("task", "millions"),
-    # "Model size (about)": the slide rounds, upwards most of the time.
+    # "Model size (about)": the slide rounds, mostly upwards.
     [
         ("adding", 0.07), ("copy_memory", 0.016), ("jsb", 0.3), ("nottingham", 1.0),
         ("mnist", 0.07), ("ptb_words", 13.0), ("ptb_characters", 3.0),
@@ -319,7 +327,7 @@ def test_a_bad_field_is_named(config, changes, words):
     ],
 )
 def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
-    """And matrices, tables of embeddings and XLNet's vectors of segments are not."""
+    """Matrices, embedding tables and XLNet's segment vectors are decayed."""
     sizes = {"vocab_size": 20, "hidden_dim": 16, "feed_forward_dim": 32, "num_heads": 2}
     model = catalog.build(system, **sizes)
     config = TrainingConfig(weight_decay=0.1, decay_vectors=False)
@@ -350,7 +358,7 @@ def test_layers_say_which_matrices_lie_side_by_side(system, parts):
 
 
 def test_names_of_models_and_layers_do_not_decide_the_weight_decay():
-    """Of matrices named after biases, and of Keras's own biases of rank 2."""
+    """Matrices whose path contains "bias" are decayed, and Keras biases of rank 2 are not."""
     inputs = keras.Input((5, 6))
     x = keras.layers.Dense(6, name="bias_free")(inputs)
     x = keras.layers.MultiHeadAttention(2, 3, name="unbiased")(x, x)

@@ -1,4 +1,4 @@
-"""The contract of every model, see `tests.harness.check_model`."""
+"""The contract of every model (see `tests.harness.check_model`)."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ GPT = {"causal": True, "num_segments": 0}
 XL = {**GPT, "positions": "transformer_xl", "clamp_length": 5, "shared_position_biases": True}
 T5 = {"hidden_dim": 16, "num_heads": 2, "head_dim": 6, "num_encoder_layers": 1, "dropout": 0.0}
 OWN_SOURCE = {"vocab_size": 24, "num_source_layers": 1, "source_vocab_size": 40}
-# Arguments that no system has: a model, not yet built, and its inputs.
+# Models with options that no system has, not yet built, and their inputs.
 CONTRACTS = [
     (models.CausalChooser(tiny(**GPT)), PAIRS),
     (models.LanguageModel(tiny(**GPT, output_bias=True, embedding_dim=8)), TOKENS),
@@ -58,13 +58,13 @@ def test_a_model_keeps_its_contract(model, inputs, tmp_path):
     check_model(model, inputs, tmp_path)
 
 
-# Each kind of model once.
+# Each type of model once.
 NAMES = ["albert", "span_bert", "gpt", "gpt_classification", "transformer_xl", "xlnet", "t5"]
 NAMES += ["bart", "electra", "classification", "question_answering", "tagging"]
 NAMES += ["sentence_classes", "elmo", "word_tagging", "tcn"]
 
 
-# Models that are one of the others with a head more.
+# Models that are another model with one more head.
 LONG = {"span_bert", "electra", "bart", "gpt_classification"}
 
 
@@ -81,18 +81,18 @@ def test_a_system_s_model_keeps_its_contract(name, tmp_path):
         inputs = batch[system.inputs[0]]
     check_model(network, inputs, tmp_path)
     weights = [id(weight) for weight in network.weights]
-    network.build()  # again: nothing changes
+    network.build()  # a second build changes nothing
     assert [id(weight) for weight in network.weights] == weights
 
 
 def behind(layer, inputs):
-    """A functional model: a layer, and a linear one over the mean of its vectors."""
+    """Returns a functional model: a layer, and a linear layer over its mean vector."""
     x = keras.layers.GlobalAveragePooling1D()(layer(inputs))
     return keras.Model(inputs, keras.layers.Dense(2)(x))
 
 
 def frozen(model, *parts):
-    """The model, built; `trainable` of its parts is set as given, in order."""
+    """Builds a model, and sets `trainable` of its parts in the given order."""
     if not model.built:
         model.build()
     for part, trainable in parts:
@@ -102,7 +102,7 @@ def frozen(model, *parts):
 
 TEXT, VECTORS = keras.Input((None,), dtype="int32"), keras.Input((None, 8))
 BLOCK = {"num_heads": 2, "feed_forward_dim": 16}
-# A model with frozen parts, and how many of its weights are trained.
+# A model with frozen parts, and its number of trained weights.
 FROZEN = {
     "encoder": lambda: (behind(models.Encoder(tiny()), TEXT), [(lambda m: m.layers[1], False)], 2),
     "given": lambda: (behind(models.Encoder(tiny(), trainable=False), TEXT), [], 2),
@@ -153,7 +153,7 @@ def test_layers_that_are_frozen_before_they_are_built():
     model.encoder.trainable = False
     model.encoder.stack.blocks[1].trainable = True
     copied = type(model).from_config(model.get_config())
-    copied.encoder.stack.blocks[0].trainable = True  # a later word counts
+    copied.encoder.stack.blocks[0].trainable = True  # the last assignment counts
     for one, blocks in ((model, 1), (copied, 2)):
         one.build()
         assert len(one.trainable_weights) == 2 + 12 * blocks

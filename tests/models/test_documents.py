@@ -1,4 +1,4 @@
-"""Packed rows whose documents do not see each other: equal to rows of one document each."""
+"""Packed rows whose documents are isolated give the results of one document per row."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from tests.harness import built, ids, numpy_of, rejects
 from tests.objectives.toy import CLS, SEP, VOCABULARY, V, loss_and_gradients, tiny
 
 LENGTH = 21
-DOCUMENTS = [[*ids(n, seed=n)] for n in (5, 9, 3, 7, 4, 2)]  # three fill a row, three leave padding
+DOCUMENTS = [[*ids(n, seed=n)] for n in (5, 9, 3, 7, 4, 2)]  # three fill a row; three leave padding
 SYSTEMS = {
     "attention": {"attention_windows": (0, 4), "num_layers": 2},
     "macaron": {"block": "macaron", "positions": "sinusoidal", "norm": "pre", "remat": True},
@@ -36,7 +36,7 @@ SYSTEMS = {
 
 
 def batches(cross_documents: bool) -> dict:
-    """The documents, packed; with their numbers if they are in one row."""
+    """Returns a batch of the documents, with document ids if rows are packed."""
     documents = [TokenRows.from_lists([document], V) for document in DOCUMENTS]
     rows = Rows.of(pack_rows(documents, LENGTH, cross_documents), LENGTH, CLS, SEP).token_ids
     assert len(rows) == (2 if cross_documents else len(DOCUMENTS))
@@ -47,14 +47,14 @@ def batches(cross_documents: bool) -> dict:
 
 
 def equal(found, expected):
-    """Within 1e-5 of each array's largest number; some gradients are 0 but for rounding."""
+    """Checks equality to 1e-5 of each array's largest number, because some gradients are near 0."""
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 + 1e-5 * np.abs(other).max())
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_language_model_learns_what_it_learns_from_unpacked_rows(system):
-    """The loss and all gradients; the other documents of a row change them otherwise."""
+    """Loss and gradients equal those of unpacked rows; without isolation, the loss differs."""
     network = built(models.LanguageModel, tiny(**SYSTEMS[system], causal=True), noise=0.1)
     objective = CausalLanguageObjective(skip_padding=False)
     packed, unpacked = batches(True), batches(False)
@@ -68,7 +68,10 @@ def test_a_language_model_learns_what_it_learns_from_unpacked_rows(system):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_an_encoder_sees_a_document_alone(system):
-    """Hidden states, masked losses and gradients; [SEP] ends a document, one [CLS] begins a row."""
+    """Hidden states, masked losses and gradients agree.
+
+    [SEP] ends each document, and each row has one [CLS].
+    """
     options = {**SYSTEMS[system], "attention_windows": (0,)}
     network = built(models.PretrainingEncoder, tiny(**options), noise=0.1)
     alone = [[CLS] * (n % 3 == 0) + one + [SEP] for n, one in enumerate(DOCUMENTS)]

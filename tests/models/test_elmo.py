@@ -1,4 +1,4 @@
-"""ELMo against its equations in NumPy, position by position in float64."""
+"""ELMo agrees with its equations in NumPy, computed position by position in float64."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from tests.systems_toy import ELMO, TAGGER, words
 
 
 def drawn(**changes) -> Elmo:
-    """A model all of whose weights are drawn, large enough for the clipping to be felt."""
+    """Returns a model with random weights large enough that clipping matters."""
     model = Elmo(dataclasses.replace(ELMO, **changes))
     model.build()
     model.set_weights([0.6 * normal(*w.shape, seed=i) for i, w in enumerate(model.weights)])
@@ -23,11 +23,11 @@ def drawn(**changes) -> Elmo:
 
 
 def word_vector(w: dict, prefix: str, characters, filters, num_highways) -> np.ndarray:
-    """Kim et al. 2016: of each filter the greatest value over a word's places, then highways."""
-    x = w[f"{prefix}table"][characters]  # (C, E)
+    """Computes Kim et al. 2016: each filter's maximum over positions of a word, then highways."""
+    x = w[f"{prefix}table"][characters]  # `(C, E)`
     found = []
     for width, _ in filters:
-        kernel = w[f"{prefix}width_{width}/kernel"]  # (width, E, filters)
+        kernel = w[f"{prefix}width_{width}/kernel"]  # `(width, E, filters)`
         bias = w[f"{prefix}width_{width}/bias"]
         values = [
             np.einsum("we,wef->f", x[place : place + width], kernel) + bias
@@ -44,7 +44,7 @@ def word_vector(w: dict, prefix: str, characters, filters, num_highways) -> np.n
 
 
 def lstm(w: dict, prefix: str, xs: np.ndarray, clip) -> np.ndarray:
-    """Sak et al. 2014 without peepholes; cells and outputs clipped. `(L, D) -> (L, P)`."""
+    """Computes Sak et al. 2014 without peepholes, with clipped states: `(L, D) -> (L, P)`."""
     cell = {name.split("/")[-1]: w[name] for name in w if name.startswith(f"{prefix}loop")}
     recurrent, projection = cell["recurrent_kernel"], cell["projection"]
     h, c, hs = np.zeros(projection.shape[1]), np.zeros(projection.shape[0]), []
@@ -59,7 +59,7 @@ def lstm(w: dict, prefix: str, xs: np.ndarray, clip) -> np.ndarray:
 
 
 def layers_of(model, characters: np.ndarray) -> np.ndarray:
-    """All layers `(L, 1 + layers, 2 P)` of one sentence `(L, C)` without padding."""
+    """Returns all layers `(L, 1 + layers, 2 P)` of a sentence `(L, C)` without padding."""
     w, config = weights_of(model), model.config
     xs = np.array(
         [word_vector(w, "words/", c, config.filters, config.num_highways) for c in characters]
@@ -83,7 +83,7 @@ def test_its_layers_are_the_equations(clip):
     for row in range(2):
         expected = layers_of(model, characters[row])
         np.testing.assert_allclose(found[row], expected, rtol=1e-5, atol=1e-5)
-    if clip:  # of the first layer, of which the second is a sum
+    if clip:  # of layer 1; layer 2 adds its input
         assert np.abs(found[:, :, 1]).max() == np.float32(clip)
 
 
@@ -117,7 +117,7 @@ def test_scores_come_of_the_last_layer_of_each_direction():
 
 
 def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores():
-    """Peters et al.'s released "original" model; AllenNLP states 93.6M, softmax excluded."""
+    """Peters et al.'s "original" model has 93.6M parameters without the softmax (AllenNLP)."""
     config = ElmoConfig(vocab_size=1)
     filters = sum(n for _, n in config.filters)
     cnn = 261 * 16 + sum((w * 16 + 1) * n for w, n in config.filters)
@@ -136,11 +136,11 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
 )
 def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
-    """The mixtures, beside the LSTM's input and output, in NumPy in between two of its layers."""
+    """ELMo's mixtures are added at the LSTM's input or output, or both, as in NumPy."""
     config = dataclasses.replace(TAGGER, elmo_place=place)
     model, characters = built(WordTagger, config, noise=0.5), words(2, 7)
     found, w = numpy_of(model(characters)), weights_of(model)
-    layers = numpy_of(model.elmo(characters)).astype("float64")  # (B, L, J, 2 P)
+    layers = numpy_of(model.elmo(characters)).astype("float64")  # `(B, L, J, 2 P)`
 
     def mixed(name):
         return w[f"{name}/scale"] * np.einsum(
@@ -162,7 +162,7 @@ def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
     model.save(tmp_path / "tagger.keras")
     again = keras.saving.load_model(tmp_path / "tagger.keras")
     np.testing.assert_array_equal(numpy_of(again(characters)), found)
-    if place == "both":  # has what the others have
+    if place == "both":  # includes the other places
         model.export(str(tmp_path / "served"), verbose=False)
         served = tf.saved_model.load(str(tmp_path / "served"))
         np.testing.assert_allclose(numpy_of(served.serve(characters)), found, atol=1e-5)
@@ -175,13 +175,13 @@ def test_it_tags_words_whatever_the_padding(elmo):
     assert found.shape == (2, 7, 4)
     padded = np.pad(characters, ((0, 0), (0, 3), (0, 0)))
     np.testing.assert_allclose(numpy_of(model(padded))[:, :7], found, atol=1e-6)
-    # All is trained but the language model.
+    # All weights but the language model's are trained.
     frozen = {id(w) for w in model.elmo.weights} if elmo else set()
     assert {id(w) for w in model.weights} - {id(w) for w in model.trainable_weights} == frozen
 
 
 def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
-    """cuDNN's refuses a mask that does not begin with True."""
+    """cuDNN's LSTM refuses a mask that does not begin with True."""
     model, characters, masks = built(WordTagger, TAGGER), words(3, 7), []
     characters[1, 4:] = characters[2] = 0
     alone, lstm = numpy_of(model(characters[:2])), model.lstm
@@ -214,7 +214,7 @@ def test_task_models_read_words_by_their_characters(make, shape, place):
     segments = np.repeat([[0, 0, 0, 1, 1, 1, 1, 0, 0]], 2, axis=0)
     found = numpy_of(model({"token_ids": characters, "segment_ids": segments}))
     assert found.shape == shape
-    # The same vectors as a `WordTagger` of equal weights has, and the head's own layers over them.
+    # The vectors equal a `WordTagger`'s with the same weights, and the head's layers follow.
     h = numpy_of(model.encoder(characters))
     w = weights_of(model)
     if len(shape) == 3 and shape[1] == 9:

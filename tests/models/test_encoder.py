@@ -1,4 +1,4 @@
-"""The encoder: any block with any part, mixtures, sharing, factorized embeddings."""
+"""The encoder with any block and any option, mixtures, sharing and factorized embeddings."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def tiny(**changes) -> EncoderConfig:
     return EncoderConfig(**{**shape, **rest, "initializer_range": 0.3, **changes})
 
 
-# Each block and each part once; all pairs in `make test-slow`.
+# Each block and each option once; `make test-slow` tests all pairs.
 PAIRS = [
     pytest.param(block, part, marks=() if i % len(ANY) == j else pytest.mark.slow)
     for i, part in enumerate(PARTS)
@@ -50,10 +50,10 @@ def test_every_block_takes_every_part(block, parts, tmp_path):
     inputs = {"token_ids": tf.constant(IDS)}
     hidden = numpy_of(encoder(inputs))
     assert hidden.shape == (*IDS.shape, 8) and np.isfinite(hidden).all()
-    # Padding is seen by no real position.
+    # No real position attends to padding.
     shorter = numpy_of(encoder({"token_ids": tf.constant(IDS[:1, :5])}))
     np.testing.assert_allclose(hidden[:1, :5], shorter, atol=1e-5)
-    # A later token is seen unless the encoder is causal.
+    # A later token has an influence unless the encoder is causal.
     changed = IDS.copy()
     changed[1, -1] = 9
     moved = np.abs(numpy_of(encoder({"token_ids": tf.constant(changed)})) - hidden)[1]
@@ -88,12 +88,12 @@ def test_shared_layers_count_once(block):
 
     one, three = count(num_layers=1), count()
     assert count(sharing="all") == one < three
-    # The one shares all that the other does not.
+    # One shares exactly what the other does not.
     assert count(sharing="attention") + count(sharing="feed_forward") == one + three
 
 
 class Behind(keras.Model):
-    """Layers one after the other, as Keras's Sequential has them, in a model of one's own."""
+    """A user's model that applies layers in sequence."""
 
     def __init__(self, *parts):
         super().__init__()
@@ -182,7 +182,10 @@ def test_shared_embeddings_are_one_table():
 
 
 def test_without_what_only_bert_has():
-    """No LayerNorm after the embeddings, root mean squares, no biases, wide heads, gates."""
+    """An encoder without BERT's parts has the expected weights.
+
+    It has no LayerNorm after the embeddings, RMSNorm, no biases, wide heads and gated layers.
+    """
     encoder = built(Encoder, 
         EncoderConfig(
             20, 8, 16, 2, 2, norm="pre", norm_type="rms", embedding_norm=False, use_bias=False,
@@ -200,7 +203,7 @@ def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
     block = built(Encoder, config).stack.blocks[0]
     first = np.asarray(block.feed_forward_1.sublayer.inner.kernel).std()
     last = np.asarray(block.feed_forward_1.sublayer.outer.kernel).std()
-    # 4 layers of 2 sub-layers; 16,384 draws: 1% is two standard errors.
+    # 4 layers with 2 sub-layers each; with 16,384 draws, 1% is two standard errors.
     assert abs(first / last / 8**0.5 - 1) < 0.03
     config = dataclasses.replace(config, scheme="3 x (tokens), channels")
     last = np.asarray(built(Encoder, config).stack.blocks[0].feed_forward_3.sublayer.outer.kernel)
@@ -208,13 +211,13 @@ def test_scaled_outputs_start_narrower_by_the_root_of_the_sublayers():
 
 
 def standardized(x):
-    """A LayerNorm without scale and offset."""
+    """Computes a LayerNorm without scale and offset."""
     variance = x.var(-1, keepdims=True)
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-5)
 
 
 def test_the_released_macaron_bert_is_the_one_of_its_code(tmp_path):
-    """Its embeddings and its first layer in NumPy, at the tiny size."""
+    """The embeddings and the first layer equal a NumPy version at the tiny size."""
     recipe = registry.load("macaron_bert_released").changed(model="macaron_bert_tiny")
     dry = {"dropout": 0.0, "attention_dropout": 0.0, "vocab_size": 24, "hidden_dim": 16}
     config = dataclasses.replace(recipe.model_config(24), **dry, feed_forward_dim=32)

@@ -1,5 +1,4 @@
-"""Encoder-decoders of translation, T5 and BART: caches, causality, what is tied, and the source's
-own encoder."""
+"""Encoder-decoders for translation, T5 and BART: caches, causality, tied weights, encoders."""
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ OWN_SOURCE = {"num_source_layers": 2, "source_vocab_size": 40, "num_decoder_laye
 
 
 def small(system="transformer_tiny", **options) -> models.EncoderDecoder:
-    """A tiny model with other than its first numbers in biases and scales too."""
+    """Returns a tiny model with noise in all weights, so that no bias is 0 and no scale is 1."""
     config = models.catalog.config(system, **{**SHAPES, **SYSTEMS[system], **options})
     return built(models.EncoderDecoder, config, noise=0.2)
 
@@ -133,7 +132,10 @@ def test_unscaled_queries_start_narrower():
 
 
 def test_relative_biases_start_as_t5_s_own_code_draws_them():
-    """Normal, D^-1/2 wide: 32 buckets of 64 heads a table. An encoder's start at zero."""
+    """T5's relative biases are normal with standard deviation D^-1/2; encoders' biases are 0.
+
+    A table has 32 buckets and 64 heads.
+    """
     wide = {"num_heads": 64, "head_dim": 1, "vocab_size": 8, "relative_bias": "per_layer"}
     config = models.catalog.config("t5_tiny", **{**SHAPES, **wide})
     model = built(models.EncoderDecoder, config)
@@ -141,7 +143,7 @@ def test_relative_biases_start_as_t5_s_own_code_draws_them():
     assert len(tables) == 4
     for table in tables:
         np.testing.assert_allclose([table.std(), table.mean()], [0.25, 0.0], atol=0.03)
-        assert np.abs(table).max() > 0.6  # not cut off at two deviations
+        assert np.abs(table).max() > 0.6  # not truncated at two deviations
     assert np.abs(tables[0] - tables[1]).max() > 0.1
     bert = built(models.Encoder, models.EncoderConfig(8, 16, 16, 2, 1, relative_bias="shared"))
     assert not np.asarray(bert.stack.biases[0].table).any()

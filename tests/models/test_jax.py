@@ -1,4 +1,4 @@
-"""The same on Keras's JAX backend: layers and models are written in `keras.ops` alone."""
+"""Layers and models give the same results on Keras's JAX backend, because they use `keras.ops`."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def on_jax(models, tmp_path_factory):
-    """All numbers from one process, whose imports take longer than the models."""
+    """Returns all numbers from one JAX process, whose imports take longer than the models."""
     folder = tmp_path_factory.mktemp("jax")
     weights = {
         f"{name}/{i}": w
@@ -62,5 +62,5 @@ def test_the_recurrence_has_the_same_gradient_on_jax(implementation, on_jax):
 
 @pytest.mark.parametrize("name", ATTENTION)
 def test_attention_in_one_kernel_is_attention(name, on_jax):
-    """With the same dropout."""
+    """Fused attention equals unfused attention with the same dropout mask."""
     np.testing.assert_allclose(on_jax[f"{name}/True"], on_jax[f"{name}/False"], atol=1e-5)

@@ -9,7 +9,7 @@ from tests.harness import built, check_saved, ids, numpy_of, refuses, rejects
 
 V, L = 24, 7
 PLAIN = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3, "num_segments": 0}
-# Several layers of a recurrence, so that a leak could go by any of its states.
+# Several recurrent layers, so that a leak could pass through any state.
 BLOCKS = {
     "transformer": {"block": "transformer", "norm": "pre", "embedding_norm": False},
     "macaron": {"block": "macaron", "norm": "pre"},
@@ -27,7 +27,7 @@ MORE = {
     "languages": {"num_languages": 2},
     "biased": {"output_bias": True},
     "banded": {"attention_windows": (0, 3), "norm": "pre"},
-    # Rotary positions, a query head's keys shared by two, and a window: Llama's and Mistral's.
+    # Rotary positions, key heads shared by two query heads, and a window, as in Llama and Mistral.
     "llama": {
         **{"positions": "rotary", "rotary_base": 100.0, "num_kv_heads": 1, "use_bias": False},
         **{"norm_type": "rms", "gated": True, "activation": "silu", "attention_windows": (0, 3)},
@@ -39,7 +39,7 @@ MORE = {
     "split_xl": {"scheme": "channels, tokens/2, tokens/2 again", "positions": "transformer_xl"},
     "split_swish": {"scheme": "channels/2 by heun, tokens, channels/2", "block": "swish_rnn"},
 }
-FAST = ("swish_rnn", "banded", "llama")  # a cache with a state of each kind
+FAST = ("swish_rnn", "banded", "llama")  # a cache with each type of state
 COMBINED = ("split_albert", "split_xl", "split_swish", "biased", "languages", "narrow")
 CACHED = {name: options for name, options in (BLOCKS | MORE).items() if "mlp" not in name}
 
@@ -71,12 +71,12 @@ def test_no_later_token_changes_an_output(kind):
 @pytest.mark.parametrize(
     ("kind", "max_length"),
     [
-        # Of more than one split layer the rest, and what a cache does not see, is slow.
+        # Other combinations of split layers are slow tests.
         *(
             pytest.param(kind, None, marks=pytest.mark.slow if kind in COMBINED else ())
             for kind in CACHED
         ),
-        # A cache of fixed size; of most kinds it is slow.
+        # A cache of fixed size; slow for most types.
         *(pytest.param(kind, 9, marks=() if kind in FAST else pytest.mark.slow) for kind in CACHED),
     ],
 )
@@ -85,7 +85,7 @@ def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
     whole = np.asarray(model({"token_ids": token_ids})).reshape(3, 2, L, V)
 
     @tf.function(autograph=False)
-    def cached(tokens):  # (B, K, L), three rows of two texts each
+    def cached(tokens):  # `(B, K, L)`: three rows of two texts each
         context, cache = model.init_decode(tf.shape(tokens)[0], 2, max_length)
         steps = []
         for t in range(L):
@@ -94,7 +94,7 @@ def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
         return tf.stack(steps, axis=2), cache
 
     @tf.function(input_signature=[tf.TensorSpec((None, None), tf.int32)], autograph=False)
-    def read(tokens):  # (B, L)
+    def read(tokens):  # `(B, L)`
         context, cache = model.init_decode(tf.shape(tokens)[0], 1, max_length)
         cache = model.prefill(tokens[:, :4], tf.constant(0), context, cache)
         return model.prefill(tokens[:, 4:], tf.constant(4), context, cache)
@@ -104,7 +104,7 @@ def test_cached_steps_and_reading_equal_the_whole_model(kind, max_length):
     assert model.can_prefill
     caches = (keras.tree.flatten(cache) for cache in (read(token_ids), by_steps))
     for at_once, one in zip(*caches, strict=True):
-        # (B, K, ...) -> (B K, 1, ...)
+        # `(B, K, ...) -> (B K, 1, ...)`
         one = np.reshape(one, at_once.shape).astype("float32")
         np.testing.assert_allclose(np.asarray(at_once, "float32"), one, atol=1e-5, rtol=0)
 

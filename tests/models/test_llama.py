@@ -1,4 +1,4 @@
-"""Llama's parts beside what reads weights: Adafactor, int8, LoRA, SavedModels; in other systems."""
+"""Llama's parts with Adafactor, int8, LoRA and SavedModels, and in other systems."""
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ def test_queries_and_keys_are_parts_of_their_own():
     attention = model.encoder.stack.blocks[0].mixers("tokens")[0]
     kernel = attention.key_value.kernel
     gradient = normal(*kernel.shape) * np.repeat([1.0, 100.0], kernel.shape[1] // 2)
-    # Keys and values each step as a matrix alone does.
+    # Keys and values are updated like separate matrices.
     halves = [keras.Variable(half) for half in np.split(numpy_of(kernel), 2, axis=1)]
     for variables, gradients in (([kernel], [gradient]), (halves, np.split(gradient, 2, axis=1))):
         optimizer = Adafactor(learning_rate=0.1)
@@ -59,7 +59,7 @@ def test_exports_and_int8_answer_alike(tmp_path):
     np.testing.assert_allclose(found, expected, atol=1e-5)
     attention = model.encoder.stack.blocks[0].mixers("tokens")[0]
     attention.query.enable_lora(2)
-    np.testing.assert_allclose(answers(model), expected, atol=1e-6)  # it starts at 0
+    np.testing.assert_allclose(answers(model), expected, atol=1e-6)  # LoRA starts at 0
     model = llama()
     model.quantize("int8")
     rounded = answers(model)
@@ -72,7 +72,7 @@ def test_exports_and_int8_answer_alike(tmp_path):
 
 @pytest.mark.parametrize("block", ["macaron", "swish_rnn", "amlp"])
 def test_any_attention_turns(block):
-    """A shift of all positions changes nothing, their order does; packed rows are as padded."""
+    """Shifting all positions changes nothing, but scaling does; packed rows equal padded rows."""
     options = {**ROTARY, "num_kv_heads": None if block == "amlp" else 2, "num_layers": 2}
     plain = dict(block=block, num_segments=0, toeplitz=True, max_length=16, activation="gelu")
     model = built(Encoder, catalog.config("bert_tiny", **options, **plain), noise=0.2)

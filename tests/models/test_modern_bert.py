@@ -1,4 +1,4 @@
-"""ModernBERT's parts in an encoder: windows to both sides, two rotary bases, a norm left out."""
+"""ModernBERT's parts: bidirectional local attention, two rotary bases, a norm left out."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_the_first_sub_layer_has_no_norm_and_no_weight_a_bias(block, tmp_path):
     model = built(PretrainingEncoder, config(block=block), noise=0.3)
     paths = [weight.path for weight in model.encoder.weights]
     vectors = [p for p in paths if p.endswith(("beta", "bias"))]
-    # A recurrence has biases of its own, whatever `use_bias` says.
+    # A recurrence has its own biases, whatever `use_bias` is.
     assert all("swish_rnn" in path for path in vectors)
     first, *others = model.encoder.stack.blocks
     assert [r.norm for _, r in first.sublayers] == ["none"] + ["pre"] * (len(first.sublayers) - 1)
@@ -105,7 +105,7 @@ def test_bad_settings_are_named():
     rejects("make rotary_dim even", config, rotary_dim=3)
     for scaling in ((1.0, 2.0), (8.0, 4.0, 4.0, 32.0)):
         rejects("give .factor,., or .factor, low, high, length.", config, rotary_scaling=scaling)
-    unread = "local_rotary_base has no effect here: positions=rotary with attention_windows"
+    unread = "local_rotary_base has no effect here: only positions=rotary with attention_windows"
     rejects(unread, catalog.build, "llama_tiny", local_rotary_base=10.0)
 
 

@@ -1,4 +1,4 @@
-"""Models of pre-training: heads beside an encoder, and ELECTRA's pair."""
+"""Pre-training models: heads on an encoder, and ELECTRA's generator and discriminator."""
 
 import dataclasses
 
@@ -93,7 +93,7 @@ def test_embeddings_are_shared_and_every_weight_counted_once():
     head = 32 * 32 + 32 + 32 + 1
     twice = model.encoder.embeddings.count_params()
     assert model.count_params() == sum(one.count_params() for one in alone) - twice + head
-    # A matrix of its own brings the embeddings to each width.
+    # Each model projects the shared embeddings to its width.
     shapes = [
         one.projection and one.projection.kernel.shape
         for one in (model.encoder, model.generator.encoder)

@@ -1,4 +1,4 @@
-"""Blocks whose activations are computed anew in the backward pass: the same gradients."""
+"""Rematerialized blocks (gradient checkpointing) have the same gradients."""
 
 import keras
 import numpy as np
@@ -19,7 +19,10 @@ def language_model(**options):
 
 
 def encoder_decoder(**options):
-    """Gradients flow to the memory and to the relative bias; branches share a norm."""
+    """Returns a model whose gradients flow to the memory and the relative bias.
+
+    Two branches share a norm.
+    """
     options |= {"relative_bias": "shared", "scheme": "channels/2, tokens & channels/2"}
     config = EncoderDecoderConfig(*SHAPE, 2, 2, **DROPOUTS, **options)
     inputs = {"source": IDS, "target": IDS}
@@ -38,7 +41,7 @@ def segments(**options):
 
 
 def two_streams(**options):
-    """Gradients flow from the queries to the content's keys; without segments."""
+    """Returns a model without segments, whose gradients flow from queries to the content's keys."""
     config = EncoderConfig(*SHAPE, 2, positions="transformer_xl", **DROPOUTS, **options)
     network = TwoStreamModel(config, memory_length=3)
     inputs = {
@@ -54,7 +57,7 @@ def two_streams(**options):
 
 
 def two_steps(make, remat: bool, jit_compile: bool) -> list[np.ndarray]:
-    """The gradients of two steps, each with dropout of its own, and the random states after."""
+    """Returns the gradients of two steps with different dropout, and the final random states."""
     keras.utils.set_random_seed(1)
     network, hidden = make(remat=remat)
     network.build()

@@ -1,4 +1,4 @@
-"""Models with a memory of earlier segments: Transformer-XL's, and XLNet's two streams."""
+"""Models with memory of earlier segments: Transformer-XL and XLNet's two streams."""
 
 import keras
 import numpy as np
@@ -27,14 +27,14 @@ SOFTMAXES = [{}, ADAPTIVE, {**ADAPTIVE, "adaptive_divisor": 1}, {**ADAPTIVE, "ti
 
 
 def other_token(token_ids, row, column):
-    """The ids with another one in a row, or in all rows of a slice."""
+    """Returns a copy of the ids with other tokens at the given rows and columns."""
     changed = token_ids.copy()
     changed[row, column] = (changed[row, column] - 4 + 1) % (V - 4) + 4
     return changed
 
 
 def segments_of(model, token_ids, length, past=None):
-    """Logits of all segments, and the last past."""
+    """Returns the logits of all segments, and the last memory."""
     past = model.init_memory(len(token_ids)) if past is None else past
     found = []
     for start in range(0, token_ids.shape[1], length):
@@ -75,7 +75,7 @@ def test_streaming_and_reading_are_segments_of_one_token(block, softmax):
     for t in range(9):
         logits, cache = model.decode_step(token_ids[:, t : t + 1], t, context, cache)
         np.testing.assert_allclose(numpy_of(logits)[:, 0], expected[:, t], atol=1e-4)
-    # Behind five tokens at once, more than the memory holds.
+    # After a chunk of five tokens, which is longer than the memory.
     found, read = model.decode_step(token_ids[:, 8:], 8, context, read)
     np.testing.assert_allclose(numpy_of(found), numpy_of(logits), atol=1e-4)
     for one, other in zip(keras.tree.flatten(read), keras.tree.flatten(cache), strict=True):
@@ -86,7 +86,7 @@ def test_streaming_and_reading_are_segments_of_one_token(block, softmax):
 
 @pytest.mark.parametrize("softmax", SOFTMAXES[1:])
 def test_an_adaptive_softmax_learns_writes_and_is_as_tied_as_said(softmax):
-    """Its loss is that of a full softmax: log-probabilities that sum to one."""
+    """The loss equals a full softmax's, whose probabilities sum to one."""
     token_ids = ids(2, 9, vocab_size=V)
     model = language_model(memory_length=4, **softmax)
     rows = {"token_ids": tf.constant(token_ids)}
@@ -99,7 +99,7 @@ def test_an_adaptive_softmax_learns_writes_and_is_as_tied_as_said(softmax):
     variables = model.trainable_variables
     gradients = tape.gradient(sums["loss_sum"], [v.value for v in variables])
     assert not [v.path for v, g in zip(variables, gradients, strict=True) if g is None]
-    # Every token's row of a tied table scores, whether or not the text has it.
+    # Every row of a tied table has a gradient, whether or not the text contains its token.
     rows_of = [
         tf.reduce_any(tf.convert_to_tensor(g) != 0, axis=-1)
         for v, g in zip(variables, gradients, strict=True)
@@ -161,7 +161,7 @@ def two_streams(**overrides):
 
 
 def inputs_of(guessed=(1, 3, 4), seed=0):
-    """Two rows whose tokens at `guessed` come in an order of each row's own."""
+    """Returns two rows whose tokens at `guessed` are predicted in a random order for each row."""
     order = np.full((2, L), -1, "int32")
     rng = np.random.default_rng(seed)
     for row in order:

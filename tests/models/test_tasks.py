@@ -17,7 +17,7 @@ CONFIG = models.EncoderConfig(
     24, 16, 32, 2, 2, max_length=12, causal=True, num_segments=0, norm="pre",
     embedding_norm=False, dropout=0.0, attention_dropout=0.0, initializer_range=0.3,
 )  # fmt: skip
-# start a delimiter b extract, of several lengths, and a row of padding.
+# Rows: start a delimiter b extract, with several lengths, and a row of padding.
 PAIRS = [([5, 6, 7], [8]), ([5], [9, 10, 11, 12]), ([], [13]), ([14], []), None]
 
 
@@ -34,7 +34,7 @@ def batch(pairs):
 
 
 def last_vectors(model, token_ids):
-    """Of rows `(N, L)`, one by one and without padding."""
+    """Returns the last hidden vector of each row `(N, L)`, computed without padding."""
     found = []
     for row_ids in token_ids:
         real = row_ids[row_ids != 0][None]
@@ -160,7 +160,7 @@ def test_an_answer_lies_in_the_context():
 
 
 def test_the_scores_of_a_cls_that_ends_a_row_come_first():
-    """Rows `context [SEP] question [SEP] [CLS]`, of two lengths, and padding."""
+    """The rows are `context [SEP] question [SEP] [CLS]` with two lengths, and padding."""
     tokens = ids(3, 8)
     segments = np.array([[0, 0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 1, 2, 0, 0, 0], [0] * 8], "int32")
     tokens[1, 5:] = tokens[2] = 0
@@ -222,7 +222,7 @@ def test_a_mask_says_what_padding_would(case):
     model, tokens = built(kind, *arguments), ids(*shape)
     real = np.ones(shape[:rank], bool)
     real[0, ..., 5:] = real[1, ..., 6:] = False
-    real[-1, -1] = real[-1, -1] & (rank == 2)  # a choice, a sentence: padding alone
+    real[-1, -1] = real[-1, -1] & (rank == 2)  # a choice or sentence of padding alone
     attends = np.broadcast_to(real[..., None, :], (*shape[:rank], shape[rank - 1]))
     masks = [
         {"padding_mask": real.astype("int32")},
@@ -248,7 +248,7 @@ def test_a_mask_says_what_padding_would(case):
 
 
 def test_texts_of_one_row_do_not_see_each_other():
-    """A mask of who attends whom, in the encoder, across and in the decoder."""
+    """An attention mask isolates texts in the encoder, in cross-attention and in the decoder."""
     model, tokens = built(models.EncoderTagger, BART, 3, 0.0), ids(1, 8)
     text = np.repeat([0, 1], [3, 5])
     attends = (text[:, None] == text)[None]
@@ -256,7 +256,7 @@ def test_texts_of_one_row_do_not_see_each_other():
     found, changed = (
         numpy_of(model({"token_ids": rows, "attention_mask": attends})) for rows in (tokens, other)
     )
-    # The first position of the second text has the token before it in its own vector.
+    # The second text's first position contains the token before it.
     np.testing.assert_allclose(found[:, 4:], changed[:, 4:], atol=1e-6)
     assert np.abs(found - changed)[:, :3].max() > 1e-3
     rejects(
@@ -297,7 +297,7 @@ SENTENCES = models.EncoderConfig(24, 16, 48, 2, 2, max_length=16, initializer_ra
 
 
 def pairs(count=3, length=7):
-    """(B, 2, L) ids, some rows shorter."""
+    """Returns ids `(B, 2, L)`, with padding in some rows."""
     tokens = ids(count, 2, length)
     tokens[0, 1, 3:] = 0
     tokens[-1, 0, 2:] = 0

@@ -47,7 +47,7 @@ def test_the_dilation_doubles_and_the_receptive_field_is_exact():
     layer = TemporalConvolution([4] * 3, 3)
     assert [block.dilation for block in layer.blocks] == [1, 2, 4]
     receptive_field = 1 + 2 * 2 * (2**3 - 1)
-    # Of ReLUs, so that a change of the input is seen in all that depends on it.
+    # ReLUs of positive numbers let each input change reach every dependent output.
     x = np.abs(normal(1, 40, 2))
     randomized(layer, x.shape, scale=1.0)
     layer.set_weights([np.abs(weight) for weight in layer.get_weights()])
@@ -72,20 +72,20 @@ def test_the_last_position_alone_is_the_whole_s_last(length):
 
 @pytest.mark.parametrize("mixer", ["tcn", "lstm", "gru", "rnn"])
 def test_the_models_are_pytorch_s(mixer):
-    """Its recurrent layers, and weight-normalized `Conv1d`s as the released TCN's."""
+    """The recurrent models equal PyTorch's, and the TCN equals weight-normalized `Conv1d`s."""
     torch = pytest.importorskip("torch")
     model = built(TemporalModel, dataclasses.replace(VECTORS, mixer=mixer, dropout=0.0), noise=0.3)
     w = {name: torch.tensor(value) for name, value in weights_of(model).items()}
     inputs = normal(2, 9, 4)
     x = torch.tensor(inputs.astype("float64"))
-    # Keras's order of gates, as PyTorch's: i f g o; of the GRU z r n here, and r z n there.
+    # Both order LSTM gates as i f g o. The GRU's are z r n here, and r z n in PyTorch.
     gates = {"lstm": (0, 1, 2, 3), "gru": (1, 0, 2), "rnn": (0,)}.get(mixer, ())
     for number, width in enumerate(VECTORS.widths):
         if mixer == "tcn":
             dilation, h = 2**number, x.mT
             for name in ("convolution_0", "convolution_1"):
                 path = f"tcn/block_{number}/{name}"
-                v = w[f"{path}/direction"].permute(2, 1, 0)  # (k, C, F) -> (F, C, k)
+                v = w[f"{path}/direction"].permute(2, 1, 0)  # `(k, C, F) -> (F, C, k)`
                 convolution = torch.nn.Conv1d(*v.shape[1::-1], 3, dilation=dilation).double()
                 torch.nn.utils.parametrizations.weight_norm(convolution)
                 with torch.no_grad():
@@ -104,7 +104,7 @@ def test_the_models_are_pytorch_s(mixer):
             biases = torch.stack([biases, torch.zeros_like(biases)])
 
         def ordered(values):
-            """Our gates `(..., gates U)` as PyTorch's."""
+            """Reorders our gates `(..., gates U)` to PyTorch's order."""
             return torch.cat([values.chunk(len(gates), dim=-1)[gate] for gate in gates], dim=-1)
 
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Settings without effect: a network says which, and they change nothing in it."""
+"""A network names the settings that it ignores, and those settings change nothing."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from tests.harness import ids, normal, numpy_of, rejects
 SHAPES = {"vocab_size": 24, "hidden_dim": 16, "feed_forward_dim": 96, "num_heads": 2}
 SHAPES |= {"max_length": 12, "head_dim": None}
 EMBEDDED = {"embedding_dim": 8, "embedding_dropout": 0.3}
-# Of each family, a name and its own changes.
+# A catalog name and changes for each family.
 FAMILIES = {
     "bert": ("bert_tiny", {}),
     "macaron": ("macaron_bert_tiny", {"scheme": "channels/2, tokens, channels/2"}),
@@ -35,7 +35,7 @@ FAMILIES = {
     "tcn": ("tcn_ptb_words", {"output_dim": 24, "widths": (8, 8), "dropout": 0.3, **EMBEDDED}),
     "vectors": ("tcn_jsb", {"widths": (8,), "vocab_size": 0}),
 }
-# Another value of each setting than the catalog's.
+# A value of each setting that differs from the catalog's.
 OTHERS = {
     "head_dim": 4,
     "scaled": False,
@@ -69,7 +69,7 @@ OTHERS = {
 
 
 def config_of(family):
-    """The family's configuration, two layers deep."""
+    """Returns the family's configuration with two layers."""
     name, changes = FAMILIES[family]
     known = catalog.CONFIGS[name]
     depths = {field: 2 for field in hints_of(type(known)) if field.endswith("coder_layers")}
@@ -79,10 +79,11 @@ def config_of(family):
 
 
 def outputs(config, drawn: bool = True):
-    """A network's weights, and what it answers in use and in training.
+    """Returns a network's weights, and its outputs in inference and training.
 
     Args:
-        drawn: the weights are those that it starts with.
+        config: configuration of the network.
+        drawn: whether to keep the initial weights instead of fixed random weights.
     """
     keras.utils.set_random_seed(1)
     network = catalog.network(config)
@@ -113,7 +114,7 @@ def test_what_a_network_does_not_read_changes_nothing(family):
     for name in unread:
         changed = outputs(dataclasses.replace(config, **{name: OTHERS[name]}), drawn=False)
         assert [path for path, _ in changed] == [path for path, _ in expected]
-        if name == "scaled_outputs":  # one more initializer: dropout has another seed
+        if name == "scaled_outputs":  # one more initializer changes dropout's seed
             changed, compared = changed[:-1], expected[:-1]
         else:
             compared = expected
@@ -124,7 +125,7 @@ def test_what_a_network_does_not_read_changes_nothing(family):
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_network_reads_changes_it(family):
-    """But for settings of a head, and those that another one of the network's decides."""
+    """Every setting that a network reads changes its outputs, except settings of heads."""
     config = config_of(family)
     heads = ("output_bias", "adaptive_divisor", "tied")
     known = hints_of(type(config)).keys() & READERS.keys()

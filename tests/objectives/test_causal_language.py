@@ -1,4 +1,4 @@
-"""The next token: GPT's objective, with a memory, in both directions (ELMo), or beside a task."""
+"""Next-token prediction: GPT, with memory, in both directions (ELMo), or beside a task."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_sums_are_those_of_the_next_tokens():
                 nll += nll_of(logits[row, column], np.array(label))
                 correct += logits[row, column].argmax() == label
                 weight += 1
-    assert weight == 22 + 11  # [CLS] is given
+    assert weight == 22 + 11  # [CLS] is not predicted
     expected = {
         "loss_sum": nll,
         "nll_sum": nll,
@@ -74,7 +74,7 @@ BATCH, SEGMENT = 4, 8
 
 
 def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
-    """A network that keeps a memory of the texts of an update, in so many micro-batches."""
+    """Returns a network with memory for the texts of an update in `turns` micro-batches."""
     config = tiny(causal=True, positions="transformer_xl", num_segments=0, num_layers=2)
     network = built(models.SegmentLanguageModel, config, memory_length)
     network.keep_memory(BATCH // turns, turns)
@@ -82,7 +82,7 @@ def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
 
 
 def streams(count, padded=False) -> tf.data.Dataset:
-    """Rows of texts that go on, like `stream_dataset`'s."""
+    """Returns rows that continue from batch to batch, like those of `stream_dataset`."""
     text = ids(BATCH, count * SEGMENT, vocab_size=60)
     rows = np.zeros((count, BATCH, SEGMENT + 2), "int32")
     rows[:, :, 0], rows[:, :, -1] = CLS, SEP
@@ -109,7 +109,7 @@ def test_segments_are_the_text_and_the_token_before_each():
         np.testing.assert_array_equal(batch["token_ids"][:, 1:], batch["labels"][:, :-1])
     np.testing.assert_array_equal(found[0]["token_ids"][:, 0], CLS)
     np.testing.assert_array_equal(found[1]["token_ids"][:, 0], found[0]["labels"][:, -1])
-    np.testing.assert_array_equal(found[2]["token_ids"][:, 0], SEP)  # behind padding
+    np.testing.assert_array_equal(found[2]["token_ids"][:, 0], SEP)  # after padding
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -139,17 +139,17 @@ def test_evaluation_leaves_the_memory_of_training_alone():
         np.testing.assert_array_equal(before, numpy_of(after))
     again = floats(objective(network, first, training=False))
     fresh = floats(objective(remembering(8), first, training=False))
-    assert again["loss_sum"] == fresh["loss_sum"]  # a text that begins has no memory
+    assert again["loss_sum"] == fresh["loss_sum"]  # a new text has no memory
 
 
 def test_an_update_s_micro_batches_have_texts_of_their_own():
-    """Three updates of two micro-batches, half of the texts each, are three of all texts."""
+    """Three updates with two micro-batches equal three with one batch of all texts."""
 
     def trained(turns):
         network, batch = remembering(8, turns), BATCH // turns
         config = TrainingConfig(
             max_steps=3, learning_rate=0.01, warmup_steps=0, schedule="constant",
-            accumulation_steps=turns, epsilon=0.01,  # Adam divides small gradients by themselves
+            accumulation_steps=turns, epsilon=0.01,  # Adam normalizes small gradients
         )  # fmt: skip
         model = build_fit_model(network, SegmentLanguageObjective(), config)
         model.fit(segments(3).rebatch(batch), steps_per_epoch=3, verbose=0)
@@ -163,7 +163,7 @@ def test_an_update_s_micro_batches_have_texts_of_their_own():
     held = [model.memories["training"].variables for model in (one, two)]
     for a, b in zip(*held, strict=True):
         assert tuple(b.shape[:2]) == (2, 2)
-        # (2, 2, ...) -> (4, ...): the second micro-batch has the last two texts.
+        # `(2, 2, ...) -> (4, ...)`: the second micro-batch has the last two texts.
         parts = np.concatenate([numpy_of(b)[:, 0], numpy_of(b)[:, 1]]) * 1.0
         np.testing.assert_allclose(parts, numpy_of(a)[:, 0] * 1.0, atol=1e-5)
 
@@ -173,16 +173,16 @@ WEIGHTS = np.array([1, 1, 1, 1, 0], "float32")
 
 
 def language_loss(model, token_ids) -> float:
-    """L1 of one row: the mean over its tokens but the first and the last."""
+    """Returns L1 of one row: the mean loss over its tokens except the first and last."""
     real = token_ids[token_ids != 0]
     logits = numpy_of(model.language_model({"token_ids": real[None]}))[0]
     return float(np.mean(nll_of(logits[:-2], real[1:-1])))
 
 
 def examples(symmetric, choices):
-    """A network and a batch whose fifth example, of padding, does not count."""
+    """Returns a network and a batch whose fifth example is padding."""
     rows, other = task_rows(PAIRS), task_rows([pair and pair[::-1] for pair in PAIRS])
-    both = np.stack([rows["token_ids"], other["token_ids"]], axis=1)  # (B, 2, L)
+    both = np.stack([rows["token_ids"], other["token_ids"]], axis=1)  # `(B, 2, L)`
     if choices:
         network, read = built(models.CausalChooser, CONFIG, 0.0, noise=0.2), both
         inputs = {"token_ids": both, "label": LABELS % 2}
@@ -213,7 +213,7 @@ def test_the_losses_are_the_papers(symmetric, choices, language_weight):
 
 
 def sentences() -> dict[str, tf.Tensor]:
-    """Characters and answers of three sentences, the last of them shorter."""
+    """Returns characters and next words of three sentences, the last of which is shorter."""
     characters = words(3, 6)
     answers = np.random.default_rng(1).integers(0, 11, (3, 6)).astype("int32")
     characters[2, 4:], answers[2, 4:] = 0, -1
@@ -252,7 +252,7 @@ def test_a_sampled_update_compiles_too_and_a_batch_decides_its_draws():
         autograph=False,
         jit_compile=True,
     )
-    # XLA draws other numbers from a seed than TensorFlow does.
+    # XLA's random numbers differ from TensorFlow's for the same seed.
     first, *slopes = compiled(sentences())
     assert np.isfinite(first) and all(np.isfinite(numpy_of(s)).all() for s in slopes)
     assert compiled(sentences())[0] == first
@@ -269,7 +269,7 @@ def test_classes_are_drawn_as_often_as_said(classes):
     assert expected.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(np.exp(log_probability(k, classes)), expected, rtol=1e-5)
     frequency = np.bincount(drawn, minlength=classes) / len(drawn)
-    # Five standard deviations of a frequency out of 100,000 draws.
+    # Five standard deviations of a frequency from 100,000 draws.
     assert (abs(frequency - expected) <= 5 * np.sqrt(expected / len(drawn))).all()
     assert (log_uniform([3, 4], 100_000, classes).numpy() == drawn).all()
 

@@ -73,7 +73,7 @@ def test_words_of_each_size_have_their_share():
                 if of_word.sum() == size:
                     draws, hits = draws + 1, hits + int(chosen[of_word][0])
         shares.append(hits / draws)
-    # Passing over what no longer fits costs long words a little: a few positions in 38.
+    # Skipping words that no longer fit disfavours long words slightly, by a few positions in 38.
     np.testing.assert_allclose(shares, 0.15, atol=0.012)
 
 
@@ -121,7 +121,7 @@ def test_pieces_of_a_masked_word_draw_their_own_fates():
     where = toy.masked_at(masked_words(ids, 0))
     assert where.sum() == 50 * 16  # 4 words, for 18 of 120 pieces
     hidden = (masked_words(ids, 0)["token_ids"] == 4)[where].reshape(-1, 4)
-    # All 4 pieces share a fate of their word's once in 2.4 words if they draw apart.
+    # With independent draws per token, all 4 tokens of a word become [MASK] once in 2.4 words.
     assert 0.3 < hidden.all(axis=1).mean() < 0.52
 
 
@@ -130,7 +130,7 @@ BUDGET = 39  # tokens of a row: 15% of 256, rounded up
 
 
 def runs_of(choice, maskable, starts, budget, seed=0):
-    """The run of each token, `(B, L)`; one budget for all rows, or one for each."""
+    """Returns the span number of each token, `(B, L)`; `budget` is one number or one per row."""
     lengths, apart = LAWS[choice]
     counts = np.broadcast_to(np.int32(budget), len(maskable))
     chosen = choose_spans(
@@ -149,7 +149,7 @@ def test_the_laws_are_those_of_the_papers():
 
 @pytest.fixture(scope="module")
 def single():
-    """By choice, runs in rows of 254 words of one token: more than 10^5 runs each."""
+    """Returns a dict from choice to more than 10^5 spans in rows of 254 one-token words."""
     found = {}
     for choice, rows in (("ngrams", 4400), ("spans", 10_000)):
         maskable = np.ones((rows, 256), bool)
@@ -166,10 +166,10 @@ def test_lengths_follow_their_law_on_100_000_draws(single, choice):
     histogram = np.bincount(sizes[sizes > 0], minlength=len(LAWS[choice][0]) + 1)[1:]
     assert histogram.sum() > 100_000
     expected = len(runs) * toy.expected_lengths([0.0, *LAWS[choice][0]], BUDGET)[1:]
-    # The budget makes the counts vary a little less than those of independent draws.
+    # The budget makes counts vary slightly less than independent draws.
     statistic = ((histogram - expected) ** 2 / expected).sum()
     assert scipy.stats.chi2(len(expected) - 1).sf(statistic) > 1e-4
-    # The first of each row was cut by nothing: exactly the law.
+    # The first span of each row is never cut, so its lengths follow the law exactly.
     first = np.bincount(sizes[:, 0], minlength=len(expected) + 1)[1:]
     assert scipy.stats.chisquare(first, len(runs) * LAWS[choice][0]).pvalue > 1e-4
 
@@ -211,15 +211,15 @@ def test_runs_are_of_whole_words_and_cross_nothing_special(choice, rate):
             assert (np.diff(columns) == 1).all()
             inside = np.unique(numbers[columns])
             assert len(inside) <= longest
-            assert np.isin(numbers, inside).sum() == len(columns)  # no word in part
+            assert np.isin(numbers, inside).sum() == len(columns)  # no partial words
     found = (runs > 0).sum(axis=1)
     assert (found <= counts).all()
-    # Half of a row in spans apart leaves no room for the last few.
+    # If half of a row is masked in separate spans, the last few do not fit.
     assert found.sum() / counts.sum() > (0.995 if rate == 0.15 else 0.9)
 
 
 def test_what_exceeds_the_budget_ends_with_the_last_whole_word():
-    # Words of 2, 3 and 4 tokens; with one law of three words a run of all three is drawn.
+    # Words have 2, 3 and 4 tokens; a law with three words only draws a span of all three.
     starts = np.zeros((1, 9), bool)
     starts[0, [0, 2, 5]] = True
     law = np.array([0.0, 0.0, 1.0])
@@ -227,7 +227,7 @@ def test_what_exceeds_the_budget_ends_with_the_last_whole_word():
         maskable = tf.ones((1, 9), tf.bool)
         chosen = choose_spans(maskable, tf.constant(starts), tf.constant([budget]), (0, 0), law)
         assert (chosen.numpy()[0, :expected] == 1).all()
-        # The rest of the budget may hold one of the words after them.
+        # The rest of the budget may hold one of the later words.
         assert (chosen.numpy() > 0).sum() <= budget
 
 

@@ -1,4 +1,4 @@
-"""Promises of every objective: exact sums, the same under XLA, exact resuming."""
+"""Contracts of every objective: additive sums, equal results under XLA, exact resumption."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from tests.systems_toy import ELECTRA, SYSTEMS
 
 
 def case(name, block=None):
-    """The network, the objective, and a batch of a system."""
+    """Returns a system's network, objective and a batch."""
     system = SYSTEMS[name]
     keras.utils.set_random_seed(1)
     network = system.network(block or system.blocks[0])
@@ -26,26 +26,26 @@ def case(name, block=None):
 
 
 def static(objective):
-    """The objective, scoring padding too: all shapes are static."""
+    """Returns the objective without `skip_padding`, so that all shapes are static."""
     if hasattr(objective, "skip_padding"):
         return dataclasses.replace(objective, skip_padding=False)
     return objective
 
 
 def fresh(network, batch):
-    """The network, with an empty memory for the batch's rows if it keeps one."""
+    """Resets the network's memory for the batch, if it has memory."""
     if hasattr(network, "keep_memory"):
         network.keep_memory(len(batch["token_ids"]))
     return network
 
 
-# Systems whose objective no other has.
+# Systems with an objective of their own.
 NAMES = [name for name in SYSTEMS if name not in ("roberta", "xlm", "xlm_causal", "gpt2")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_add_up_over_rows_and_padding_adds_nothing(name):
-    """So replicas may share a batch, and padding may be scored or not."""
+    """Replicas may therefore split a batch, and padding may be scored or skipped."""
     network, objective, batch = case(name)
     padding = {key: tf.zeros_like(x[:1]) for key, x in batch.items()}
     if name == "elmo":
@@ -136,7 +136,7 @@ PREPARED = {
 
 
 def prepared(name, count, seed=1, start=0):
-    """Batches of the same four rows."""
+    """Returns batches of the same four rows."""
     objective, masking = PREPARED[name]
     rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(4, 64)}).repeat()
     dataset = objective.dataset(rows, masking, VOCABULARY, seed, start).take(count)
@@ -156,6 +156,6 @@ def test_a_batch_is_of_its_seed_and_number_and_a_resumed_run_is_the_uninterrupte
     [feature] = [feature for feature in decisive if feature in other]
     seen = [*whole, other]
     for number, one in enumerate(seen):
-        for another in seen[:number]:  # no row is masked, permuted or corrupted alike
+        for another in seen[:number]:  # no two rows are masked, permuted or corrupted equally
             assert one[feature].shape == another[feature].shape
             assert (one[feature] != another[feature]).any(axis=1).all()

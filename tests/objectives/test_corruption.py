@@ -1,4 +1,4 @@
-"""Corrupted text: T5's spans behind sentinels, and BART's noises."""
+"""Corrupted text: T5's span corruption with sentinels, and BART's denoising."""
 
 import collections
 import itertools
@@ -20,14 +20,14 @@ EOS, FIRST = 3, toy.VOCABULARY.size
 
 
 def pair_of(objective, rows, vocabulary=toy.VOCABULARY):
-    """Source and target of rows `[CLS] text [SEP]`, `(B, L)`."""
+    """Returns the source and target of rows `[CLS] text [SEP]`, `(B, L)`."""
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
     [batch] = objective.dataset(dataset, MaskingConfig(), vocabulary, seed=1)
     return batch["source"].numpy(), batch["target"].numpy()
 
 
 def joined(source, target) -> list[int]:
-    """The text again: each sentinel of the source gives way to what follows it in the target."""
+    """Restores the text: each sentinel of the source is replaced by its span in the target."""
     spans, key = {}, None
     for one in target[target != 0][:-1]:
         if one >= FIRST:
@@ -55,7 +55,7 @@ def test_full_rows_fit_exactly_and_nothing_is_lost():
     source, target = pair_of(corruption.SpanCorruptionObjective(), toy.rows_of(text))
     assert source.shape == (2, 512) and target.shape == (2, 114)
     assert (source[:, -1] == EOS).all() and (target[:, -1] == EOS).all()
-    assert (source[0] != source[1]).any()  # each row by itself
+    assert (source[0] != source[1]).any()  # rows are independent
     small = toy.texts([60, 23, 2, 1, 0], 60, first=5)
     small[small != 0] = 5 + small[small != 0] % 50
     sources, targets = pair_of(corruption.SpanCorruptionObjective(), toy.rows_of(small))
@@ -70,12 +70,12 @@ def test_full_rows_fit_exactly_and_nothing_is_lost():
 
 
 def test_every_partition_is_as_likely_on_100_000_draws():
-    """4 hidden and 8 seen tokens in 3 spans: 3 x 21 ways, each of them 1 in 63."""
+    """With 4 hidden and 8 visible tokens in 3 spans, each of the 3 x 21 partitions has 1 in 63."""
     config = corruption.SpanCorruptionConfig(rate=1 / 3, mean_span=4 / 3)
     assert config.counts(12) == (4, 3)
     text = tf.constant(toy.texts([12] * 100_000, 12))
     hidden = corruption.hidden_spans(text, tf.constant([3, 4]), config).numpy()
-    assert not hidden[:, 0].any() and hidden[:, -1].all()  # a span that is seen first
+    assert not hidden[:, 0].any() and hidden[:, -1].all()  # a visible span comes first
 
     def cuts(items):
         ends = itertools.combinations(range(1, items), 2)
@@ -104,7 +104,7 @@ PAPER = [
         [10, 11, X, 15, Y, 19, 20],
         [X, 12, 13, 14, Y, 16, 17, 18, Z],
     ),
-    ("iid_spans", [0, 10], [X, *WHOLE[1:10], Y], [X, 10, Y, 20]),  # a text that begins hidden
+    ("iid_spans", [0, 10], [X, *WHOLE[1:10], Y], [X, 10, Y, 20]),  # the text begins hidden
     ("drop_tokens", [2, 3, 8], [10, 11, *WHOLE[4:8], 19, 20], [12, 13, 18]),
 ]
 
@@ -125,7 +125,7 @@ KINDS = ("iid_spans", "drop_tokens", "bert_style", "mass_style", "deshuffling", 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_objective_draws_as_its_formula_says(kind):
-    """20,000 texts of 12 tokens, 3 of them hidden; and short ones, whose rows stay in bounds."""
+    """20,000 texts of 12 tokens have 3 hidden tokens each; short texts stay within their rows."""
     lengths, many = [12, 3, 2, 1, 0], 20_000
     text = toy.texts([12] * many + lengths, 12)
     config = corruption.SpanCorruptionConfig(kind=kind, rate=0.25)
@@ -138,7 +138,7 @@ def test_each_objective_draws_as_its_formula_says(kind):
     sources, targets = sources[:many], targets[:many]
     if kind in ("bert_style", "mass_style", "deshuffling"):
         assert (targets == [*range(10, 22), EOS]).all()
-    if kind == "prefix_lm":  # a cut at each of 1 to 11, as often
+    if kind == "prefix_lm":  # cuts at 1 to 11 are equally likely
         assert scipy.stats.chisquare(np.bincount((sources != 0).sum(1))[2:]).pvalue > 1e-4
         whole = [[*s[s != 0][:-1], *t[t != 0]] for s, t in zip(sources, targets, strict=True)]
         assert (np.array(whole) == [*range(10, 22), EOS]).all()
@@ -149,7 +149,7 @@ def test_each_objective_draws_as_its_formula_says(kind):
             assert scipy.stats.chisquare(np.bincount(sources[:, column])[10:]).pvalue > 1e-4
         return
     if kind == "bert_style":
-        # A random piece may be the hidden one itself: 1 of the toy's 55.
+        # A random token equals the hidden token once in the toy's 55 tokens.
         masks, text = (sources == M).sum(), np.arange(10, 22)
         other = ((sources[:, :12] != text) & (sources[:, :12] != M)).sum()
         assert scipy.stats.binomtest(int(masks), 3 * many, 0.9).pvalue > 1e-4
@@ -157,13 +157,13 @@ def test_each_objective_draws_as_its_formula_says(kind):
         assert set(np.unique(sources)) == {EOS, M, *range(5, 60)}
         return
     said = targets if kind != "mass_style" else np.where(sources == M, targets, 0)
-    hidden = np.array([row[(row > EOS) & (row < FIRST)] for row in said])  # (N, 3)
+    hidden = np.array([row[(row > EOS) & (row < FIRST)] for row in said])  # `(N, 3)`
     ways = collections.Counter(map(bytes, hidden))
     assert len(ways) == math.comb(12, 3)
     assert scipy.stats.chisquare(list(ways.values())).pvalue > 1e-4
     if kind == "iid_spans":
         for source, target in zip(sources[:500], targets[:500], strict=True):
-            last = target[target != 0][-2]  # a sentinel where the text does not end hidden
+            last = target[target != 0][-2]  # a sentinel unless the text ends hidden
             target = np.where(target == last, 0, target) if last >= FIRST else target
             assert joined(source, target) == [*range(10, 22)]
 
@@ -173,10 +173,10 @@ def test_bad_input_is_named():
     dense = corruption.SpanCorruptionObjective(config=dense)
     refuses("corpus.sequence_length or corruption.rate", dense.corruption, toy.VOCABULARY, 300)
     long = corruption.SpanCorruptionObjective(config=corruption.SpanCorruptionConfig(mean_span=1))
-    refuses(f"there are {SENTINELS} sentinels", long.corruption, toy.VOCABULARY, 1000)
+    refuses(f"there are only {SENTINELS} sent", long.corruption, toy.VOCABULARY, 1000)
     other = toy.ToyVocabulary(cls_id=101)
     rows = tf.data.Dataset.from_tensors({"token_ids": toy.rows_of(toy.texts([3], 3))})
-    with pytest.raises(UserError, match="at ids 101 and 3, an encoder-decoder needs 2 and 3"):
+    with pytest.raises(UserError, match="at ids 101 and 3, but an encoder-decoder needs ids 2"):
         corruption.SpanCorruptionObjective().dataset(rows, MaskingConfig(), other, 0)
 
 
@@ -198,7 +198,7 @@ def test_lengths_follow_poissons_law_until_the_budget_is_spent():
 
 
 def test_every_order_of_spans_and_words_is_as_likely():
-    """7 words, 3 of them hidden in spans of 1 and 2: 10 pairs of slots apart, two orders."""
+    """7 words with hidden spans of 1 and 2 words have 10 pairs of slots and two orders."""
     text = toy.texts([7] * 100_000, 8)
     starts = tf.ones(text.shape, tf.bool)
     out = denoising.infill(
@@ -208,7 +208,7 @@ def test_every_order_of_spans_and_words_is_as_likely():
     for row in out:
         slots = np.flatnonzero(row == toy.MASK)
         if len(slots) == 2 and slots[1] > slots[0] + 1:
-            kept = [9, *row[row > toy.MASK], 17]  # words 10 to 16, and one to either side
+            kept = [9, *row[row > toy.MASK], 17]  # words 10 to 16, and a border on either side
             gaps = [b - a - 1 for a, b in itertools.pairwise(kept) if b - a > 1]
             if sorted(gaps) == [1, 2]:
                 found[(*slots, *gaps)] += 1
@@ -217,7 +217,7 @@ def test_every_order_of_spans_and_words_is_as_likely():
 
 
 def words_in(ids) -> list[tuple]:
-    """The words among the ids of a text, masks left out; pieces below 45 begin one."""
+    """Returns the words in a text's ids without masks; ids below 45 begin a word."""
     starts = np.flatnonzero((ids < 45) | (np.r_[toy.MASK, ids[:-1]] == toy.MASK))
     words = [tuple(word) for word in np.split(ids, starts[1:])]
     return [word for word in words if word != (toy.MASK,)]
@@ -238,10 +238,10 @@ def test_spans_are_of_whole_words_behind_one_mask_each():
         words, kept = words_in(text), words_in(source[source != 0][:-1])
         assert len(words) - len(kept) == math.ceil(0.3 * len(words))
         rest = iter(words)
-        assert all(word in rest for word in kept)  # whole words, in their order
+        assert all(word in rest for word in kept)  # whole words, in order
         masks += (source == toy.MASK).sum()
         hidden_words += len(words) - len(kept)
-    assert 2.3 < hidden_words / masks < 3.1  # cut off at the budget, of about 14 words
+    assert 2.3 < hidden_words / masks < 3.1  # truncated at a budget of about 14 words
 
 
 def test_every_order_of_sentences_is_as_likely():
@@ -316,7 +316,7 @@ def test_noise_leaves_a_token_and_the_end():
     rows = toy.rows_of(toy.texts([1, 2, 3], 4))
     source, _ = pair_of(denoising.DenoisingObjective(config=config), rows)
     assert (source != 0).sum(axis=1).tolist() == [2, 2, 3]
-    # Spans of no word make the texts longer than their rows.
+    # Empty spans make the texts longer than their rows.
     config = denoising.DenoisingConfig(**{**alone, "infilling": 0.2}, mean_span=0.1)
     text = np.pad(toy.texts([8] * 20, 8), ((0, 0), (0, 1)), constant_values=EOS)
     objective = BackTranslationObjective(config=config, length=16)

@@ -1,4 +1,4 @@
-"""Masked, replaced (ELECTRA) and permuted tokens (XLNet), sentence pairs and span boundaries."""
+"""Masked tokens, replaced tokens (ELECTRA), permuted tokens (XLNet), pairs and span boundaries."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ D = 16
 
 
 class ToyNetwork:
-    """Hidden states that are a variable; notes how many of them are projected."""
+    """A network with hidden states as a variable, which counts projected positions."""
 
     def __init__(self, rows, length):
         self.hidden = tf.Variable(normal(rows, length, D))
@@ -44,7 +44,7 @@ class ToyNetwork:
 
 
 def batch_of(lengths):
-    """A masked batch; a length of None is a row of padding."""
+    """Returns a masked batch; a length of `None` means a row of padding."""
     labels = np.arange(len(lengths), dtype="int32") % 2
     segments = np.zeros((len(lengths), 24), "int32")
     pairs = {"pair_label": labels, "segment_ids": segments}
@@ -53,7 +53,7 @@ def batch_of(lengths):
 
 
 def expected_sums(batch, network):
-    """The sums in NumPy."""
+    """Computes the objective's sums in NumPy."""
     batch = {name: tensor.numpy() for name, tensor in batch.items()}
     hidden = network.hidden.numpy()
     rows, places = np.nonzero(batch["masked_weights"])
@@ -128,7 +128,7 @@ def test_bfloat16_computes_the_loss_in_float32():
     [logits] = [tf.cast(rounded, tf.float64).numpy() for rounded in seen]
     labels = batch["masked_labels"][batch["masked_weights"] > 0]
     nll = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
-    # In bfloat16 the logarithm and the sum would be off by 0.15%.
+    # In bfloat16, the logarithm and the sum would be off by 0.15%.
     assert float(sums["loss_sum"]) == pytest.approx(nll.sum(), rel=1e-5)
 
 
@@ -148,7 +148,7 @@ def test_sums_of_span_boundaries_are_those_of_the_formula():
         masked = hidden_ids["masked_positions"][row][hidden_ids["masked_weights"][row] > 0]
         labels = hidden_ids["masked_labels"][row]
         for place, position in enumerate(masked):
-            first = last = position  # the span of masked positions around it
+            first = last = position  # the span around the position
             while first - 1 in masked:
                 first -= 1
             while last + 1 in masked:
@@ -193,7 +193,7 @@ def network():
 
 
 def sampled(logits, draw):
-    """The token that the inverse of the cumulative distribution gives, [PAD] left out."""
+    """Samples a token by the inverse cumulative distribution, [PAD] excluded."""
     p = np.exp(np.float64(logits[1:]) - logits[1:].max())
     return 1 + int(np.searchsorted(np.cumsum(p / p.sum()), draw, side="right"))
 
@@ -265,7 +265,7 @@ def test_a_sample_that_is_the_original_counts_as_real(network):
     [batch] = toy.batches(objective, ELECTRA, [20, 9])
     kept = network.generator.masked_language.bias.numpy()
     label = batch["masked_labels"].numpy()[0, 0]
-    # A generator that says nothing but this token.
+    # A generator that always predicts this token.
     network.generator.masked_language.bias.assign(np.where(np.arange(toy.V) == label, 1e4, 0.0))
     sums = toy.floats(objective(network, batch, training=True))
     network.generator.masked_language.bias.assign(kept)
@@ -275,7 +275,7 @@ def test_a_sample_that_is_the_original_counts_as_real(network):
 
 
 def gradients_of(network, batch, weights):
-    """Gradients by path of a weighted sum of the two losses."""
+    """Returns a dict from path to the largest gradient of a weighted sum of the two losses."""
     generator, discriminator = weights
     objective = ReplacedTokenObjective()
     with tf.GradientTape() as tape:
@@ -291,7 +291,7 @@ def gradients_of(network, batch, weights):
 
 
 def test_no_gradient_flows_through_the_samples(network):
-    """The discriminator's loss reaches the generator's own weights not at all."""
+    """The discriminator's loss has no gradient for the generator's own weights."""
     [batch] = toy.batches(ReplacedTokenObjective(), ELECTRA, [20, 9])
     shared = {weight.path for weight in network.encoder.embeddings.weights}
     own = {weight.path for weight in network.generator.weights} - shared
@@ -338,18 +338,18 @@ def test_laws_on_100_000_draws(partial):
     guessed = found["order"] >= 0
     count = round((length - 2) / partial)
     np.testing.assert_array_equal(guessed.sum(-1), count)
-    # Every ordinary place alike, but for the ends, which fewer spans reach.
+    # Inner positions are equally likely; fewer spans reach the ends.
     places = guessed.mean(0)[1:-1]
     assert guessed[:, [0, -1]].sum() == 0
     assert np.abs(places[8:-8] / places[8:-8].mean() - 1).max() < 0.25
-    # Each order of two guesses is as likely: which of a row's first two comes first.
+    # Both orders of a row's first two predictions are equally likely.
     columns = found["masked_positions"][:, :2]
     first = np.take_along_axis(found["order"], columns, 1)
     assert abs((first[:, 0] < first[:, 1]).mean() - 0.5) < 0.05
-    # And every rank at every place among the guessed.
+    # Every rank is equally likely at every predicted position.
     ranks = np.take_along_axis(found["order"], found["masked_positions"][:, :count], 1)
     assert np.abs(ranks.mean(0) - (count - 1) / 2).max() < 0.3
-    # 102,400 tokens; p(n) ~ 1/n on 1 to 5, of which the last ones of a row are cut off.
+    # 102,400 tokens; p(n) ~ 1/n for 1 to 5, and the last spans of a row are truncated.
     edges = np.diff(np.pad(guessed.astype(int), ((0, 0), (1, 1))), axis=1)
     runs = np.flatnonzero(edges.ravel() == -1) - np.flatnonzero(edges.ravel() == 1)
     assert 1.5 < runs.mean() < 3.5 and (runs == 1).mean() > (runs == 2).mean()

@@ -11,14 +11,14 @@ SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
 
 
 def assert_share(hits, draws, probability, what):
-    """4.5 standard deviations of the binomial: a right share fails once in 150,000 runs."""
+    """Checks a frequency to 4.5 binomial standard deviations: 1 in 150,000 correct runs fails."""
     tolerance = 4.5 * np.sqrt(probability * (1 - probability) / draws)
     assert abs(hits / draws - probability) < tolerance, what
 
 
 @pytest.fixture(scope="module")
 def many():
-    """More than 10^5 masked tokens: 1,400 rows of 510 ordinary ones."""
+    """Returns 1,400 rows of 510 ordinary tokens, of which more than 10^5 are masked."""
     original = toy.full_rows(1400, 512)
     return original, toy.masked(original)
 
@@ -29,7 +29,7 @@ def test_fates_are_80_10_10_on_100_000_draws(many):
     now, before = batch["token_ids"][where], original[where]
     assert len(now) == 1400 * round(0.15 * 510) > 100_000
     assert_share((now == toy.MASK).sum(), len(now), 0.8, "[MASK]")
-    # A random piece is the same as before once in 55.
+    # A random token equals the original once in 55.
     assert_share((now == before).sum(), len(now), 0.1 + 0.1 / 55, "kept")
     assert_share(((now != before) & (now != toy.MASK)).sum(), len(now), 0.1 * 54 / 55, "random")
 
@@ -38,7 +38,7 @@ def test_random_pieces_are_uniform_over_the_ordinary_ones():
     batch = toy.masked(toy.full_rows(1400, 512), MaskingConfig(mask=0.0, random=1.0))
     drawn = np.bincount(batch["token_ids"][toy.masked_at(batch)], minlength=64)
     assert drawn[: len(toy.SPECIAL)].sum() == 0
-    assert drawn[toy.VOCABULARY.pieces :].sum() == 0  # rows that only pad the table
+    assert drawn[toy.VOCABULARY.pieces :].sum() == 0  # rows that pad the table
     assert drawn.sum() > 100_000
     assert scipy.stats.chisquare(drawn[5:60]).pvalue > 1e-4
 
@@ -47,7 +47,7 @@ def test_every_ordinary_position_is_as_likely(many):
     _, batch = many
     counts = toy.masked_at(batch).sum(axis=0)
     assert counts[0] == counts[-1] == 0
-    # Without replacement the counts vary by 1 - 76/510 of what independent draws would.
+    # Without replacement, counts vary 1 - 76/510 times as much as independent draws.
     share = 76 / 510
     statistic = ((counts[1:-1] - 1400 * share) ** 2).sum() / (1400 * share * (1 - share))
     assert 1e-4 < scipy.stats.chi2(509).sf(statistic) < 1 - 1e-4
@@ -151,7 +151,7 @@ def test_a_length_that_is_not_static_is_refused():
 
 
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():
-    """On more than 10^5 tokens, each random piece being the one before once in 29,995."""
+    """With more than 10^5 tokens, a random token equals the original once in 29,995."""
     vocabulary = toy.ToyVocabulary(pieces=30_000)
     original = toy.full_rows(1400, 512, pieces=30_000)
     config = MaskingConfig(choice="spans", fate="span", round_up=True)
@@ -163,7 +163,7 @@ def test_a_span_has_one_fate_and_random_pieces_of_its_own():
     firsts = np.flatnonzero(batch["span_positions"][real] == 0)
 
     def of_spans(tokens):
-        """Per span: whether all of its tokens are such, and whether any is."""
+        """Returns whether all tokens, and whether any token, of each span satisfy a condition."""
         counts = np.add.reduceat(tokens.astype(int), firsts)
         return counts == np.diff([*firsts, len(tokens)]), counts > 0
 
@@ -176,7 +176,7 @@ def test_a_span_has_one_fate_and_random_pieces_of_its_own():
     assert_share(kept.sum(), len(firsts), 0.1, "kept")
     assert_share(other.sum(), len(firsts), 0.1, "random")
     drawn = now[np.repeat(other, np.diff([*firsts, len(now)]))]
-    assert len(np.unique(drawn)) > 0.8 * len(drawn)  # 12,000 of 29,995, drawn singly
+    assert len(np.unique(drawn)) > 0.8 * len(drawn)  # 12,000 of 29,995, drawn independently
 
 
 def test_spans_say_what_is_around_them():
@@ -209,14 +209,14 @@ def test_a_dataset_keeps_its_number_of_batches():
 
 @pytest.mark.parametrize("choice", toy.CHOICES)
 def test_a_batch_may_be_one_row(choice):
-    """Of a static shape, as a corpus gives it."""
+    """The batch has a static shape, as a corpus's batches have."""
     rows = tf.data.Dataset.from_tensors({"token_ids": toy.full_rows(1, 24)})
     batch = next(iter(OBJECTIVE.dataset(rows, MaskingConfig(choice=choice), toy.VOCABULARY, 0)))
     assert batch["masked_weights"].shape == (1, 8) and batch["masked_weights"][0, 0] == 1
 
 
 def static_masks(duplicates, epochs=12, rows=12, seed=0):
-    """`(epochs, rows, L)` bool, of batches of 3 rows that come in another order each epoch."""
+    """Returns masks `(epochs, rows, L)` of rows whose order changes each epoch."""
     rng = np.random.default_rng(seed)
     numbers = np.concatenate([rng.permutation(rows) for _ in range(epochs)])
     batch = {
@@ -263,7 +263,7 @@ def test_static_masks_want_numbers_of_rows():
 
 
 def test_rounding_errors_mask_no_token_more():
-    config = MaskingConfig(rate=0.07, round_up=True)  # 0.07 * 100 > 7
+    config = MaskingConfig(rate=0.07, round_up=True)  # 0.07 * 100 > 7 in floating point
     assert config.counts(100)[100] == 7
     assert config.positions(100) == 8
     for length in (20, 53, 512):

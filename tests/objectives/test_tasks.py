@@ -1,4 +1,4 @@
-"""Sums of the task objectives against NumPy."""
+"""Sums of the task objectives agree with NumPy."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from tests.objectives.toy import floats, nll_of
 
 
 def answering(logits):
-    """A network that gives these logits."""
+    """Returns a network that always returns these logits."""
 
     def network(inputs, training):
         assert set(inputs) == {"token_ids", "segment_ids"}
@@ -31,7 +31,7 @@ def answering(logits):
 
 
 def batch_of(label, weight):
-    """Rows of 12 columns, the last 3 padding, the second segment from column 4 on."""
+    """Returns rows of 12 columns, with segment 1 from column 4 and padding in the last 3."""
     tokens = ids(len(weight), 12)
     tokens[:, 9:] = 0
     batch = {
@@ -44,7 +44,7 @@ def batch_of(label, weight):
 
 
 def sentences_of(count, weight, label=None):
-    """Examples of so many sentences of 6 columns, the last 2 padding."""
+    """Returns examples of `count` sentences with 6 columns, the last 2 of them padding."""
     tokens = ids(len(weight), count, 6)
     tokens[:, :, 4:] = 0
     batch = {"token_ids": tf.constant(tokens), "weight": tf.constant(weight, tf.float32)}
@@ -54,7 +54,7 @@ def sentences_of(count, weight, label=None):
 @pytest.mark.parametrize("dtype, tolerance", [("float32", 1e-6), ("bfloat16", 0.02)])
 def test_cross_entropy_of_the_rows_that_count(dtype, tolerance):
     logits = normal(5, 3)
-    labels = np.array([0, 2, 1, 1, -1], "int32")  # the label of padding may be anything
+    labels = np.array([0, 2, 1, 1, -1], "int32")  # padding may have any label
     batch = batch_of(labels, [1, 1, 1, 1, 0])
     network = answering(tf.cast(logits, dtype))
     sums = floats(ClassificationObjective(3)(network, batch, training=False))
@@ -91,7 +91,7 @@ def test_spans_are_two_cross_entropies():
 
 
 def test_spans_of_batches_of_several_lengths():
-    """One graph for all: neither the number of rows nor that of positions is known."""
+    """One graph handles any number of rows and positions."""
     labels = np.array([[4, 6], [0, 0]], "int32")
     batch = batch_of(labels, [1, 1])
 
@@ -125,7 +125,7 @@ def test_tags_count_once_a_word():
 
 
 class Vectors:
-    """A Siamese network that gives these vectors."""
+    """A Siamese network that always returns these vectors."""
 
     num_classes = 3
 
@@ -180,7 +180,7 @@ def test_triplets_want_a_margin(margin):
 
 
 def test_equal_sentences_have_a_gradient():
-    """An anchor that is its own positive: the slope of a distance of 0 must not be NaN."""
+    """If the anchor is its own positive, the gradient of the distance 0 is not NaN."""
     vectors = tf.Variable(normal(4, 3, 8)[:, [0, 0, 2]])
     with tf.GradientTape() as tape:
         loss = TripletObjective(margin=9.0).loss(None, vectors.value(), None)

@@ -30,7 +30,7 @@ def test_loss_is_cross_entropy_against_the_smoothed_target(smoothing):
 @pytest.mark.parametrize("engine", ["auto", "loop", "xla", "jax"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_class_that_is_ruled_out_leaves_numbers(engine, dtype, monkeypatch):
-    """Scores of -inf, as a mask makes them: the loss is that of the other classes."""
+    """With a masked class's logit of -inf, the loss is that of the other classes."""
     logits = tf.cast([[1, 2, -np.inf, 0], [-np.inf, 2, -np.inf, -np.inf]], dtype)
     labels, expected = tf.constant([0, 1]), [1.407606, 0.0]
 
@@ -41,7 +41,7 @@ def test_a_class_that_is_ruled_out_leaves_numbers(engine, dtype, monkeypatch):
             found = smoothed, cross_entropy(labels, logits)
         return nll, *found, *(tape.gradient(one, logits) for one in found)
 
-    if engine == "jax":  # the branch of JAX, by TensorFlow's operations
+    if engine == "jax":  # the JAX branch, on TensorFlow
         monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
         engine = "auto"
     with implementation_scope("auto" if engine == "xla" else engine):

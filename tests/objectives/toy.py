@@ -18,7 +18,10 @@ STOP = 9
 
 @dataclasses.dataclass(frozen=True)
 class ToyVocabulary:
-    """Ids 0 to 4 are special, 9 is the full stop; the last `continuing` pieces continue a word."""
+    """A toy vocabulary: ids 0 to 4 are special and 9 is the full stop.
+
+    The last `continuing` pieces continue a word.
+    """
 
     pieces: int = 60
     continuing: int = 0
@@ -39,19 +42,19 @@ class ToyVocabulary:
 
 
 VOCABULARY = ToyVocabulary()
-# Ids 5 to 44 begin a word and 45 to 59 go on with it.
+# Ids 5 to 44 begin a word, and ids 45 to 59 continue a word.
 WORD_VOCABULARY = ToyVocabulary(continuing=15)
 
 
 def full_rows(rows: int, length: int, pieces: int = 60, seed: int = 0) -> np.ndarray:
-    """`[CLS] a ... [SEP]` without padding: `(B, L)` int32."""
+    """Returns rows `[CLS] a ... [SEP]` without padding: `(B, L)` int32."""
     ids = np.random.default_rng(seed).integers(5, pieces, (rows, length)).astype("int32")
     ids[:, 0], ids[:, -1] = CLS, SEP
     return ids
 
 
 def ragged_rows(lengths, length: int, pieces: int = 60, seed: int = 0) -> np.ndarray:
-    """Rows of as many ordinary ids as `lengths` says, [CLS] before, two [SEP] and padding."""
+    """Returns rows with `lengths` ordinary ids, [CLS], two [SEP] and padding."""
     ids = np.random.default_rng(seed).integers(5, pieces, (len(lengths), length)).astype("int32")
     for row, count in zip(ids, lengths, strict=True):
         first = count // 2 + 1
@@ -63,7 +66,7 @@ def ragged_rows(lengths, length: int, pieces: int = 60, seed: int = 0) -> np.nda
 
 
 def words_of(sizes, seed=0):
-    """Token ids of words of these sizes, in `WORD_VOCABULARY`."""
+    """Returns token ids of words with `sizes` tokens, in `WORD_VOCABULARY`."""
     rng = np.random.default_rng(seed)
     return [
         int(rng.integers(5, 45) if place == 0 else rng.integers(45, 60))
@@ -73,7 +76,7 @@ def words_of(sizes, seed=0):
 
 
 def text_rows(rows, length, seed=0):
-    """`[CLS] words [SEP]` of words like those of text: 1 to 5 pieces, 1.4 on average."""
+    """Returns rows `[CLS] words [SEP]` with natural word lengths: 1 to 5 tokens, 1.4 on average."""
     rng = np.random.default_rng(seed)
     ids = np.zeros((rows, length), "int32")
     for row in ids:
@@ -83,19 +86,19 @@ def text_rows(rows, length, seed=0):
 
 
 def word_numbers(row):
-    """The word of each token, -1 for special ones."""
+    """Returns the word index of each token; special tokens get -1."""
     starts = (row < 45) | (np.r_[0, row[:-1]] < 5)
     return np.where(row < 5, -1, np.cumsum(starts))
 
 
 def texts(lengths, room: int, first: int = 10) -> np.ndarray:
-    """Texts `first`, `first` + 1, ... of so many tokens: `(B, R)` int32."""
+    """Returns texts of ids `first`, `first` + 1, ... with `lengths` tokens: `(B, room)` int32."""
     columns = np.arange(room)
     return np.where(columns < np.array(lengths)[:, None], columns + first, 0).astype("int32")
 
 
 def rows_of(text: np.ndarray) -> np.ndarray:
-    """`[CLS] text [SEP]`: `(B, R) -> (B, R + 2)`; a text of no token is a row of padding."""
+    """Returns rows `[CLS] text [SEP]`: `(B, R) -> (B, R + 2)`; empty texts become padding."""
     rows = np.zeros((len(text), text.shape[1] + 2), "int32")
     for row, one in zip(rows, text, strict=True):
         ids = one[one != 0]
@@ -108,14 +111,14 @@ V = 64
 
 
 def tiny(**overrides) -> EncoderConfig:
-    """A configuration without dropout, whose weights are not near 0."""
+    """Returns a configuration without dropout and with large initial weights."""
     sizes = {"vocab_size": V, "hidden_dim": 16, "feed_forward_dim": 32, "num_heads": 2}
     plain = {"dropout": 0.0, "attention_dropout": 0.0, "initializer_range": 0.3}
     return EncoderConfig(**{**sizes, "num_layers": 1, "max_length": 24, **plain, **overrides})
 
 
 def rows(lengths, length=24, batch=None, **more) -> tf.data.Dataset:
-    """Endless batches of ragged rows; a length of None is a row of padding."""
+    """Returns endless batches of ragged rows; a length of `None` means a row of padding."""
     ids = ragged_rows([count or 0 for count in lengths], length)
     ids[[count is None for count in lengths]] = 0
     dataset = tf.data.Dataset.from_tensor_slices({"token_ids": ids, **more})
@@ -123,13 +126,13 @@ def rows(lengths, length=24, batch=None, **more) -> tf.data.Dataset:
 
 
 def batches(objective, masking, lengths, count=1, seed=1, start=0, **more) -> list[dict]:
-    """The first batches of an objective's dataset."""
+    """Returns the first `count` batches of an objective's dataset."""
     dataset = objective.dataset(rows(lengths, **more).skip(start), masking, VOCABULARY, seed, start)
     return list(dataset.take(count))
 
 
 def nll_of(logits, labels) -> np.ndarray:
-    """Cross-entropy of `(..., C)` logits in float64."""
+    """Returns the float64 cross-entropy of logits `(..., C)`."""
     logits = np.asarray(logits, "float64")
     top = logits.max(-1)
     total = np.log(np.exp(logits - top[..., None]).sum(-1)) + top
@@ -142,7 +145,7 @@ def floats(sums: dict) -> dict[str, float]:
 
 
 def loss_and_gradients(objective, network, batch, training=False) -> list[tf.Tensor]:
-    """The summed loss and its gradients for all weights."""
+    """Returns the summed loss and its gradients for all trainable weights."""
     with tf.GradientTape() as tape:
         loss = objective(network, batch, training=training)["loss_sum"]
     found = tape.gradient(loss, [weight.value for weight in network.trainable_variables])
@@ -150,7 +153,7 @@ def loss_and_gradients(objective, network, batch, training=False) -> list[tf.Ten
 
 
 def masked(token_ids, config=None, seed=(3, 7), vocabulary=VOCABULARY, **more) -> dict:
-    """A batch of `mask_tokens`, in NumPy."""
+    """Returns a batch of `mask_tokens` as NumPy arrays."""
     batch = {"token_ids": tf.constant(token_ids), **more}
     seed = tf.constant(seed, tf.int64)
     batch = mask_tokens(batch, seed, config or MaskingConfig(), vocabulary)
@@ -158,7 +161,7 @@ def masked(token_ids, config=None, seed=(3, 7), vocabulary=VOCABULARY, **more) -
 
 
 def masked_at(batch) -> np.ndarray:
-    """`(B, L)` bool: where the masked positions are."""
+    """Returns a `(B, L)` bool array that is True at masked positions."""
     rows, columns = np.nonzero(batch["masked_weights"])
     where = np.zeros(batch["token_ids"].shape, bool)
     where[rows, batch["masked_positions"][rows, columns]] = True
@@ -166,13 +169,15 @@ def masked_at(batch) -> np.ndarray:
 
 
 def expected_lengths(law, budget: int) -> np.ndarray:
-    """How many of each length 0, 1, ... are drawn until the budget is spent, the last cut off.
+    """Returns the expected number of draws of each length until a budget is spent.
+
+    The last draw is cut to what is left of the budget.
 
     Args:
-        law: the probability of each length.
-        budget: the sum of the lengths.
+        law: probability of each length 0, 1, ...
+        budget: sum of the drawn lengths.
     """
-    counts = np.zeros((budget + 1, len(law)))  # by what is left
+    counts = np.zeros((budget + 1, len(law)))  # row n: the expected numbers for a budget of n
     for left in range(1, budget + 1):
         for length, probability in enumerate(law[1:], 1):
             counts[left] += probability * counts[max(left - length, 0)]

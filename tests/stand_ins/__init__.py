@@ -1,9 +1,9 @@
-"""Stand-ins for the programs that the guides call: they check, remember and run nothing real.
+"""Stand-ins for the programs that the guides call; they check calls and run nothing real.
 
-`install` writes one for each program into FOLDER/bin. They know the flags of known.py and the state
-of an account: who is logged in, which services are on, which machines exist. A command sent to a
-machine runs there: in a folder and an environment of its own, by bash, which refuses unset
-variables. What is wrong is a line in FOLDER/problems.
+`install` writes a stand-in for each program into FOLDER/bin. The stand-ins know the flags in
+known.py and keep the state of an account: who is logged in, which services are enabled, which
+machines exist. A command sent to a rented machine runs in a folder and an environment of that
+machine, by a bash that refuses unset variables. Each mistake becomes a line in FOLDER/problems.
 """
 
 import json
@@ -18,13 +18,13 @@ START += "; sys.exit(programs.main(sys.argv[1:]))"
 
 
 def install(folder: pathlib.Path, checkout: pathlib.Path, state: dict) -> dict[str, str]:
-    """Writes the stand-ins and an account's state; the environment of one's own machine."""
+    """Writes the stand-ins and an account's state; returns the local machine's environment."""
     (folder / "bin").mkdir(parents=True)
     for name in PROGRAMS.split():
         write_program(folder / "bin" / name, name)
     for name in ("work", "home", "buckets"):
         (folder / name).mkdir()
-    for path in checkout.iterdir():  # the guides write beside what they read
+    for path in checkout.iterdir():  # the guides write into their working folder
         if path.name[0] != ".":
             (folder / "work" / path.name).symlink_to(path)
     (folder / "state.json").write_text(json.dumps(state))

@@ -1,4 +1,4 @@
-"""A call of a program: its words by what `FLAGS` knows, and the state of the account."""
+"""A call of a program: its parsed command line, and the state of the account."""
 
 import fcntl
 import json
@@ -9,17 +9,19 @@ from tests.stand_ins.known import FLAGS, GCLOUD_WIDE
 
 
 class Problem(Exception):
-    """What the real program would have refused."""
+    """A mistake that the real program would refuse."""
 
 
 class Call:
     """One call of a program.
 
     Attributes:
-        machine: where: "here", or the name of a rented machine.
+        folder: folder of the stand-ins and their state.
+        machine: "here", or the name of a rented machine.
+        program: name of the program.
         command: the words that `FLAGS` knows, such as "gcloud compute ssh".
-        words: the arguments that are not flags.
-        flags: the flags' values, True of switches, the last one where a flag is repeated.
+        words: the positional arguments.
+        flags: dict from flag to value; switches are True, and the last of repeated flags counts.
     """
 
     def __init__(self, words: list[str]):
@@ -49,7 +51,7 @@ class Call:
         valued = {flag.strip("!=") for flag in flags if flag[-1] == "="}
         while words:
             word, *words = words
-            if word == "--":  # for ssh, behind gcloud
+            if word == "--":  # gcloud passes what follows to ssh
                 break
             name, given, value = word.partition("=") if word[:2] == "--" else (word, "", "")
             if word[0] != "-" or word == "-":
@@ -72,7 +74,7 @@ class Call:
             raise Problem(f"{empty[0]} is empty")
 
     def state(self, change=None):
-        """The account's state, after `change(state)`, one call at a time."""
+        """Returns the account's state after `change(state)`, under a file lock."""
         with open(self.folder / "state.json", "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             state = json.load(file)
@@ -87,14 +89,14 @@ class Call:
         self.state(lambda state: state.setdefault(kind, {}).update({name: value}))
 
     def have(self, kind: str, name: str, what: str):
-        """A thing that must exist."""
+        """Returns a resource; raises a `Problem` if it does not exist."""
         things = self.state().get(kind, {})
         if name not in things:
             raise Problem(f"there is no {what} {name}")
         return things[name]
 
     def new(self, kind: str, name: str, what: str, value=True) -> None:
-        """Makes a thing that must not exist yet."""
+        """Creates a resource; raises a `Problem` if it exists already."""
         if name in self.state().get(kind, {}):
             raise Problem(f"there is a {what} {name} already")
         self.keep(kind, name, value)

@@ -1,4 +1,4 @@
-"""Google's command line."""
+"""The stand-in for Google's command line."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ from tests.stand_ins.known import IMAGES, RUNTIMES, SERVICES, ZONES
 
 
 class Google(Call):
-    """`gcloud`, a method for each of its commands."""
+    """The stand-in for `gcloud`, with a method for each command."""
 
     def gcloud(self) -> int | None:
         _, group, *rest = self.command.split()
@@ -102,7 +102,7 @@ class Google(Call):
         self.state(lambda state: state["buckets"][self.words[0]].append(who))
 
     def place(self, name: str) -> pathlib.Path:
-        """The local path of a name in a bucket, which this machine may read."""
+        """Returns the local path of an object; raises if this machine may not read the bucket."""
         bucket, _, path = name.removeprefix("gs://").partition("/")
         members = self.have("buckets", f"gs://{bucket}", "bucket")
         if self.machine != "here":
@@ -152,7 +152,7 @@ class Google(Call):
         import shutil
 
         self.new("machines", name, "machine", machine)
-        for host in range(hosts):  # as empty as a new one is
+        for host in range(hosts):  # a new machine is empty
             home = self.folder / "machines" / name / str(host)
             shutil.rmtree(home, ignore_errors=True)
             home.mkdir(parents=True)
@@ -217,7 +217,7 @@ class Google(Call):
     gcloud_compute_tpus_tpu_vm_ssh = gcloud_compute_ssh
 
     def send(self, name: str, host: int, command: str) -> int:
-        """Runs a command on a machine, whose environment has nothing of this one's."""
+        """Runs a shell command on a rented machine, with that machine's environment alone."""
         home = self.folder / "machines" / name / str(host)
         machine = environment(self.folder, f"{name}/{host}", home)
         machine["CHECKOUT"] = os.environ["CHECKOUT"]

@@ -1,7 +1,7 @@
-"""What the stand-ins know of the real programs, by their references and pages of 2025 and 2026."""
+"""What the stand-ins know of the real programs, from their reference pages of 2025 and 2026."""
 
-# Command | number of arguments | flags; `=` behind a flag that takes a value, `!` before one that
-# the command cannot do without.
+# Lines of command | number of arguments | flags. A flag that takes a value ends with `=`, and a
+# required flag begins with `!`.
 FLAGS = """
 gcloud auth login | 0 |
 gcloud auth application-default login | 0 |
@@ -72,7 +72,7 @@ uv pip install | 0+ | --python= -r= --no-deps
 uv pip uninstall | 1+ | --python=
 """
 GCLOUD_WIDE = "--project= --quiet --format= --flatten= --account= --verbosity="
-SERVICES = {  # the first that fits; storage is on in every project
+SERVICES = {  # the first prefix that matches counts; storage is always enabled
     "gcloud compute tpus": "tpu.googleapis.com",
     "gcloud compute": "compute.googleapis.com",
     "gcloud iam": "iam.googleapis.com",
@@ -88,11 +88,11 @@ ZONES = {
     "n2-standard-32": ["us-central1-a", "us-west4-a", "europe-west4-b"],
 }
 RUNTIMES = {"v4": "tpu-ubuntu2204-base", "v5litepod": "v2-alpha-tpuv5-lite"}
-IMAGES = {  # with an operating system whose Python is 3.11 or newer; True: NVIDIA's driver too
+IMAGES = {  # with Python 3.11 or newer; True means with NVIDIA's driver
     "ubuntu-os-cloud/ubuntu-2404-lts-amd64": False,
     "ubuntu-os-accelerator-images/ubuntu-accelerator-2404-amd64-with-nvidia-580": True,
 }
 PUBLIC = ("tensorflow/serving:2.20.0",)
 PROGRAMS = "apt-get curl docker gcloud git kubectl make nvidia-smi python python3 sleep ssh"
 PROGRAMS += " ssh-keygen sudo tensorboard tmux"
-FILES = ("requirements.txt", "experiments/cloud")  # what `git archive` packs of the checkout
+FILES = ("requirements.txt", "experiments/cloud")  # what `git archive` packs from the checkout

@@ -1,4 +1,4 @@
-"""The stand-ins, started as `main([PROGRAM, *ARGUMENTS])` in a process of their own."""
+"""The entry point of the stand-ins: `main([PROGRAM, *ARGUMENTS])` in a process of its own."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.stand_ins.known import FILES, PUBLIC
 
 
 class Programs(Google):
-    """The other programs, a method for each."""
+    """Stand-ins for the other programs, with a method for each."""
 
     def here(self) -> None:
         if self.machine != "here":
@@ -64,7 +64,7 @@ class Programs(Google):
         self.serve(self.flags["--name"], ["8500", "8501"])
 
     def serve(self, name: str, ports: list[str]) -> None:
-        """Something that listens from now on."""
+        """Records that a service listens on ports; raises a `Problem` if a port is taken."""
         if taken := self.taken() & set(ports):
             raise Problem(f"port {min(taken)} is taken already")
         self.keep("ports", name, ports)
@@ -77,7 +77,7 @@ class Programs(Google):
             self.drop("ports", name, "container")
 
     def docker_compose(self):
-        """Its file and folder are given in the environment, as the real one takes them."""
+        """Reads the file and folder from the environment, as the real program does."""
         for name in ("COMPOSE_FILE", "MODEL_DIR"):
             if not pathlib.Path(os.environ.get(name, "")).exists() or name not in os.environ:
                 raise Problem(f"needs {name}")
@@ -115,7 +115,7 @@ class Programs(Google):
         if self.state()["slept"] > 20:
             raise Problem("what is waited for does not come")
 
-    # Programs of a machine.
+    # Programs of a rented machine.
 
     def rented(self) -> str:
         if self.machine == "here":
@@ -141,7 +141,7 @@ class Programs(Google):
     def tmux(self):
         self.installed("tmux")
         if self.command == "tmux has-session":
-            return 1  # the command was run, and has ended
+            return 1  # the session's command has ended
         self.new("sessions", f"{self.machine}:{self.flags['-s']}:{self.words[0]}", "session")
         shell = ["bash", "-u", "-o", "pipefail", "-c", self.words[0]]
         return subprocess.run(shell).returncode
@@ -150,7 +150,7 @@ class Programs(Google):
         if not self.state()["machines"][self.rented()]["driver"]:
             raise Problem("needs a GPU and an image with its driver")
 
-    # Python, as far as the guides go.
+    # Python, with the modules that the guides call.
 
     def venv(self):
         if self.machine != "here":
@@ -172,7 +172,7 @@ class Programs(Google):
 
 
 def python(words: list[str]) -> int:
-    """A Python of an environment: -m MODULE, -c CODE or a file."""
+    """Stands in for an environment's Python: `-m MODULE`, `-c CODE` or a file."""
     first, *rest = words
     if first == "-c":
         compile(rest[0], "-c", "exec")
@@ -192,7 +192,7 @@ def python(words: list[str]) -> int:
         if rest[0] == "export.saved_model":
             version = pathlib.Path(rest[2], str(1 + len(list(pathlib.Path(rest[2]).glob("*")))))
             version.mkdir(parents=True)
-        for word in rest:  # buckets exist and may be read; runs leave a log
+        for word in rest:  # buckets must be readable; a run leaves a log
             for part in word.split("="):
                 if part.startswith("gs://"):
                     account.place(part).mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,7 @@ def python(words: list[str]) -> int:
 
 
 def make(words: list[str]) -> int:
-    """Makes an environment, where the Makefile's target does."""
+    """Makes the environment of a Makefile target."""
     folders = {"setup": ".venv", "test-beam": ".venv-beam", "test-tpu": ".venv-tpu"}
     folders["engines"] = ".venv-engines"
     [target] = words
@@ -218,7 +218,7 @@ def make(words: list[str]) -> int:
 
 
 def main(words: list[str]) -> int:
-    """One stand-in."""
+    """Records a call and runs the stand-in; returns the exit status."""
     folder, (program, *arguments) = pathlib.Path(os.environ["STAND_IN"]), words
     call = {"machine": os.environ["MACHINE"], "words": words}
     if "TF_CONFIG" in os.environ:

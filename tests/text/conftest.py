@@ -1,4 +1,4 @@
-"""Small corpora of pairs and joint vocabularies over them."""
+"""Small parallel corpora and joint vocabularies."""
 
 import io
 import random
@@ -15,13 +15,13 @@ GERMAN = "ein der mann frau hund katze läuft sitzt isst rot blau haus baum nebe
 
 
 def train_joint(pairs, size: int, **options) -> SentencePieceVocabulary:
-    """A translator's vocabulary, as `translate vocabulary` trains it."""
+    """Trains a joint vocabulary as `translate vocabulary` does."""
     options = {"masks": False, "languages": ("en", "de"), "character_coverage": 1.0, **options}
     return SentencePieceVocabulary.train(interleave(pairs, ("en", "de")), size, **options)
 
 
 def train_bytes(lines, size: int, **options) -> bytes:
-    """A SentencePiece model whose last resort is bytes; ids as in a translator's vocabulary."""
+    """Trains a SentencePiece model with byte fallback and a translator's special ids."""
     model = io.BytesIO()
     options = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "model_type": "bpe", **options}
     sentencepiece.SentencePieceTrainer.train(
@@ -33,7 +33,7 @@ def train_bytes(lines, size: int, **options) -> bytes:
 
 @pytest.fixture(scope="session")
 def toy_pairs() -> list[tuple[str, str]]:
-    """300 made-up pairs of 1 to 30 words."""
+    """Returns 300 made-up pairs of up to 30 words per source sentence."""
     rng = random.Random(0)
     pairs = []
     for _ in range(300):
@@ -46,26 +46,26 @@ def toy_pairs() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="session")
 def toy_vocabulary(toy_pairs) -> SentencePieceVocabulary:
-    """60 pieces over the made-up pairs."""
+    """Returns a vocabulary of 60 pieces, trained on the made-up pairs."""
     return train_joint(toy_pairs, 60)
 
 
 @pytest.fixture(scope="session")
 def real_pairs(tfds) -> list[tuple[str, str]]:
-    """1,014 image captions."""
+    """Returns 1,014 pairs of image captions."""
     return read_pairs("tfds:multi30k", "validation", "en", "de", tfds)
 
 
 @pytest.fixture(scope="session")
 def real_vocabulary(real_pairs) -> SentencePieceVocabulary:
-    """1,000 pieces over the captions, punctuation normalized, lower-cased."""
+    """Returns 1,000 pieces trained on the captions, with normalized punctuation and lower case."""
     normalization = NormalizationConfig(punctuation=True, lower_case=True)
     return train_joint(real_pairs, 1000, normalization=normalization)
 
 
 @pytest.fixture(scope="session")
 def bert(shared_data) -> WordPieceVocabulary:
-    """The vocabulary of BERT's "uncased" models."""
+    """Returns the vocabulary of BERT's "uncased" models."""
     return WordPieceVocabulary.from_file(
         shared_data / "vocabularies" / "bert-base-uncased-vocab.txt"
     )

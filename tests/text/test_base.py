@@ -1,4 +1,4 @@
-"""Each kind of vocabulary alike: in the graph and outside, files, hash, text, offsets; pairs."""
+"""Every type of vocabulary: in graphs and outside, files, hash, text, offsets and pairs."""
 # ruff: noqa: RUF001 -- Greek is Greek here
 
 import dataclasses
@@ -92,7 +92,7 @@ def test_a_row_ends_at_its_first_sep_and_special_ids_add_nothing(vocabulary):
     rows = [
         [begin, *ids, end, first, first],
         [*ids[:1], unknown, PAD, *ids[1:], end],
-        [*ids[:1], beyond - 1, 10**6, -1, *ids[1:]],  # a padding row, and beyond the table
+        [*ids[:1], beyond - 1, 10**6, -1, *ids[1:]],  # a padding row, and out of range
         [end, *ids],
         [PAD],
     ]
@@ -129,7 +129,7 @@ def archive_of(vocabulary) -> tf.Module:
 
 @pytest.mark.slow
 def test_saved_models_need_none_of_our_code(tmp_path):
-    """Of every kind; tests/export asks exported models of some in a process of their own."""
+    """Saved models of every vocabulary type run with TensorFlow alone."""
     expected = []
     for kind, make in MAKERS.items():
         vocabulary = make()
@@ -173,8 +173,8 @@ def test_files_and_hash(vocabulary, tmp_path):
         check_vocabulary("0123456789abcdef", vocabulary.hash, "RUN/checkpoint")
 
 
-# A prepared corpus is tied to its vocabulary's hash, and the hash covers these settings: an option
-# that a vocabulary gains belongs in `later_options`, so that older corpora are still read.
+# A prepared corpus is tied to its vocabulary's hash, which covers these settings. A new option
+# belongs in `later_options`, so that older corpora stay readable.
 def test_later_options_keep_the_hashes_of_older_vocabularies(vocabulary):
     first = {"lower_case", "add_prefix_space", "pair_separators", "normalization", "languages",
              "fold_accents", "cls_last", "max_characters"}  # fmt: skip
@@ -256,7 +256,7 @@ def test_training_says_how_much_of_the_text_is_unknown(train, size, knows, capsy
     assert (share == 0) == knows
     said = f"unknown to the vocabulary: {share:.3%} of the tokens in {len(lines)} lines\n"
     assert capsys.readouterr().out == said
-    # Of more lines every second, the last ones too.
+    # Of more lines, every second line is counted, the last ones too.
     more = ["ab c"] * 10_000 + lines * 20
     train(more, size)
     [share, count] = re.findall(r"[\d.,]+", capsys.readouterr().out)
@@ -271,14 +271,14 @@ def test_bytes_joined_are_the_decoded_line(vocabulary):
     for ids in vocabulary.encode_lines(LINES[:4]):
         whole = detokenizer([vocabulary.cls_id, *ids, vocabulary.sep_id])
         assert whole.removeprefix(" ") == vocabulary.decode_lines([ids])[0]
-        # In two halves, the second as what follows the first.
+        # In two halves, the second of which continues the first.
         halves = [detokenizer(part) for part in (ids[:3], ids[3:])]
         if "\ufffd" not in halves[0] and not vocabulary.spaces_after:
             assert "".join(halves) == whole
 
 
 def test_a_stream_and_a_graph_say_the_same(vocabulary):
-    """Random ids too: bytes of broken characters in any order."""
+    """Random ids agree too, with bytes of broken characters in any order."""
     detokenizer = vocabulary.detokenizer
     rng = np.random.default_rng(0)
     rows = rng.integers(0, vocabulary.size, (40, 25)).astype(np.int32)
@@ -296,7 +296,7 @@ GERMAN = ["Ein HUND läuft", "", "zwei  Hunde  laufen .", "ein Überhund"]
 
 @pytest.fixture(scope="module")
 def pair() -> PairVocabulary:
-    """A SentencePiece vocabulary for English, a WordPiece one that keeps capitals for German."""
+    """Returns a SentencePiece vocabulary for English and a cased WordPiece one for German."""
     english = ["a dog runs", "two dogs run ."] * 9
     german = ["ein hund läuft", "zwei hunde laufen .", "überhund"] * 9
     source = SentencePieceVocabulary.train(english, 40, character_coverage=1.0)
@@ -347,7 +347,7 @@ def test_lines_of_a_text_vocabulary_leave_room_for_eos(pair):
 
 TEXTS = [
     "The café's \u201cprice\u201d: $1,000.",
-    "cafe\u0301 nai\u0308ve",  # accents of their own
+    "cafe\u0301 nai\u0308ve",  # combining accents
     "\u200bzero\u200bwidth\x00 and\u00a0no-break\r\n tab\t.",
     "日本 中文 ok",
     "İstanbul ΣΑΣ ß",
@@ -359,7 +359,7 @@ TEXTS = [
 
 
 def located(vocabulary, texts):
-    """For each text, (piece, what it lies on)."""
+    """Returns a list of (piece, text that it covers) for each text."""
     found = vocabulary.encode_with_offsets(tf.constant(texts))
     rows = zip(
         texts, found.ids.to_list(), found.starts.to_list(), found.ends.to_list(), strict=True
@@ -405,7 +405,7 @@ def test_sentencepieces_leave_out_the_space_before_them():
     for text, row in zip(texts, located(vocabulary, texts), strict=True):
         pieces = [piece for _, piece in row]
         assert all(piece == piece.lstrip() for piece in pieces if piece.strip())
-        # "ﬁ" becomes two letters, both of which lie on the one character.
+        # "ﬁ" becomes two letters, which both cover the one character.
         assert set("".join(text.split())) <= set("".join(pieces))
 
 
@@ -416,5 +416,5 @@ def test_a_sample_is_drawn_in_one_pass():
     assert sample == list(drawn(range(20_000), 500)) != list(drawn(range(20_000), 500, seed=1))
     assert len(set(sample)) == 500
     counts = np.bincount(np.concatenate([list(drawn(range(20), 5, seed)) for seed in range(2000)]))
-    # 500 each are expected, with a standard deviation of 19.
+    # 500 are expected for each, with a standard deviation of 19.
     assert abs(counts - 500).max() < 80

@@ -1,4 +1,4 @@
-"""Byte pairs: the pieces of GPT-2 and of GPT, both paths, word starts, training, refusing."""
+"""Byte pairs: GPT-2's and GPT's pieces, both implementations, word starts, training, errors."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ ODD = [
 
 
 def published(pieces_file, merges_file) -> tuple[dict[str, int], list[str]]:
-    """Pieces and their ids, and merges, as OpenAI's releases hold them."""
+    """Returns piece ids and merges from the files of OpenAI's releases."""
     merges = merges_file.read_text().splitlines()
     merges = [line for line in merges if line and not line.startswith("#version")]
     return json.loads(pieces_file.read_text()), merges
@@ -57,7 +57,7 @@ def gpt2(shared_data) -> BytePairVocabulary:
 
 def test_gpt2s_ids(gpt2):
     assert (gpt2.pieces, gpt2.size) == (50_262, 50_264)
-    # From its release: "Hello world" is 15496 995; ids of ours begin after the special ones.
+    # In the release, "Hello world" is 15496 995; our ids begin after the special tokens.
     rows = gpt2.encode_lines(["Hello world", " Hello  world", "\n\n"])
     assert [[i - 5 for i in row] for row in rows] == [[15496, 995], [18435, 220, 995], [628]]
 
@@ -77,7 +77,7 @@ def test_real_text_equals_the_tokenizers_package_and_comes_back(gpt2, real_pairs
 
 
 def test_every_character_is_cut_alike_in_the_graph_and_outside(vocabulary):
-    """A sample: each 97th of Unicode's characters, between letters, digits, spaces and signs."""
+    """The sample has every 97th Unicode character, between letters, digits, spaces and signs."""
     characters = [chr(c) for c in range(1, 0x110000, 97) if not 0xD800 <= c < 0xE000]
     text = [f"a{c}b 1{c}{c} x{c}  {c}-{c}" for c in characters] + ODD
     rows = vocabulary.encode_lines(text)
@@ -129,7 +129,7 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
         found = [line[a:b] for a, b in zip(first, last, strict=True)]
         pieces = [piece.strip() for piece in vocabulary.decode_lines([[i] for i in row])]
         for part, piece in zip(found, pieces, strict=True):
-            # A part of a character's bytes, or a space that was given, lies over the character.
+            # A piece with part of a character's bytes, or with a space, covers the character.
             assert "\ufffd" in piece or piece in ("", part.strip())
     positions = zip(starts[3].numpy(), ends[3].numpy(), strict=True)
     assert {"日", "本", "x"} == {text[3][a:b].strip() for a, b in positions} - {""}
@@ -227,7 +227,7 @@ def test_a_pair_of_vocabularies_decodes_as_its_target():
 
 @pytest.fixture
 def release(tmp_path) -> dict:
-    """The two files of an XLM's release: a piece that merges make on the way is none of its own."""
+    """Writes the two files of an XLM release, in which some results of merges are no pieces."""
     merges = ["h e", "l l", "he ll", "hell o</w>", "w e</w>", "' s</w>"]
     (tmp_path / "codes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(merges)))
     pieces = ["hello", "we", "he@@", "w@@", "o", ".", "'s", "d@@"]
@@ -239,7 +239,7 @@ def test_xlms_release(release, tmp_path):
     xlm = MosesPairVocabulary.from_fastbpe(**release, languages=("en", "de"))
     hello, we, *_, stop = range(5, 11)
     lines = ["Hélló we.", "hell\u200bo  he", ""]
-    # "he" within a word is a piece, and none at the end of one; neither are its letters there.
+    # "he" is a piece within a word, but neither "he" nor its letters are pieces at a word's end.
     rows = [[hello, we, stop], [hello, 1, 1], []]
     assert xlm.encode_lines(lines) == rows
     assert xlm.encode(tf.constant(lines[:1])).to_list() == rows[:1]

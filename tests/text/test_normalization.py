@@ -1,4 +1,4 @@
-"""The in-graph rules equal sacremoses's and Python's on real lines; characters found again."""
+"""Normalization in graphs equals sacremoses and Python on real lines, and keeps offsets."""
 # ruff: noqa: RUF001 -- look-alike punctuation is what this file is about
 
 import re
@@ -17,7 +17,7 @@ from macaron_tf.text.normalization import (
     normalize_lines,
 )
 
-# What `normalize` takes for a space, whatever the options; sacremoses keeps it.
+# `normalize` always takes these for spaces; sacremoses keeps them.
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 HARD_LINES = [
@@ -78,7 +78,8 @@ def test_one_character_may_become_several_or_none():
 
     aligned = AlignedText(tf.constant(["a#@é", "@"]), normalize)
     assert [text.decode() for text in aligned.normalized.numpy()] == ["aaté", "at"]
-    # Bytes of "aaté": a, at (two pieces on one character), the first half of é; then "t" of "at".
+    # Byte ranges in "aaté": a; a and t, which come from one character; the first half of é. Then
+    # "t" in "at".
     starts, ends = tf.ragged.constant([[0, 1, 2, 3], [1]]), tf.ragged.constant([[1, 2, 3, 4], [2]])
     found = aligned.original(starts, ends)
     assert found[0].to_list() == [[0, 2, 2, 3], [0]]

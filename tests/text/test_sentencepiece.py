@@ -1,4 +1,4 @@
-"""SentencePiece: special ids, the same bytes again, SentencePiece's own text, refusing."""
+"""SentencePiece: special ids, reproducible bytes, SentencePiece's own decoding, errors."""
 # ruff: noqa: RUF001 -- a fraction slash and a full-width letter are themselves
 
 import io
@@ -55,7 +55,7 @@ def test_hash_covers_settings(toy_vocabulary):
 
 @pytest.mark.parametrize("size", [57, 58])
 def test_the_tokenizer_outlives_a_seed(toy_pairs, size):
-    # Its own: TensorFlow shares the resource of equal models that are alive.
+    # A model of its own, because TensorFlow shares the resource of equal models in use.
     vocabulary = train_joint(toy_pairs, size)
     lines = tf.constant([pair[0] for pair in toy_pairs[:3]])
     before = vocabulary.encode(lines).to_list()
@@ -70,7 +70,7 @@ def test_real_lines_in_the_graph_and_in_sentencepiece(real_pairs, real_vocabular
         lines = [pair[side] for pair in real_pairs]
         rows = real_vocabulary.encode_lines(lines, language)
         assert real_vocabulary.encode(tf.constant(lines), language).to_list() == rows
-        # Text as SentencePiece joins it, of pieces in any order too.
+        # Text as SentencePiece joins it, also for pieces in any order.
         rows += rng.integers(4, real_vocabulary.pieces, (500, 12)).tolist()
         expected = processor.decode(rows)
         assert real_vocabulary.decode_lines(rows) == expected
@@ -88,7 +88,8 @@ def test_bytes_of_unknown_characters_are_decoded_as_sentencepiece_does(lines, mo
     texts = ["5 € today", "日本 🙂\u200c ½", "the man"]
     rows = vocabulary.encode_lines(texts)
     assert vocabulary.unk_id not in np.concatenate(rows)
-    # No word in these bytes' order: broken characters, surrogates, overlong and too large ones.
+    # Bytes in an order that forms no text: broken characters, surrogates, overlong and too large
+    # codes.
     some = bytes.fromhex("E282ACC3A9F09F9982EDA0E080F490C0FF41000A")
     some = [model.piece_to_id(f"<0x{byte:02X}>") for byte in some]
     rng = np.random.default_rng(0)

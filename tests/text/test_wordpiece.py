@@ -1,4 +1,4 @@
-"""WordPiece: BERT's own ids on real and on strange text, training, refusing, the in-graph path."""
+"""WordPiece: BERT's own ids on real and strange text, training, errors, graph mode."""
 # ruff: noqa: RUF001 -- look-alike characters are to be told apart
 
 import gzip
@@ -93,7 +93,7 @@ def test_training_is_exact_and_the_same_again(real_lines, small):
     assert again.words == small.words and again.hash == small.hash
     ids = small.encode_rows(real_lines).ids
     assert np.mean(ids == small.unk_id) < 1e-4
-    # Merges pay: far fewer pieces than characters, and each is used.
+    # Merges pay off: there are far fewer pieces than characters, and most pieces occur.
     assert len(ids) < 0.45 * sum(len(line.replace(" ", "")) for line in real_lines)
     assert len(np.unique(ids)) > 850
 
@@ -107,7 +107,7 @@ def test_rare_characters_are_left_out():
 
 
 def test_thousands_of_characters_become_pieces_where_the_text_has_them():
-    """Chinese characters whose frequencies fall as in a language; Latin words for the merges."""
+    """The text has Chinese characters with Zipf frequencies, and Latin words for merges."""
     rng = np.random.default_rng(0)
     drawn = np.array([chr(0x4E00 + i) for i in range(3000)])
     share = 1 / np.arange(1, 3001)
@@ -123,17 +123,17 @@ def test_thousands_of_characters_become_pieces_where_the_text_has_them():
     train = WordPieceVocabulary.train
     before = train(lines, 7000, max_characters=1000)
     assert unknown(before) > 0.04
-    # Both forms of each character, as before, where they fit; else an ideograph has one.
+    # Each character has both forms if they fit; otherwise an ideograph has one.
     for size, both in ((8000, True), (4000, False)):
         vocabulary = train(lines, size)
         assert vocabulary.pieces == size and unknown(vocabulary) < 0.001
         assert any(word.startswith("##\u4e00") for word in vocabulary.words) == both
         assert {f"##{letter}" for letter in "abcdefghij"} <= {*vocabulary.words}
-    # As many as fit into three quarters of a small one.
+    # A small vocabulary has as many as fit into three quarters of it.
     small = train(lines, 1600)
     assert sum(len(word) == 1 for word in small.words) == 1200 - 10
     assert unknown(before) > unknown(small) > 0.02
-    # Without a word to merge, characters take that room too; the size that an error names is taken.
+    # Without words to merge, characters take that room too. The size that an error names works.
     lines = [line.split()[0] for line in lines]
     assert unknown(train(lines, 1600)) < unknown(small)
     with pytest.raises(UserError, match=r"at most (\d+): ask for") as said:
@@ -143,7 +143,7 @@ def test_thousands_of_characters_become_pieces_where_the_text_has_them():
 
 
 def test_of_a_piece_that_stands_twice_the_last_id_counts_and_the_others_stay(tmp_path):
-    """As in Hugging Face's loader, whose ids without a token are decoded to nothing."""
+    """Hugging Face's loader does the same; ids without a token are decoded to nothing."""
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIAL, "a", "b", "a", "##c", ""]) + "\n")
     vocabulary = WordPieceVocabulary.from_file(path)

@@ -47,7 +47,7 @@ def test_documents_become_sentences_and_their_words_numbers(capsys):
     assert " ".join(words[0]) == "<S> A cat sat . </S> <S> It sat </S> <S> alone </S>"
     vocabulary = count_words(words, 6)
     assert vocabulary.words == ("<UNK>", "<S>", "</S>", ".", "A", "cat")
-    # "It", "alone", "ran" and "sat", which is met twice, of 11 words and signs.
+    # "It", "alone", "ran" and "sat", which occurs twice, of 11 words and signs.
     assert (
         capsys.readouterr().out
         == f"unknown to the vocabulary: {5 / 11:.3%} of the words in the text\n"
@@ -114,7 +114,7 @@ def test_words_are_numbered_as_they_come_and_read_by_their_characters(tmp_path):
     assert vocabulary.encode_lines(["b\0 c"]) == vocabulary.encode_lines(["b \ufffd c"])
     located = vocabulary.encode_with_offsets(tf.constant(["b\0 c"]))
     assert located.starts.to_list() == [[0, 1, 3]]
-    # A copy begins anew, and so does a vocabulary that was saved.
+    # A copy starts empty, and so does a saved vocabulary.
     assert vocabulary.opened().encode(tf.constant(["new"])).to_list() == [[4]]
     vocabulary.save(tmp_path)
     again = Vocabulary.load(tmp_path)
@@ -133,4 +133,4 @@ def test_words_are_numbered_in_a_graph_too():
     for found, texts in zip(characters(*map(tf.constant, sides)), sides, strict=True):
         words = split_words(tf.constant(texts)).to_tensor("")
         np.testing.assert_array_equal(found, character_ids(words, 6))
-    assert vocabulary.encode_lines(["again"]) == [[4]]  # a graph's words are its own
+    assert vocabulary.encode_lines(["again"]) == [[4]]  # words seen in a graph are not added

@@ -1,8 +1,8 @@
-"""Commands on Keras's JAX engine, one after the other in one process.
+"""Runs commands on Keras's JAX backend, one after another in one process.
 
     KERAS_BACKEND=jax python -m tests.training.jax_commands FILE
 
-FILE is JSON: pairs of a program, such as "experiments.pretrain", and its words.
+FILE is a JSON list of pairs: a program, such as "experiments.pretrain", and a list of its words.
 """
 
 import importlib

@@ -1,12 +1,12 @@
-"""Runs of a small network on the JAX engine, by one of the processes of TF_CONFIG.
+"""Trains a small network on the JAX backend as one of the processes in TF_CONFIG.
 
     KERAS_BACKEND=jax python -m tests.training.jax_hosts_toy NETWORK JOB [JOB ...]
 
-The network is a language model, "language", or "dense", which compiles in a moment.
+NETWORK is "language", a language model, or "dense", which compiles faster.
 
-A job is RUN MESH STEP, joined by colons. Without TF_CONFIG there is one process. With the mesh
-"alone" each process makes all of the updates by itself. At the step the run ends without saving,
-as if killed; 0 = at its end, -1 = never. A run that began goes on.
+JOB is RUN:MESH:STEP. Without TF_CONFIG there is one process. With MESH "alone", each process trains
+by itself. The run is interrupted after update STEP without a last checkpoint; 0 trains to the end,
+and -1 trains without end. If RUN exists, it is resumed.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ STEPS = dataclasses.replace(CONFIG, max_steps=8, validate_every=4, save_every_st
 
 
 class StopAt(keras.callbacks.Callback):
-    """Stands for a death of all processes: nothing is saved."""
+    """A callback that ends training after a step without saving, as if all processes died."""
 
     def __init__(self, step: int):
         super().__init__()
@@ -44,7 +44,7 @@ class StopAt(keras.callbacks.Callback):
 
 
 def batches(start: int, stop: int | None = None) -> tf.data.Dataset:
-    """Of four rows and of three, which no mesh divides."""
+    """Returns batches of 4 and 3 rows in turn, which no mesh divides evenly."""
 
     def batch(index: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(index)

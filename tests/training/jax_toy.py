@@ -1,4 +1,4 @@
-"""Runs of the toy network on the JAX engine, for `test_jax_engine`.
+"""Trains a toy network on the JAX backend, for `test_jax_engine`.
 
 KERAS_BACKEND=jax python -m tests.training.jax_toy FOLDER
 """
@@ -27,7 +27,7 @@ CONFIG = dataclasses.replace(CONFIG, keep_last=9)
 
 
 class StopAt(keras.callbacks.Callback):
-    """Stands for kill -9: nothing is saved."""
+    """A callback that interrupts training after step 13 without saving, as kill -9 does."""
 
     def on_train_batch_end(self, batch, logs=None):
         if self.model.step == 13:
@@ -35,7 +35,7 @@ class StopAt(keras.callbacks.Callback):
 
 
 class Stop(keras.callbacks.Callback):
-    """Ends a `fit` after its first update."""
+    """A callback that ends a `fit` after its first update."""
 
     def on_train_batch_end(self, batch, logs=None):
         self.model.stop_training = True
@@ -53,16 +53,19 @@ def run(folder: pathlib.Path, dropout: float, **kwargs) -> None:
 
 
 def objective(network, batch, training):
-    """Sums of the squared scores of all tokens, padding too: rows that a mesh adds would count."""
+    """Returns the sum of squared logits over all tokens.
+
+    Padding counts too, so that rows added by a mesh would change the sums.
+    """
     hidden = network.hidden_states({"token_ids": batch["source"]}, training=training)
-    scores = ops.sum(ops.square(network.logits(hidden)), axis=-1)  # (B, L)
+    scores = ops.sum(ops.square(network.logits(hidden)), axis=-1)  # `(B, L)`
     return {"loss_sum": ops.sum(scores), "weight": ops.sum(ops.ones_like(scores))}
 
 
 def learnt(
     remat: bool, data: int = 1, model: int = 1, optimizer: str = "adam"
 ) -> dict[str, np.ndarray]:
-    """The weights and the sums after three updates of a model of both mixers, with dropout."""
+    """Returns the weights and logged sums after three updates of a model with both block types."""
     use_mesh({"data": data, "model": model})
     keras.utils.set_random_seed(1)
     shape = dict(causal=True, norm="pre", block=("transformer", "swish_rnn"), dropout=0.1)
@@ -70,7 +73,7 @@ def learnt(
     network.build()
     config = TrainingConfig(max_steps=3, warmup_steps=1, optimizer=optimizer)
     trained = build_jax_model(network, objective, config)
-    batches = toy_dataset(1, 3).repeat()  # 3 rows and 4: a mesh deals out the second
+    batches = toy_dataset(1, 3).repeat()  # 3 rows, then 4; a mesh splits only the batch of 4
     trained.fit(batches, steps_per_epoch=3, callbacks=[Stop()])
     trained.fit(batches, steps_per_epoch=2)
     assert trained.step == 3

@@ -1,4 +1,4 @@
-"""A toy run as a command that tells when it steps, saves and validates; see `test_kill`.
+"""Trains a toy run that prints when it steps, saves and validates, for `test_kill`.
 
 python -m tests.training.kill_toy RUN [TF_CONFIG]
 """
@@ -25,26 +25,26 @@ CONFIG = dataclasses.replace(
 
 
 def tell(event: str) -> None:
-    """Says what the process does next; `test_kill` reads it."""
+    """Prints an event, which `test_kill` reads."""
     print(f"event: {event}", flush=True)
 
 
 class TellSteps(keras.callbacks.Callback):
-    """Tells of every update, once the first is done."""
+    """A callback that prints an event after each update."""
 
     def on_train_batch_end(self, batch, logs=None):
         tell("step")
 
 
 def validate(model, step):
-    """The loss on three batches."""
+    """Returns the loss on three batches."""
     tell("validation")
     metrics = model.evaluate(toy_dataset(1000, 1003), return_dict=True, verbose=0)
     return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}
 
 
 def main(run_dir: str, cluster: str | None = None) -> None:
-    """Trains, or goes on; as one of several workers where `cluster` says so."""
+    """Trains or resumes a run; with `cluster`, as one of several workers."""
     if cluster:
         os.environ["TF_CONFIG"] = cluster
     strategy = make_strategy("multi_worker" if cluster else None)

@@ -1,4 +1,4 @@
-"""Callbacks of the user's own, a stand-in for W&B's and MLflow's, and traces."""
+"""User callbacks, stand-ins for W&B's and MLflow's callbacks, and traces."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from tests.harness import refuses
 from tests.training.test_session import run
 from tests.training.training_toy import CONFIG
 
-# What the callbacks of W&B and of MLflow read from a Keras model.
+# What the callbacks of W&B and MLflow read from a Keras model.
 OWN = '''
 import keras
 
@@ -68,7 +68,7 @@ def test_callbacks_hear_what_keras_would_tell(tmp_path, place):
     [tracker] = callbacks.make(tmp_path / "run")
     config = dataclasses.replace(CONFIG, accumulation_steps=1)
     run(tmp_path / "run", config, callbacks=[tracker])
-    # Full at logs, every 3, and at saves, every 5, and round ends, every 8.
+    # Complete at logs (every 3), saves (every 5) and ends of rounds (every 8).
     assert sorted(tracker.steps) == [3, 6, 9, 12, 15, 18]
     assert {"loss", "accuracy", "learning_rate", "rate"} <= set(tracker.steps[3])
     assert sorted(tracker.rounds) == [0, 1, 2]
@@ -101,7 +101,7 @@ def test_refusals(place):
     def parsed(*calls, profile=None):
         Callbacks.parsed(calls, profile).make("run")
 
-    refuses("not of type Callback: name a subclass of keras", parsed, f"{place}:Other")
+    refuses("not of type Callback: give a subclass of keras", parsed, f"{place}:Other")
     refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
     refuses("write NAME", parsed, f"{place}:Tracker(3)")
     refuses("Tracker.*unexpected keyword", parsed, f"{place}:Tracker(often=3)")

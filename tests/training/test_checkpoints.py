@@ -46,11 +46,11 @@ def test_a_saved_checkpoint_is_whole(anywhere):
 
 
 class Killed(BaseException):
-    """Stands for the end of the process: nothing that handles errors may run after it."""
+    """An exception that no handler catches, as if the process had died."""
 
 
 def dying(function, calls_left: list[int]):
-    """The function until `calls_left` is used up; then the process ends."""
+    """Returns a function that raises `Killed` once `calls_left` calls are used up."""
 
     def wrapper(*args, **kwargs):
         calls_left[0] -= 1
@@ -64,7 +64,7 @@ def dying(function, calls_left: list[int]):
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
 @pytest.mark.parametrize("call", range(12))
 def test_killed_at_any_moment_of_a_save(directory, monkeypatch, call, again):
-    """The process ends at the call-th change of the disk; the next start finds all whole."""
+    """If the process dies at any file operation, the next start finds complete checkpoints."""
     left = [call]
     with monkeypatch.context() as patch, pytest.raises(Killed):
         for module, name in (
@@ -76,7 +76,7 @@ def test_killed_at_any_moment_of_a_save(directory, monkeypatch, call, again):
         ):
             patch.setattr(module, name, dying(getattr(module, name), left))
         directory.save(10 if again else 20, write_two_files, {"vocabulary": "new"})
-        raise Killed  # the save was over before the call-th change
+        raise Killed  # the save was over before that call
     directory.clean()
     newest = directory.latest()
     assert newest is not None
@@ -88,7 +88,7 @@ def test_killed_at_any_moment_of_a_save(directory, monkeypatch, call, again):
 @pytest.mark.parametrize("again", [False, True], ids=["new step", "same step again"])
 @pytest.mark.parametrize("call", range(6))
 def test_killed_at_any_moment_of_a_save_in_a_bucket(tmp_path, monkeypatch, call, again, capsys):
-    """A half uploaded checkpoint is none, and gone after the next start."""
+    """A half-uploaded checkpoint does not count, and the next start removes it."""
     directory = CheckpointDirectory(ram_paths.folder(tmp_path))
     for step in (10, 20):
         directory.save(step, write_two_files)
@@ -140,7 +140,7 @@ def test_a_damaged_one_is_reported_and_skipped(anywhere, capsys, damage, name):
     warning = capsys.readouterr().err
     unfinished = name == "manifest.json" and not (anywhere.of_step(20) / name).exists()
     if unfinished and "ram:" in str(anywhere.path):
-        assert warning == ""  # an upload that was not finished is ordinary
+        assert warning == ""  # unfinished uploads cause no warning
     else:
         assert warning.count("\n") == 1
         assert f"step-00000020/{name}" in warning
@@ -149,7 +149,7 @@ def test_a_damaged_one_is_reported_and_skipped(anywhere, capsys, damage, name):
 
 
 def test_any_bit_of_a_manifest_counts(directory):
-    """A flipped bit leaves the manifest as it was, or is found."""
+    """A flipped bit is detected, or leaves the manifest's values unchanged."""
     path = directory.of_step(10) / "manifest.json"
     content = path.read_bytes()
     whole = json.loads(content)
@@ -177,7 +177,7 @@ def test_rotation_keeps_the_last_and_the_best(anywhere):
 
 
 def test_a_damaged_one_takes_no_whole_ones_place(anywhere):
-    """With the damaged newest counted, keep_last=1 would delete every whole one."""
+    """If the damaged newest checkpoint counted, keep_last=1 would delete every intact one."""
     anywhere.save(20, write_two_files)
     flip_a_byte(anywhere.of_step(20) / "a.bin")
     assert anywhere.latest() == anywhere.of_step(10)

@@ -59,7 +59,10 @@ def test_accumulated_micro_batches_equal_one_big_batch(clip_norm, end):
 
 @pytest.mark.parametrize("steps_per_call", [1, 4])
 def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_per_call):
-    """The first two changed places in a third of the updates, see `Updates.accumulate`."""
+    """Micro-batches are read in order, although `remat` could swap the first two.
+
+    Without the safeguard in `Updates.accumulate`, a third of the updates swapped the two.
+    """
     keras.utils.set_random_seed(1)
     network = EncoderClassifier(EncoderConfig(16, 16, 32, 2, 2, remat=True), 3)
     network.build()
@@ -81,7 +84,7 @@ def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_
 
 
 def in_one_program(model, **options):
-    """A whole update as on a TPU, where micro-batches have one shape."""
+    """Compiles a whole update as on a TPU, where micro-batches have one shape."""
     model.prepare()
     updates = model.updates
     return tf.function(
@@ -137,7 +140,7 @@ def test_metrics_are_means_over_tokens():
 
 
 def poisoned(index):
-    """An objective whose loss is NaN on batches with this many columns."""
+    """Returns an objective whose loss is NaN on batches as long as batch `index`."""
 
     def objective(network, batch, training):
         sums = toy_objective(network, batch, training)
@@ -203,7 +206,7 @@ def test_fits_arrays_and_single_batches():
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_fit_that_was_stopped_leaves_no_trace_in_the_next(stopped):
-    """Within calls of four updates, whose other three steps Keras would pass over."""
+    """The stop comes within a call of four updates, whose other three steps Keras would skip."""
 
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -314,7 +317,7 @@ def test_it_compiles_under_xla():
 
 
 def test_the_first_stage_is_training_that_part_alone():
-    """As with a network whose other layers Keras is told not to train: norm, clip and update."""
+    """The first stage equals freezing the other layers in Keras: norm, clipping and update."""
     model, alone = staged(), staged(steps=0)
     for name in ("embedding", "head"):
         alone.network.get_layer(name).trainable = False
@@ -334,7 +337,7 @@ def test_frozen_weights_stay_to_the_bit_and_have_no_state():
     assert not any("embedding" in v.path for v in model.optimizer.variables)
 
 
-@pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "left to train")])
+@pytest.mark.parametrize(("part", "said"), [("norm", "'norm'"), ("", "no weight to train")])
 def test_what_is_frozen_is_a_part_of_the_network(part, said):
     with pytest.raises(UserError, match=said):
         build_fit_model(toy_network(), toy_objective, TrainingConfig(frozen=(part,)))
@@ -343,5 +346,5 @@ def test_what_is_frozen_is_a_part_of_the_network(part, said):
 def test_a_first_stage_that_is_frozen_is_refused():
     network, config = toy_network(), TrainingConfig(frozen=("embedding/",))
     stage = FirstStage(2, network.get_layer("embedding").weights)
-    with pytest.raises(UserError, match="frozen: no weight of the first stage is left to train"):
+    with pytest.raises(UserError, match="frozen leaves no weight to train in the first stage"):
         build_fit_model(network, toy_objective, config, first_stage=stage)

@@ -1,6 +1,6 @@
-"""The JAX engine beside TensorFlow's: the same updates, runs that go on with either, meshes.
+"""The JAX engine compared with TensorFlow's: equal updates, resumption by either, meshes.
 
-Each process of JAX's is another one: Keras has one backend in a process.
+JAX runs in other processes, because Keras has one backend per process.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ def on_jax(module: str, argument: pathlib.Path) -> None:
 
 
 def state_of(run_dir: pathlib.Path, step: int) -> dict[str, np.ndarray]:
-    """The weights, their average and the state of a checkpoint, as arrays."""
+    """Returns a checkpoint's weights, moving average and training state as arrays."""
     folder, found = run_dir / "checkpoints" / f"step-{step:08d}", {}
     for file in folder.glob("*.h5"):
         with h5py.File(file) as weights:
@@ -77,7 +77,7 @@ def losses_of(run_dir: pathlib.Path, after: int = 0) -> dict[tuple[str, int], fl
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory):
-    """TensorFlow's run without dropout, its beginning, and the runs of `jax_toy`."""
+    """Returns a folder with TensorFlow's run, a copy of its start, and the runs of `jax_toy`."""
     folder = tmp_path_factory.mktemp("engines")
     keras.utils.set_random_seed(CONFIG.seed)
     config = dataclasses.replace(CONFIG, keep_last=9)
@@ -93,7 +93,7 @@ def toys(tmp_path_factory):
 
 @pytest.mark.slow
 def test_updates_are_those_of_tensorflow(toys):
-    """With clipping, accumulation of uneven batches, weight decay and a moving average."""
+    """Clipping, uneven micro-batches, weight decay and a moving average are included."""
     ours, theirs = (state_of(toys / name, 20) for name in ("from_tensorflow", "tensorflow"))
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
@@ -104,7 +104,7 @@ def test_updates_are_those_of_tensorflow(toys):
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_bit(toys):
-    """With dropout."""
+    """Weights and metrics are bit-identical with dropout."""
     ours, theirs = (state_of(toys / name, 20) for name in ("stopped", "whole"))
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
@@ -118,7 +118,7 @@ def test_a_stopped_run_goes_on_to_the_bit(toys):
     ("name", "plain"), [("remat", "plain"), ("mesh", "plain"), ("muon_mesh", "muon")]
 )
 def test_recomputing_and_meshes_make_the_same_updates(toys, name, plain):
-    """With dropout; a mesh cuts weights and moments, see `jax_toy`."""
+    """Dropout is included; the meshes shard weights and moments."""
     ours, theirs = (np.load(toys / f"{one}.npz") for one in (name, plain))
     for path, expected in theirs.items():
         np.testing.assert_allclose(ours[path], expected, rtol=1e-6, atol=1e-6, err_msg=path)
@@ -133,7 +133,7 @@ def test_a_wrong_mesh_is_refused(text):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--engine", "jax"], "--engine jax comes too late"),  # Keras is here, on TensorFlow
+        (["--engine", "jax"], "--engine jax comes too late"),  # Keras runs on TensorFlow already
         (["--mesh", "data=2"], "--mesh data=2 needs --engine jax"),
         (
             ["--engine", "jax", "--strategy", "cpu"],
@@ -146,7 +146,7 @@ def test_engines_that_cannot_be_are_refused(words, sentence, refused, tmp_path):
 
 
 def without_keys(path: str, array: np.ndarray) -> np.ndarray:
-    """Fused biases without the keys': their gradient is rounding alone, a step of Adam's own."""
+    """Removes key biases from fused biases; only rounding errors and Adam move key biases."""
     if "query_key_value/vars/1" in path:
         queries, _, values = np.split(array, 3)
         return np.concatenate([queries, values])
@@ -157,7 +157,7 @@ TEXTS = ("text", "source", "target")  # of signatures
 
 
 def answers_of(run: pathlib.Path, out: pathlib.Path) -> dict[str, np.ndarray]:
-    """What a run's export answers to one text, by signature and output."""
+    """Returns a dict from signature and output to what a run's export answers for one text."""
     load(run).export(out)
     answers = {}
     for name, function in tf.saved_model.load(str(out / "1")).signatures.items():
@@ -188,12 +188,10 @@ MESHES = {"1": "data=1", "8x1": "data=8", "4x2": "data=4,model=2", "2x4": "data=
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
-    """20 updates after 5 of TensorFlow's: JAX to 1e-5, meshes to 1e-6 of one device.
+    """20 updates after 5 of TensorFlow's agree: JAX to 1e-5, and meshes with one device to 1e-6.
 
-    XLNet's scores by distance and segment have gradients near rounding, which Adam would divide by
-    their own size: its epsilon is 1e-3.
-
-    The exports of a mesh's run and of TensorFlow's answer alike.
+    XLNet's position and segment biases have tiny gradients, which Adam would scale up, so XLNet's
+    epsilon is 1e-3. Exports of both runs agree too.
     """
     small = flags([f"{name}={value}" for name, value in SMALL.items()])
     if system == "xlnet_tiny":
@@ -206,7 +204,7 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
         program, main = "experiments.pretrain", pretrain
         source = write_documents(tmp_path)
         settings = toy_settings(source, 5)
-        if system == "gpt2_tiny":  # the 256 bytes and the special pieces
+        if system == "gpt2_tiny":  # the 256 bytes and the special tokens
             settings.append("vocabulary.size=261")
         if system in ("t5_tiny", "bart_tiny"):
             (tmp_path / "words.txt").write_text("the letters alone make too few pieces.\n" * 200)
@@ -240,7 +238,7 @@ def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
                 np.testing.assert_allclose(
                     found, expected, rtol=precision, atol=precision, err_msg=f"{name} {path}"
                 )
-    if not system.startswith(("gpt2", "t5", "multi30k")):  # only their tasks are exported
+    if not system.startswith(("gpt2", "t5", "multi30k")):  # only their task models are exported
         return
     theirs, ours = (answers_of(tmp_path / n, tmp_path / f"{n}-out") for n in ("tensorflow", "4x2"))
     assert ours.keys() == theirs.keys()

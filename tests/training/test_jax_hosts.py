@@ -1,6 +1,4 @@
-"""Several processes on the JAX engine make the updates of one, whatever the mesh; see
-`jax_hosts_toy`.
-"""
+"""Several processes on the JAX engine make the updates of one process, whatever the mesh."""
 
 import json
 import pathlib
@@ -21,7 +19,7 @@ pytest.importorskip("jax")
 def processes(
     jobs: list[str], count: int, devices: int = 1, network: str = "language"
 ) -> list[subprocess.Popen]:
-    """Starts so many processes with so many devices each."""
+    """Starts `count` processes with `devices` devices each."""
     addresses = [f"localhost:{port}" for port in free_ports(count)]
     environment = {
         "KERAS_BACKEND": "jax",
@@ -42,7 +40,7 @@ def run(jobs: list[str], count: int, devices: int = 1, network: str = "language"
 
 
 def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -> None:
-    """The same weights, average, moments and random states after 8 updates; 0 = the same bits."""
+    """Checks weights, averages, moments and random states after 8 updates; 0 means equal bits."""
     found, expected = (state_of(run, 8) for run in (ours, theirs))
     assert set(found) == set(expected)
     for name, array in expected.items():
@@ -51,7 +49,7 @@ def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -
 
 @pytest.mark.thorough
 def test_two_processes_make_the_updates_of_one(tmp_path):
-    """With dropout, on batches that the devices divide and on others."""
+    """Dropout is included, and the devices do not divide some batches evenly."""
     alone, two = (tmp_path / name for name in ("alone", "two"))
     run([f"{alone}:alone:0", f"{two}:data=2:0"], count=2, network="dense")
     assert_equal(two, alone)
@@ -59,9 +57,9 @@ def test_two_processes_make_the_updates_of_one(tmp_path):
 
 @pytest.mark.slow
 def test_any_number_of_processes_goes_on_with_a_run(tmp_path):
-    """One, two of two devices each, and four, over which weights are cut: they are saved whole.
+    """Runs by one, two and four processes agree, and checkpoints hold whole weights.
 
-    Killed and resumed by as many it is the same run to the bit.
+    A run that is killed and resumed by as many processes has the same bits.
     """
     one, two, killed, fewer = (tmp_path / name for name in ("one", "two", "killed", "fewer"))
     mesh = "data=2,model=2"
@@ -77,7 +75,7 @@ def test_any_number_of_processes_goes_on_with_a_run(tmp_path):
 
 
 def in_training(out: pathlib.Path) -> list[subprocess.Popen]:
-    """Two processes in the midst of a long run."""
+    """Starts two processes, and waits until they have saved two checkpoints of a long run."""
     both = processes([f"{out}:data=2:-1"], count=2, network="dense")
     until = time.monotonic() + 300
     while len(CheckpointDirectory(out).steps()) < 2:
@@ -98,14 +96,14 @@ def test_a_signal_to_one_stops_both_after_a_save(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_that_dies_is_one_sentence_for_the_other(victim, tmp_path):
-    """Where the first dies, JAX itself may end the other before the sentence."""
+    """If the first process dies, JAX itself may end the other before it prints the error."""
     both = in_training(tmp_path / "run")
     both[victim].kill()
     began = time.monotonic()
     output = both[1 - victim].communicate(timeout=200)[0]
     assert time.monotonic() - began < 60
     status = both[1 - victim].returncode
-    assert (status == 2 and "lost another one" in output) or (
+    assert (status == 2 and "lost the connection to another worker" in output) or (
         victim == 0 and status == -signal.SIGABRT and "another task died" in output
     ), output
     both[victim].communicate()

@@ -1,4 +1,4 @@
-"""Keras's optimizers by name, and a user's own."""
+"""Keras's optimizers by name, and user-defined optimizers."""
 
 import dataclasses
 import sys
@@ -64,7 +64,7 @@ def own(tmp_path, monkeypatch):
 
 
 def updated(config, starts, gradients, axes=()):
-    """The weights after updates of variables that start so; `axes` of the first one."""
+    """Returns the weights after updates from `starts`; `axes` are the first variable's axes."""
     variables = [keras.Variable(start, dtype="float32") for start in starts]
     if axes:
         declare(variables[0], axes, parts=3)
@@ -84,7 +84,7 @@ def orthogonal(matrix, steps=5):
 
 
 def test_muon_takes_matrices_side_by_side_one_by_one():
-    """Three steps of queries, keys and values, each orthogonalized alone; a bias has Adam's."""
+    """Queries, keys and values are orthogonalized separately for three steps; biases use Adam."""
     rng = np.random.default_rng(0)
     starts = [rng.normal(size=(4, 9)), rng.normal(size=9)]
     gradients = [rng.normal(size=(3, *s.shape)).astype("float32") for s in starts]
@@ -107,7 +107,7 @@ def test_muon_takes_matrices_side_by_side_one_by_one():
 
 @pytest.mark.parametrize("name", ["bert_tiny", "t5_tiny", "swish_rnn_tiny"])
 def test_muon_is_for_the_matrices_inside_blocks(name):
-    """Not for tables of tokens, positions, segments and distances, whatever their paths are."""
+    """Tables of tokens, positions, segments and distances use Adam, whatever their paths are."""
     model = catalog.build(name, vocab_size=50)
     optimizer = make_optimizer(TrainingConfig(optimizer="muon"))
     optimizer.build(model.trainable_variables)
@@ -151,7 +151,7 @@ def test_vectors_are_spared_from_decay_and_arguments_arrive():
 
 @pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "own"])
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
-    """With dropout, accumulation, clipping and, of the user's own, a moving average."""
+    """The run has dropout, accumulation, clipping and, for the user's optimizer, an average."""
     ema_decay = None if name == "schedule_free_adamw" else 0.9
     if name == "own":
         plug_ins.allow(f"{own}:Momentum")
@@ -178,7 +178,7 @@ def test_refusals(own):
         make_optimizer(TrainingConfig(optimizer=name, **options))
 
     refuses("sgd has no argument 'momentun': give one of .*'momentum'", make, "sgd(momentun=0.9)")
-    refuses("set training.clip_norm instead of clipnorm", make, "lion(clipnorm=1.0)")
+    refuses("must not set clipnorm: set training.clip_norm", make, "lion(clipnorm=1.0)")
     refuses("write NAME", make, "sgd(0.9)")
     refuses("write NAME", make, "sgd(momentum=open('x'))")
     refuses("lion raised ValueError", make, "lion(beta_1=0)")
@@ -186,5 +186,5 @@ def test_refusals(own):
     refuses("averages the weights by itself", make, "schedule_free_adamw", ema_decay=0.9)
     refuses("Clips sets clipnorm itself: .* set training.clip_norm", make, f"{own}:Clips")
     refuses("Fails.* no 1", make, f"{own}:Fails(rate=1)")
-    refuses("argument 'rate'; there are decay", make, f"{own}:Momentum(rate=1)")
+    refuses("argument 'rate': give one of decay", make, f"{own}:Momentum(rate=1)")
     refuses("Closed.*learning_rate", make, f"{own}:Closed")

@@ -1,4 +1,4 @@
-"""`kill -9` at random moments: the finished run is the uninterrupted one to the bit."""
+"""After `kill -9` at random moments, the finished run is bit-identical to an uninterrupted run."""
 
 import contextlib
 import dataclasses
@@ -20,20 +20,20 @@ from macaron_tf.training.progress import read_lines
 from tests.distribution.processes import cluster_of_two
 
 KILLS = 20
-# Of each event: the most occurrences and seconds to wait. A save of the toy takes about 20 ms.
+# For each event, the maximum occurrence and delay in seconds. A save of the toy takes about 20 ms.
 MOMENTS = {"step": (7, 0.005), "save": (3, 0.03), "validation": (1, 0.02)}
 TOY = ("-m", "tests.training.kill_toy")
 
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """A moment, and who dies then.
+    """A moment, and the processes that are killed then.
 
     Attributes:
-        event: what the first process told.
-        occurrence: the how manyth time, from 1.
-        delay: seconds after that.
-        victims: numbers of the processes to kill.
+        event: event that the first process prints.
+        occurrence: number of the event's occurrence, from 1.
+        delay: seconds after the event.
+        victims: indices of the processes to kill.
     """
 
     event: str
@@ -43,7 +43,7 @@ class Kill:
 
 
 def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
-    """As many in steps as in saves and validations, at moments that a seed decides."""
+    """Returns equally many kills in steps, saves and validations, at seeded random moments."""
     rng = random.Random(seed)
     kills = []
     for number in range(KILLS):
@@ -57,7 +57,7 @@ def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-    """All that a run leaves, but for the clock: `timing.jsonl`'s values and elapsed seconds."""
+    """Checks that runs leave equal files, except for times and elapsed seconds."""
     name = "metrics.jsonl"
     assert (ours / name).read_bytes() == (theirs / name).read_bytes()
     steps = [[line["step"] for line in read_lines(run / "timing.jsonl")] for run in (ours, theirs)]
@@ -75,7 +75,7 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
 
 
 def _contents(checkpoint) -> dict:
-    """Every array of a checkpoint, and what its manifest says of it."""
+    """Returns every array of a checkpoint, and its manifest's fields."""
     found = {}
 
     def add(file, name, item):
@@ -90,19 +90,19 @@ def _contents(checkpoint) -> dict:
     host = json.loads(found.pop("host").tobytes())
     assert host["run"].pop("elapsed_seconds") > 0
     manifest = json.loads((checkpoint / "manifest.json").read_bytes())
-    for name in ("files", "sha256"):  # they cover the elapsed seconds
+    for name in ("files", "sha256"):  # both cover the elapsed seconds
         manifest.pop(name)
     return {**found, "host": json.dumps(host), "manifest": json.dumps(manifest)}
 
 
 def run_until_killed(commands: list[list[str]], kill: Kill | None = None) -> list[int]:
-    """Runs toys side by side to their end, or to a moment at which some are killed.
+    """Runs toys side by side to their end, or kills some at a moment.
 
-    The others then have five seconds to end by themselves, before they are killed too: a worker
-    cannot go on without the others.
+    The other processes then have five seconds to end by themselves, because a worker cannot
+    continue without the others. After that, they are killed too.
 
     Returns:
-        Exit statuses; -9 of a killed process.
+        Exit statuses, which are -9 for killed processes.
     """
     with contextlib.ExitStack() as stack:
         processes: list[subprocess.Popen] = []
@@ -136,7 +136,7 @@ def test_a_run_killed_twenty_times_is_the_uninterrupted_one(tmp_path):
     assert run_until_killed([[str(tmp_path / "whole")]]) == [0]
     killed = [[str(tmp_path / "killed")]]
     for kill in planned_kills(seed=1):
-        # Exit status 0 would say that the run was over before the moment came.
+        # Status 0 would mean that the run ended before the moment.
         assert run_until_killed(killed, kill) == [-9], kill
     assert run_until_killed(killed) == [0]
     assert_same_run(tmp_path / "killed", tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""The settings of training, schedules and optimizers."""
+"""Training settings, schedules and optimizers."""
 
 import dataclasses
 import importlib
@@ -90,7 +90,7 @@ CONFIG = TrainingConfig(
 
 
 def numpy_adam(p, gradients, config, decayed):
-    """Adam with decoupled decay, written out; epsilon beside the uncorrected root."""
+    """Computes Adam with decoupled decay; epsilon is added to the uncorrected root."""
     m, v = np.zeros_like(p), np.zeros_like(p)
     for t, g in enumerate(gradients, start=1):
         done = min(t - 1, config.warmup_steps)
@@ -106,7 +106,7 @@ def numpy_adam(p, gradients, config, decayed):
 
 
 def assert_updates(config, starts, expected):
-    """Six random updates of variables give `expected(start, gradients)`."""
+    """Checks that six random updates of variables give `expected(start, gradients)`."""
     rng = np.random.default_rng(1)
     gradients = [[rng.normal(size=start.shape) for _ in range(6)] for start in starts]
     variables = [keras.Variable(start, dtype="float32") for start in starts]
@@ -136,7 +136,7 @@ def test_sparing_vectors_needs_the_variables():
 
 
 def numpy_adafactor(p, gradients, rate):
-    """Shazeer and Stern 2018, algorithm 4, with T5's settings; vectors are not factored."""
+    """Computes algorithm 4 of Shazeer and Stern 2018 with T5's settings; vectors are unfactored."""
     v = rows = columns = 0.0
     for t, g in enumerate(gradients, start=1):
         decay = 1.0 - t**-0.8
@@ -154,7 +154,7 @@ def numpy_adafactor(p, gradients, rate):
 
 
 def test_adafactor_is_the_papers_on_t5s_schedule():
-    """1/sqrt(max(n, 10^4)): constant for 10,000 updates, as a warm-up from 0.01 to 0.01."""
+    """The rate is 1/sqrt(max(n, 10^4)), which is constant for 10,000 updates."""
     config = TrainingConfig(
         optimizer="adafactor", learning_rate=0.01, warmup_start=0.01, warmup_steps=10_000
     )
@@ -169,7 +169,7 @@ def test_adafactor_is_the_papers_on_t5s_schedule():
 
 
 def test_adafactor_equals_transformers_at_a_constant_rate():
-    """Six updates of a matrix, three dimensions and a vector; Keras's own would take 1/sqrt(t)."""
+    """Six updates of a matrix, a tensor and a vector agree at a constant rate."""
     torch = pytest.importorskip("torch")
     published = pytest.importorskip("transformers.optimization")
     config = TrainingConfig(
@@ -192,7 +192,7 @@ def test_adafactor_equals_transformers_at_a_constant_rate():
 
 @pytest.mark.parametrize(("name", "parts"), [("qkv", 3), ("key_value", 2), ("key_value", None)])
 def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
-    """Equal to `parts` variables, of which the first is narrow; a layer says so, not its name."""
+    """A joint matrix is updated like `parts` separate variables if its layer declares `parts`."""
     rng = np.random.default_rng(0)
     start = rng.normal(size=(4, 6)).astype("float32")
     start[:, : 6 // (parts or 2)] *= 0.1
@@ -214,7 +214,7 @@ def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
 
 
 def test_a_block_of_ones_own_has_the_adafactor_of_t5(tmp_path, monkeypatch):
-    """Matrices side by side are updated alone, and biases do not decay, in a loaded model too."""
+    """Concatenated matrices are updated separately, and biases do not decay."""
     walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
     monkeypatch.syspath_prepend(tmp_path)
     inputs = keras.Input((None, 6))

@@ -1,4 +1,4 @@
-"""Runs that stop, resume and are damaged, on the disk and in a bucket."""
+"""Runs that stop, resume and are damaged, on disk and in a bucket."""
 
 import contextlib
 import dataclasses
@@ -46,7 +46,7 @@ def run(run_dir, config=CONFIG, validate=judge, width=8, **kwargs):
 
 
 class StopAt(keras.callbacks.Callback):
-    """Ends the process's part of a run after a step: by a signal, or at once like a kill."""
+    """A callback that ends the process after a step: by a signal, or at once like a kill."""
 
     def __init__(self, step, how):
         super().__init__()
@@ -75,7 +75,7 @@ def assert_same(ours, theirs):
 
 def assert_same_run(run_dir, model, uninterrupted):
     expected_dir, _, expected = uninterrupted
-    assert_same(model.network.variables, expected.network.variables)  # the weights among them
+    assert_same(model.network.variables, expected.network.variables)  # includes the weights
     assert_same(model.optimizer.variables, expected.optimizer.variables)
     assert_same(model.ema.shadows, expected.ema.shadows)
     name = "metrics.jsonl"
@@ -98,7 +98,7 @@ def test_a_whole_run(uninterrupted):
     timing = read_lines(run_dir / "timing.jsonl")
     assert all(line["tokens_per_second"] > 0 for line in timing)
     if sys.platform == "linux":
-        # A process with TensorFlow, and no more than this machine has.
+        # A process with TensorFlow, and less than this machine's memory.
         assert all(100 < line["memory_mib"] < 10**6 for line in timing)
 
 
@@ -107,7 +107,7 @@ def test_a_whole_run(uninterrupted):
     [("kill", 13), ("kill", 16), (signal.SIGTERM, 7), (signal.SIGINT, 16), ("validation", 16)],
 )
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, step):
-    """Killed after a step, or told by a signal to stop there or within a validation."""
+    """The run is killed after a step, or a signal stops it there or during validation."""
     number = how if isinstance(how, int) else signal.SIGTERM
 
     def interrupted_judge(model, at):
@@ -137,7 +137,7 @@ def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatc
         return write_checkpoint(*given, **options)
 
     monkeypatch.setattr("macaron_tf.cli.program.time", types.SimpleNamespace(monotonic=lambda: 3.0))
-    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # for SIG_DFL, which kills
+    earlier = signal.signal(signal.SIGTERM, signal.default_int_handler)  # not SIG_DFL, which kills
     try:
         with monkeypatch.context() as patch, pytest.raises(Interrupted) as error:
             patch.setattr("macaron_tf.training.session.write_checkpoint", signalled)
@@ -151,7 +151,7 @@ def test_signals_during_the_save_that_the_first_began(more, tmp_path, monkeypatc
 
 
 def test_a_signal_repeated_after_a_second_acts_at_once(tmp_path, monkeypatch):
-    """A run that hangs can be ended by hand; here it waits in its save."""
+    """A run that hangs in its save can be ended by a second Ctrl-C."""
 
     def signalled(*given, **options):
         signal.raise_signal(signal.SIGINT)
@@ -249,13 +249,13 @@ def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call
     result, model = run(tmp_path, dataclasses.replace(CONFIG, steps_per_call=per_call))
     assert result.step == CONFIG.max_steps
     assert_same_run(tmp_path, model, uninterrupted)
-    # A plain `fit` after it takes data that end.
+    # A later `fit` accepts finite data.
     model.fit(toy_dataset(0, 4), verbose=0)
     assert model.step == CONFIG.max_steps + 2
 
 
 def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
-    """One with a flipped byte, a half deleted one and one without its manifest."""
+    """The checkpoints have a flipped byte, a missing file and a missing manifest."""
     run_dir = shutil.copytree(uninterrupted[0], tmp_path / "run")
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps()
@@ -274,14 +274,14 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
 
 
 def limit_files(size):
-    """Lets no file grow beyond so many bytes: as on a full disk, writing fails."""
+    """Limits the size of files in bytes, so that writing fails as on a full disk."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
 
 @contextlib.contextmanager
 def limits_lifted():
-    """Lifts the limit before pytest writes on, whose output may go to a file too."""
+    """Removes the limit before pytest writes, because its output may go to a file."""
     try:
         yield
     finally:
@@ -301,7 +301,7 @@ def test_a_disk_that_fills_up_costs_the_steps_since_the_last_checkpoint(tmp_path
 
 @pytest.mark.slow
 def test_a_disk_without_room_for_a_line(tmp_path, uninterrupted):
-    """The metrics, which come between checkpoints."""
+    """The metrics between checkpoints cannot be written, and the run resumes with room."""
     said = r"cannot write .*metrics\.jsonl: .*same command again"
     with limits_lifted(), pytest.raises(UserError, match=said):
         run(tmp_path, callbacks=[StopAt(11, lambda: limit_files(700))])
@@ -320,11 +320,11 @@ def test_a_line_that_cannot_be_written(tmp_path):
         with pytest.raises(UserError, match=said):
             log.train(2, {"loss": 1.0}, {"seconds": 1.0})
         with pytest.raises(UserError, match="cannot write .*metrics"):
-            log.finish()  # what was not written is tried once more
+            log.finish()  # unwritten lines are tried again
 
 
 def test_minutes_go_by_another_clock(tmp_path, monkeypatch):
-    """The budget, over all resumes, and the saving by minutes; the time of day stands still."""
+    """Time budgets and saves by minutes use a monotonic clock, across resumes."""
     monkeypatch.setattr(time, "time", lambda: 0.0)
     base = dataclasses.replace(SHORT, validate_every=10**6, save_every_steps=None)
     budget = dataclasses.replace(base, max_steps=10**6, max_minutes=0.02, save_every_minutes=None)
@@ -333,7 +333,7 @@ def test_minutes_go_by_another_clock(tmp_path, monkeypatch):
     assert 1.2 <= result.elapsed_seconds < 600
     again, _ = run(tmp_path / "budget", budget, validate=None)
     assert (again.step, again.reason) == (result.step, "max_minutes")
-    # A budget that is over before the first update still makes one, which is saved.
+    # A budget that is over before the first update still makes one update, which is saved.
     brief = dataclasses.replace(budget, max_minutes=1e-9)
     result, _ = run(tmp_path / "brief", brief, validate=None)
     assert (result.step, result.reason) == (1, "max_minutes")
@@ -354,7 +354,7 @@ def test_a_run_in_a_bucket_goes_on_to_the_bit(tmp_path):
     directory = CheckpointDirectory(bucket)
     assert directory.steps() == [1, 2]
     assert directory.best()["step"] == 2
-    # The uploading of the next one was broken off.
+    # The upload of the next checkpoint was interrupted.
     manifest = directory.of_step(3) / "manifest.json"
     storage.write_aside(directory.of_step(3) / "model.weights.h5", b"half")
     assert not manifest.exists()

@@ -30,7 +30,7 @@ CONFIG = TrainingConfig(
 
 
 def toy_network(dropout: float = 0.0, width: int = 8) -> keras.Model:
-    """tokens (B, L) -> logits (B, L, VOCABULARY)."""
+    """Builds a network from tokens `(B, L)` to logits `(B, L, VOCABULARY)`."""
     tokens = keras.Input((None,), dtype="int32")
     x = keras.layers.Embedding(VOCABULARY, width, name="embedding")(tokens)
     x = keras.layers.Dense(width, activation="relu", name="hidden")(x)
@@ -42,7 +42,7 @@ def toy_network(dropout: float = 0.0, width: int = 8) -> keras.Model:
 
 
 def toy_objective(network, batch, training):
-    """Sums of cross-entropy and hits over the tokens that are not padding (id 0)."""
+    """Returns sums of cross-entropy and correct predictions over tokens other than padding."""
     logits = network(batch["source"], training=training)
     weight = ops.cast(ops.not_equal(batch["target"], 0), "float32")
     losses = ops.sparse_categorical_crossentropy(batch["target"], logits, from_logits=True)
@@ -57,7 +57,11 @@ def toy_objective(network, batch, training):
 
 
 def toy_batch(index: int) -> dict[str, np.ndarray]:
-    """Batch number `index`: random tokens, the target a permutation of them, some padding."""
+    """Returns batch number `index`.
+
+    Sources are random tokens. The target is a fixed permutation of each source token, and 20% of
+    the targets are padding.
+    """
     rng = np.random.default_rng(index)
     source = rng.integers(1, VOCABULARY, SHAPES[index % len(SHAPES)], dtype=np.int32)
     target = (source * 3) % VOCABULARY
@@ -66,7 +70,7 @@ def toy_batch(index: int) -> dict[str, np.ndarray]:
 
 
 def toy_dataset(start: int = 0, stop: int | None = None) -> tf.data.Dataset:
-    """Batches `start`, `start + 1` and so on; without end where `stop` is None."""
+    """Returns the batches from `start` up to `stop`; without `stop`, the dataset is endless."""
 
     def batches():
         return map(toy_batch, itertools.count(start) if stop is None else range(start, stop))
@@ -75,7 +79,7 @@ def toy_dataset(start: int = 0, stop: int | None = None) -> tf.data.Dataset:
 
 
 def merged_batch(indices) -> dict[str, np.ndarray]:
-    """Several batches as one, padded with id 0 to a common length."""
+    """Returns several batches merged into one, padded with id 0 to a common length."""
     batches = [toy_batch(index) for index in indices]
     length = max(batch["source"].shape[1] for batch in batches)
 

@@ -3,10 +3,10 @@
     python -m experiments.lab.benchmarks                              # about 15 minutes
     python -m experiments.lab.benchmarks --only decoding serving --out DIR
 
-Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If another
-library is not installed, the summary says so. `python -m experiments.lab.benchmarks.NAME --help`
-describes the long form. The benchmark `translation_training` is not included, because it needs a
-data set and Joey NMT.
+Each benchmark runs in its own process and writes its report and `log.txt` to DIR/NAME/. If a
+benchmark needs a library that is not installed, the summary names the library.
+`python -m experiments.lab.benchmarks.NAME --help` describes the long form of a benchmark. The
+benchmark `translation_training` is not included, because it needs a data set and Joey NMT.
 """
 
 import argparse
@@ -21,12 +21,13 @@ from experiments.studies import table
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json, write_aside
 
-# Lines of the summary: setting, our contender, peer, and a text that compares the two.
+# Lines of the summary. A line has the setting, our contender, the peer, and a text that compares
+# both.
 Lines = list[tuple[str, str, str, str]]
 
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
-    """Compares our fastest contender in each setting with the peer whose time ratio is 1.
+    """Compares our fastest contender in each setting with the reference, whose time ratio is 1.
 
     Args:
         results: content of `results.json`.
@@ -44,7 +45,11 @@ def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
 
 
 def exponents(results: Mapping) -> Lines:
-    """Compares the exponents of time and memory against L, from the scaling benchmark."""
+    """Compares how time and memory of a recurrence and of attention grow with the row length L.
+
+    Args:
+        results: content of `results.json` of the scaling benchmark.
+    """
     mine, peer = "recurrence alone", "attention alone"
     laws = results["exponents"]["L"]
     lines = []
@@ -56,9 +61,10 @@ def exponents(results: Mapping) -> Lines:
 
 
 def blocks_cost(results: Mapping) -> Lines:
-    """Compares time, memory and quality of each block with the Transformer at each length.
+    """Compares time, memory and quality of each block with the Transformer, at each row length.
 
-    `results` is the content of `results.json` of the scaling benchmark.
+    Args:
+        results: content of `results.json` of the scaling benchmark.
     """
     lines = []
     for row in results["blocks"]:
@@ -68,8 +74,9 @@ def blocks_cost(results: Mapping) -> Lines:
     return lines
 
 
-# For each benchmark: prefixes of the names of our contenders, or a function from results to summary
-# lines; and the command line of the short form.
+# Dict from a benchmark to a pair. The first element is a prefix or a tuple of prefixes that select
+# our contenders by name, or a function from the results to summary lines. The second element is the
+# command line of the short form.
 SUBJECTS = {
     "recurrence": (("native", "xla"), "recurrence --rounds 5"),
     "blocks": ("SwishRNN", "train_step --rounds 5"),
@@ -90,17 +97,21 @@ _KNOWN = ", ".join(SUBJECTS)
 
 
 def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
-    """Runs the short form of a benchmark in a child process, with its output in `log.txt`.
+    """Runs the short form of a benchmark in a child process, whose output goes to `log.txt`.
+
+    Args:
+        name: name of the benchmark.
+        out: folder for the report and the log.
 
     Returns:
-        Exit status of the child process, and the summary lines. After a failure, the only line has
-        the reason.
+        The exit status of the child process, and the summary lines. If the benchmark failed, the
+        only summary line says why.
     """
     ours, words = SUBJECTS[name]
     module, *given = words.split()
     out.mkdir(parents=True, exist_ok=True)
     log, results = out / "log.txt", out / "results.json"
-    results.unlink(missing_ok=True)  # of an earlier run
+    results.unlink(missing_ok=True)  # removes the results of an earlier run
     command = [
         sys.executable,
         "-m",
@@ -120,7 +131,11 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the benchmarks, and returns 1 if a benchmark ended with a traceback, otherwise 0."""
+    """Runs the command: runs the benchmarks and writes the summary.
+
+    Returns:
+        1 if a benchmark ended with a traceback, otherwise 0.
+    """
     for name in options.only:
         if name not in SUBJECTS:
             raise UserError(f"--only {name} must be one of {_KNOWN}")
@@ -133,10 +148,10 @@ def run(options: argparse.Namespace) -> int:
         rows += [(name, *line) for line in lines]
         failed |= status not in (0, 2)
         print(f"{time.monotonic() - start:.0f} s", flush=True)
-    names = ["benchmark", "setting", "ours", "peer", "ours beside the peer"]
+    names = ["benchmark", "setting", "ours", "peer", "ours compared with the peer"]
     text = "\n".join([*table(names, rows), ""])
     print(f"\n{text}\nreports: {out}/NAME/README.md")
-    write_aside(out / "README.md", f"# Benchmarks in short\n\n{text}".encode())
+    write_aside(out / "README.md", f"# Summary of the benchmarks\n\n{text}".encode())
     return int(failed)
 
 

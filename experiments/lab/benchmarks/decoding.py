@@ -3,7 +3,7 @@
     make bench
     python -m experiments.lab.benchmarks.decoding --batch-sizes 1 32 --rounds 9
 
-Every output has the same forced length, so that all contenders take the same number of steps.
+All outputs have the same forced length, so that all contenders decode the same number of steps.
 """
 
 import argparse
@@ -31,15 +31,15 @@ command = Benchmark(
     count("--vocab-size", "number of pieces in the vocabulary", 10_000),
     count(
         "--batch-sizes",
-        "numbers of sentences in a batch, each of which is timed",
+        "numbers of sentences in a batch; each is timed",
         [1, 32],
         nargs="+",
     ),
-    count("--beam-size", "number of hypotheses in beam search", 4),
+    count("--beam-size", "beam size", 4),
     count("--source-length", "number of tokens in a source sentence", 24, least=2),
     count("--new-tokens", "number of tokens in an output", 32, least=2),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
-    switch("--macaron", "also time a Macaron model of this size"),
+    switch("--macaron", "also time a Macaron model of the same size"),
     several("--lite", KINDS, "also time this library in LiteRT, with weights of these types", []),
     several(
         "--ctranslate2",
@@ -51,9 +51,9 @@ command = Benchmark(
 )
 
 
-@command.measures("Beam search, beam {beam_size}, {new_tokens} tokens from {source_length}: {size}")
+@command.measures("Beam search: {size}, beam {beam_size}, {source_length} to {new_tokens} tokens")
 def main(options: argparse.Namespace) -> Tables:
-    """Times all searches at each batch size."""
+    """Runs the benchmark: times all contenders at each batch size."""
     peers.begin(options.threads, options.inter_op_threads)
     sizes = {"vocab_size": options.vocab_size}
     peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
@@ -80,10 +80,10 @@ def main(options: argparse.Namespace) -> Tables:
         shape = (batch, options.source_length)
         source = rng.integers(4, options.vocab_size, shape, dtype=np.int32)
         source[:, -1] = 3
-        # For the comparison, which is not timed, `generate` must not write PAD or BOS.
+        # In the comparison of outputs, which is not timed, `generate` must not write PAD or BOS.
         theirs = peer.generate(source, count, suppress_tokens=[0, 2], **beam)
         for name, search in searches.items():
-            # The last token is EOS. CTranslate2 returns no EOS, but one more token instead.
+            # The last token is EOS. CTranslate2 returns another token in its place.
             equal = (search(source) == theirs)[:, :-1].mean()
             print(f"batch {batch}: {name}: {equal:.0%} of the tokens equal Hugging Face's tokens")
         contenders = {
@@ -94,9 +94,14 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
-    """Returns our beam search as a function of NumPy arrays, `(B, S) -> (B, N)`.
+    """Returns a function that runs the beam search of this library, `(B, S) -> (B, N)`.
 
     S is the source length and N the number of new tokens.
+
+    Args:
+        options: parsed options of the command.
+        model: encoder-decoder of this library.
+        jit_compile: whether XLA compiles the search.
     """
     config = peers.exact_search(options.new_tokens, options.beam_size)
     # XLA needs static shapes. Without XLA, one graph serves all shapes, as in a served model.

@@ -1,4 +1,4 @@
-"""Shapes of the encoder and of the batch in the benchmark `train_step`."""
+"""Sizes and inputs of the encoder in the benchmark `train_step`."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class StepSetting:
-    """Settings of a BERT training step: sizes of the model and the batch, dtype and devices.
+    """Sizes and options of a BERT training step.
 
     Attributes:
         num_layers: number of layers.
@@ -18,12 +18,12 @@ class StepSetting:
         length: number of tokens L in a row.
         vocab_size: vocabulary size V.
         dropout: dropout rate of embeddings, attention weights and sub-layer outputs.
-        dtype_policy: Keras dtype policy. `"mixed_bfloat16"` means matrix products in bfloat16, and
-            weights and optimizer in float32.
-        jit: whether XLA compiles the step, with `--against blocks` or `replicas`.
-        implementation: implementation of the kernels, with `--against blocks`.
-        replicas: number of devices, with `--against replicas`.
-        seed: seed of weights and inputs.
+        dtype_policy: Keras dtype policy. With `"mixed_bfloat16"`, matrix products are in bfloat16,
+            and weights and optimizer state are in float32.
+        jit: whether XLA compiles the step, for `--against blocks` or `replicas`.
+        implementation: implementation of the kernels, for `--against blocks`.
+        replicas: number of devices, for `--against replicas`.
+        seed: random seed of weights and inputs.
     """
 
     num_layers: int
@@ -42,7 +42,7 @@ class StepSetting:
 
     @property
     def masked(self) -> int:
-        """Number of masked positions P in a row, which is 15% of L as in BERT."""
+        """Number of masked positions P in a row, which is 15% of L, as in BERT."""
         return max(1, round(0.15 * self.length))
 
     @property
@@ -56,7 +56,8 @@ class StepSetting:
 
         A multiply-add counts as two operations. For each token and layer, the forward pass has
         2 (4 D^2 + 2 D F) operations in the projections and 4 L D in attention. For each masked
-        position it has 2 (D^2 + D V). The backward pass has twice as many operations.
+        position, the head has 2 (D^2 + D V) operations. The backward pass has twice as many
+        operations as the forward pass.
         """
         width, wide = self.hidden_dim, self.feed_forward_dim
         layer = 8 * width**2 + 4 * width * wide + 4 * self.length * width
@@ -64,8 +65,8 @@ class StepSetting:
         return 3.0 * self.batch * (self.num_layers * self.length * layer + self.masked * head)
 
 
-# small: the sizes of BERT-mini. base: two layers of BERT-base at its maximum length. bert_base: the
-# whole BERT-base, with a batch for a GPU.
+# "small" has the sizes of BERT-mini. "base" has two layers of BERT-base at the maximum length of
+# BERT. "bert_base" is the whole BERT-base, with a batch for a GPU.
 SETTINGS = {
     "small": StepSetting(4, 256, 1024, 4, 32, 128),
     "base": StepSetting(2, 768, 3072, 12, 4, 512),
@@ -73,17 +74,17 @@ SETTINGS = {
 }
 
 GEMM_SIZE = (
-    2048  # the product of two square matrices of this size measures the peak rate of a library
+    2048  # a product of square matrices with this width measures the peak FLOP rate of a library
 )
 GEMM_FLOPS = 2.0 * GEMM_SIZE**3
 
 
 def square_matrix() -> np.ndarray:
-    """Draws a random float32 matrix of width `GEMM_SIZE`."""
+    """Returns a random float32 matrix with `GEMM_SIZE` rows and columns."""
     return np.random.default_rng(0).normal(size=(GEMM_SIZE, GEMM_SIZE)).astype(np.float32)
 
 
-# AdamW settings of every contender. Libraries add epsilon at different places in the formula.
+# AdamW settings of all contenders. The libraries add epsilon at different places in the formula.
 ADAMW = {"learning_rate": 1e-4, "beta_1": 0.9, "beta_2": 0.98}
 ADAMW |= {"weight_decay": 0.01, "epsilon": 1e-8}
 # LayerNorm epsilon of BERT, and standard deviation of the initial matrices.
@@ -91,11 +92,11 @@ EPSILON, INITIALIZER_RANGE = 1e-12, 0.02
 
 
 def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
-    """Draws random tokens without padding, with P masked positions in each row.
+    """Draws a batch of random tokens without padding, with P masked positions in each row.
 
     Returns:
-        Dict of int32 arrays: `token_ids (B, L)`, `masked_positions (B, P)` in ascending order, and
-        `masked_labels (B, P)`.
+        A dict of int32 arrays: `token_ids (B, L)`, `masked_positions (B, P)` in ascending order,
+        and `masked_labels (B, P)`.
     """
     rng = np.random.default_rng(setting.seed)
     rows, length, count = setting.batch, setting.length, setting.masked
@@ -108,6 +109,13 @@ def random_batch(setting: StepSetting) -> dict[str, np.ndarray]:
 
 
 def flat_positions(batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the masked positions in the flattened batch `(B L,)`, as int64 `(B P,)`."""
+    """Returns the indices of the masked positions in a flattened batch `(B L,)`.
+
+    Args:
+        batch: output of `random_batch`.
+
+    Returns:
+        An int64 array `(B P,)`.
+    """
     rows, length = batch["token_ids"].shape
     return (batch["masked_positions"] + length * np.arange(rows)[:, None]).reshape(-1)

@@ -1,12 +1,15 @@
-"""Measures the numerical error of each export format, for many models and heads.
+"""Measures the numerical error of each export format for many models and heads.
 
     .venv-peers/bin/python -m experiments.lab.benchmarks.exports OUT [--only classes:gmlp_tiny]
 
-All models are tiny and have random weights. The benchmark exports each model in each format. A cell
-has the largest difference from the float32 network, relative to the largest output, or the reason
-why the format is not supported. The column "Hugging Face" says whether the model can be saved for
-Hugging Face, and whether loading needs `trust_remote_code`. The command writes `README.md` and
-`results.json` to OUT after each row, and skips rows that `results.json` already has.
+All models are tiny and have random weights. The benchmark exports each model in each format, and
+writes a table with a row for each model and a column for each format. A cell has the maximum
+difference of the outputs from the float32 network, relative to the maximum output. If a format is
+not supported, the cell says why. The column "Hugging Face" says whether the model can be saved for
+Hugging Face, and whether loading then needs `trust_remote_code`.
+
+The command writes `README.md` and `results.json` to OUT after each row. Without `--only`, it skips
+rows that `results.json` already has.
 """
 
 import argparse
@@ -33,8 +36,9 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 
-INT8 = "LiteRT int8"  # an export holds only one LiteRT file
-# Export options of each format. `target` in the certificate begins with the name of the format.
+INT8 = "LiteRT int8"  # exported separately, because an export has at most one LiteRT file
+# Dict from a format to arguments of `Pretrained.export`. In the certificate, the field `target`
+# begins with the name of the format.
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "SavedModel": {},
     "LiteRT fp32": {"lite": "fp32"},
@@ -63,7 +67,7 @@ def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
 
 
 def systems() -> dict[str, Callable[[], Pretrained]]:
-    """Returns a dict from row name to a function that makes the model."""
+    """Returns a dict from the name of a table row to a function that makes the row's model."""
     words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
     pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
 
@@ -105,9 +109,13 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 
 
 def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
-    """Exports a model in several formats, and returns a dict from format to table cell.
+    """Exports a model in several formats; returns a dict from a format to its table cell.
 
-    A cell has the difference from the network, or an error message.
+    A cell has the difference from the network, or the reason why the format is not supported.
+
+    Args:
+        model: the model.
+        forms: keys of `FORMS`.
     """
     given = [FORMS[form] for form in forms]
     options = {name: value for one in given for name, value in one.items()}
@@ -128,7 +136,7 @@ def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
 
 
 def for_the_hub(model: Pretrained) -> str:
-    """Returns the cell of a model in the column "Hugging Face"."""
+    """Returns a model's table cell in the column "Hugging Face"."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             folder = hugging_face_folder(model)
@@ -138,7 +146,7 @@ def for_the_hub(model: Pretrained) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measures the missing rows, or the rows of `--only`, and writes the table after each row."""
+    """Runs the benchmark: measures the missing rows or the rows of `--only`."""
     makers = systems()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -149,7 +157,7 @@ def main(arguments: list[str] | None = None) -> int:
         nargs="+",
         choices=[*makers],
         default=[],
-        help="rows to measure again (default: rows that results.json lacks)",
+        help="names of rows to measure again (default: measure the rows that results.json lacks)",
     )
     options = parser.parse_args(arguments)
     file = options.out / "results.json"
@@ -170,7 +178,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(record: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of README.md: the table and numbered error messages."""
+    """Returns the lines of README.md, with the table and numbered reasons.
+
+    Args:
+        record: content of results.json.
+    """
     reasons: list[str] = []
 
     def shown(cell: str) -> str:
@@ -183,10 +195,11 @@ def report(record: Mapping[str, Any]) -> list[str]:
     head = ("head and model", *FORMS, HUGGING_FACE)
     lines = [(name, *map(shown, cells.values())) for name, cells in record["rows"].items()]
     about = (
-        "Largest difference of an export's outputs from the network's in float32, relative to "
-        "the largest output, on difficult texts; tiny models with random weights."
+        "A cell has the maximum difference between the outputs of an export and of the float32 "
+        "network, relative to the maximum output, on difficult texts. The models are tiny and have "
+        "random weights."
     )
-    title = ["# Systems by forms of an export", "", f"`{record['command']}`"]
+    title = ["# Numerical errors of the export formats", "", f"`{record['command']}`"]
     title[-1] += f" at commit {record['commit']}. {about}"
     notes = [f"{number}. {reason}" for number, reason in enumerate(reasons, 1)]
     return [*title, "", *table(head, lines), "", *notes, ""]

@@ -2,12 +2,14 @@
 
     python -m experiments.lab.benchmarks.generation --rounds 7 --out DIR
 
-Three models of equal width and depth, with random weights, write a text by greedy decoding. The
-Transformer keeps the keys and values of all tokens. The SwishRNN block has the same attention, and
-a recurrence in place of the feed-forward. The third model is only the recurrence
-(`block="swish_rnn", scheme="channels"`), whose state has a fixed size. The benchmark times several
-windows of the text, each with the same number of tokens, in turns. Each window starts from a saved
-decoding state. Ratios are relative to the first window of the Transformer.
+Three models of equal width and depth, with random weights, generate a text by greedy decoding:
+
+- the Transformer, which keeps the keys and values of all tokens
+- the SwishRNN block, which has the same attention and a recurrence instead of the feed-forward
+- the recurrence alone (`block="swish_rnn", scheme="channels"`), whose state has a fixed size
+
+The benchmark times several parts of the text, which have the same number of tokens. The decoding of
+each part starts from a saved state. Ratios are relative to the first part of the Transformer.
 """
 
 import argparse
@@ -39,28 +41,28 @@ command = Benchmark(
     ("tensorflow", "keras"),
     count(
         "--ends",
-        "positions of the last token of each window",
+        "positions at which the timed parts of the text end",
         [64, 256, 512, 1024, 2048],
         nargs="+",
     ),
-    count("--window", "number of tokens in a window", 64),
+    count("--window", "number of tokens in each timed part of the text", 64),
     count("--batch", "number of texts in a batch", 1),
-    count("--width", "hidden width D, a multiple of 64", 256),
+    count("--width", "hidden width D, which must be a multiple of 64", 256),
     count("--layers", "number of layers in each model", 4),
     count("--vocab-size", "number of pieces in the vocabulary", 8_000),
     warm_up=1,
 )
 
 
-@command.measures("Time of a token against those before it: D {width}, {layers} layers")
+@command.measures("Time per token against the position: D {width}, {layers} layers")
 def main(options: argparse.Namespace) -> Tables:
-    """Times all windows of all models in turns."""
+    """Runs the benchmark: times all parts of the text for all models."""
     ends = sorted(set(options.ends))
     gaps = [end - before for before, end in itertools.pairwise([0, *ends])]
     if options.width % 64 or min(gaps) < options.window:
         raise UserError(
             f"--width is {options.width} and --window is {options.window}: give a --width that is "
-            "a multiple of 64, and --ends at least --window apart"
+            "a multiple of 64, and values of --ends that differ by at least --window"
         )
     harness.set_threads(options.threads, 1)
     turns, kept = {}, {}
@@ -71,33 +73,38 @@ def main(options: argparse.Namespace) -> Tables:
             kept[name] = size
     rows = harness.timed(turns, options)
     for number, row in enumerate(rows):
-        first = rows[number - number % len(ends)]  # of the same model
+        first = rows[number - number % len(ends)]  # the first part of the same model
         own = harness.compare([first, row])[1]["ratio"]
         milliseconds = [1e3 * seconds / options.window for seconds in row["seconds"]]
         row["kept_bytes"], row["over_first_window"] = kept[row["name"]], own
         row["more"] = {
-            "ms a token": harness.cell(harness.quartiles(milliseconds), 2),
-            "over its first window": harness.cell(own, 3),
-            "kept state, KiB": f"{row['kept_bytes'] / 1024:,.0f}",
+            "ms per token": harness.cell(harness.quartiles(milliseconds), 2),
+            "relative to its first part": harness.cell(own, 3),
+            "decoding state, KiB": f"{row['kept_bytes'] / 1024:,.0f}",
         }
-    yield f"batch {options.batch}, windows of {options.window} tokens", rows
+    yield f"batch {options.batch}, parts with {options.window} tokens", rows
 
 
 def text_windows(
     options: argparse.Namespace, ends: list[int], spelled: dict[str, str]
 ) -> dict[int, tuple[Callable, int]]:
-    """Prepares the windows of a model.
+    """Prepares the timed parts of the text for a model.
+
+    Args:
+        options: parsed options of the command.
+        ends: positions at which the parts end, in ascending order.
+        spelled: fields of the model configuration, see `MODELS`.
 
     Returns:
-        Dict from the last position of a window to a function that writes the window, and the
-        number of bytes in the decoding state at the end of the window.
+        A dict from the end of a part to a pair: a function that generates the part, and the size of
+        the decoding state at the end of the part in bytes.
     """
     keras.utils.set_random_seed(options.seed)
     config = EncoderConfig(
         vocab_size=options.vocab_size,
         hidden_dim=options.width,
         feed_forward_dim=3
-        * options.width,  # the recurrence has 2 D, so that parameter counts are equal
+        * options.width,  # the recurrence has the width 2 D, so that parameter counts are equal
         num_heads=options.width // 64,
         num_layers=options.layers,
         max_length=ends[-1] + 1,

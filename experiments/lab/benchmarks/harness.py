@@ -1,8 +1,8 @@
 """Shared parts of all benchmarks: options, interleaved timing of contenders, and reports.
 
 The speed of a machine drifts, because clocks, caches and other load change within minutes.
-Therefore all contenders run once in every round, each round starts with a different contender, and
-ratios compare times within a round.
+Therefore every contender runs once in each round, and each round starts with another contender.
+Ratios compare times within a round.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
 
-# Pairs of a setting and its rows from `compare`. Iteration runs the measurements.
+# Pairs of a setting and its rows from `compare`. Iterating over the pairs runs the measurements.
 Tables = Iterable[tuple[str, list[dict]]]
-# Additional fields of results.json, an additional section of the report, and the figure.
+# Tuple of additional fields of results.json, an additional section of the report, and the figure.
 Summary = tuple[dict, str, Figure]
 
-DROPOUT = count("--dropout", "dropout rate everywhere in the models", 0.1, least=0.0, below=1)
+DROPOUT = count("--dropout", "dropout rate, used everywhere in the models", 0.1, least=0.0, below=1)
 DTYPE_POLICY = argument(
     "--dtype-policy",
     "Keras dtype policy of all contenders",
@@ -47,7 +47,11 @@ DTYPE_POLICY = argument(
 def several(name: str, choices: Iterable[str], text: str, default: list[str] | None = None) -> Part:
     """Makes a flag that accepts one or more of `choices`.
 
-    `default=None` means that all choices are the default.
+    Args:
+        name: name of the flag.
+        choices: accepted values.
+        text: help text.
+        default: default values; `None` means all choices.
     """
     options = {"nargs": "+", "metavar": "NAME", "choices": tuple(choices)}
     default = list(choices) if default is None else default
@@ -59,14 +63,14 @@ class Benchmark(Parser):
 
     Args:
         name: name of the benchmark module.
-        description: description in the help, which is the module docstring.
+        description: docstring of the benchmark module, which `--help` prints.
         unit: unit of work that the contenders count, such as "tokens".
         packages: names of packages whose versions the report lists.
         parts: additional options of this benchmark.
         rounds: default number of timed rounds.
         warm_up: default number of untimed runs before the timed rounds.
-        threads: default number of threads of every contender; `None` means one thread, and no
-            flag `--threads`.
+        threads: default number of threads of every contender; `None` means that contenders use one
+            thread and the flag `--threads` does not exist.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Benchmark(Parser):
                 "number of untimed runs of each contender before the timed rounds",
                 warm_up,
             ),
-            count("--seed", "seed of weights and inputs", 1, least=0),
+            count("--seed", "random seed of weights and inputs", 1, least=0),
             *(
                 [count("--threads", "number of threads of every contender", threads)]
                 if threads
@@ -109,14 +113,15 @@ class Benchmark(Parser):
     def measures(
         self, title: str, summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None
     ) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
-        """Returns a decorator that turns a function from options to `Tables` into a command.
+        """Returns a decorator that turns a measuring function into a command.
 
-        The command prints the tables and writes the report.
+        The function gets the parsed options and returns `Tables`. The command prints the tables and
+        writes the report.
 
         Args:
-            title: format string for the title of the report, with option names as fields.
-            summary: function that makes the `Summary` of all tables; `None` means only a figure
-                of the rates.
+            title: format string for the report's title, with option names as fields.
+            summary: function from all tables to a `Summary`; `None` means that the report has no
+                additional section and the figure shows the rates.
         """
 
         def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -143,22 +148,23 @@ def interleave(
     warm_up: int,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[dict]:
-    """Runs every contender once in each round.
+    """Times the contenders, each of which runs once in every round.
 
     Args:
-        contenders: dict from name to a function that does the work and returns the number of units.
+        contenders: dict from a contender's name to a function, which does the work and returns the
+            number of units.
         rounds: number of timed rounds.
         warm_up: number of untimed runs before the rounds, for tracing, compilation and caches.
-        cpu_clock: function that returns the CPU seconds used so far. The default measures this
+        cpu_clock: function that returns the CPU seconds used so far; the default counts this
             process.
 
     Returns:
-        One row for each contender, with "name", "units" (units of work in a run), "seconds" (time
-        of each round) and "cpu_seconds" (CPU time of all threads in each round). Other load on the
-        machine changes the CPU time less.
+        A row for each contender, with "name", "units" (units of work in a run), "seconds" (time of
+        each round) and "cpu_seconds" (CPU time of all threads in each round). Other load on the
+        machine affects the CPU time less than the time.
 
     Raises:
-        UserError: a contender did another number of units than in its warm-up.
+        UserError: the number of units in a round differs from the number in the warm-up.
     """
     rows = []
     for name, run in contenders.items():
@@ -189,11 +195,11 @@ def quartiles(values) -> list[float]:
 def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
     """Adds "rate", "ratio" and "cpu_ratio" to the rows, as quartiles over the rounds.
 
-    "rate" is the number of units per second. "ratio" is the time per unit relative to the time of
-    the reference in the same round. "cpu_ratio" is the same ratio of CPU times.
+    "rate" is the number of units per second. "ratio" is the time per unit, divided by the time per
+    unit of the reference in the same round. "cpu_ratio" is the corresponding ratio of CPU times.
 
     Args:
-        rows: rows of `interleave`.
+        rows: output of `interleave`.
         reference: name of the reference; `None` means the first row.
     """
     base = next(row for row in rows if reference in (None, row["name"]))
@@ -224,9 +230,12 @@ def counted(units: int, work: Callable, *given) -> Callable[[], int]:
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
-    """Times the contenders, and returns rows of `compare`.
+    """Times the contenders; returns the output of `compare`.
 
-    The first contender is the reference. `--rounds` and `--warm-up` set the number of runs.
+    Args:
+        contenders: dict from a contender's name to a function; see `interleave`. The first
+            contender is the reference.
+        options: parsed options with `rounds` and `warm_up`.
     """
     return compare(interleave(contenders, options.rounds, options.warm_up))
 
@@ -234,7 +243,7 @@ def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespa
 def set_threads(within: int, between: int | None = None) -> None:
     """Sets the number of intra-op and inter-op threads of TensorFlow.
 
-    Call this function before any TensorFlow operation.
+    The function has an effect only before the first TensorFlow operation.
 
     Args:
         within: number of intra-op threads.
@@ -253,12 +262,12 @@ def made_up_texts(seed: int = 0) -> Iterator[str]:
     letters = [list("bcdfghjklmnprstvwz"), list("aeiou"), ["", "", "n", "r", "s", "t"]]
     parts = [rng.choice(part, (40_000, 4)) for part in letters]
     syllables = np.char.add(np.char.add(parts[0], parts[1]), parts[2])
-    # Frequent words get few syllables.
+    # Frequent words have few syllables.
     words = [
         "".join(row[:count])
         for row, count in zip(syllables, np.linspace(1.2, 4.9, 40_000).astype(int), strict=True)
     ]
-    share = 1 / (np.arange(len(words)) + 2.7)  # Mandelbrot's form of Zipf's law
+    share = 1 / (np.arange(len(words)) + 2.7)  # Zipf-Mandelbrot law
     bounds = np.cumsum(share) / share.sum()
     while True:
         lengths = rng.integers(6, 31, (10, 5))
@@ -277,11 +286,11 @@ def made_up_texts(seed: int = 0) -> Iterator[str]:
 
 
 def machine(threads: int, packages: Iterable[str]) -> dict:
-    """Describes the machine and the software of a measurement.
+    """Returns a description of the machine and the software, for the report.
 
     Args:
         threads: number of threads of every contender.
-        packages: names of packages whose versions to include, if installed.
+        packages: names of packages whose versions are included if they are installed.
     """
     versions = {"python": platform.python_version()}
     for package in packages:
@@ -310,12 +319,13 @@ def gpu() -> str | None:
 
 
 def heading(title: str, facts: Mapping) -> str:
-    """Formats the first lines of a report: the title and the result of `machine`."""
+    """Formats the first lines of a report, which have the title and the output of `machine`."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     chips = ", ".join(filter(None, (facts.get("gpu"), facts["cpu"])))
     return (
-        f"# {title}\n\n{chips}, {facts['cpus']} CPUs, {facts['threads']} threads each; load "
-        f"average {facts['load_at_start']:.1f} at the start. {versions}.\n\n"
+        f"# {title}\n\n{chips}, {facts['cpus']} CPUs, {facts['threads']} threads per "
+        f"contender; the load average at the start was {facts['load_at_start']:.1f}. "
+        f"{versions}.\n\n"
     )
 
 
@@ -324,16 +334,17 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
 
     Args:
         title: title of the report.
-        facts: result of `machine`.
-        tables: dict from setting to rows of `compare`. The field "more" of a row is a dict from
-            the name of an additional column to the cell.
+        facts: output of `machine`.
+        tables: dict from a setting to its rows from `compare`. The field "more" of a row is a dict
+            from the name of an additional column to the cell.
         unit: unit of work, such as "tokens".
     """
     text = heading(title, facts) + (
-        "Medians of interleaved rounds, quartiles in brackets. A ratio is time over the "
-        "reference's in the same round: below 1 is faster.\n"
+        "Cells are medians over interleaved rounds, with quartiles in parentheses. A time ratio is "
+        "the time divided by the reference's time in the same round, so a ratio below 1 is "
+        "faster.\n"
     )
-    columns = {"rate": f"{unit} a second", "ratio": "time ratio", "cpu_ratio": "CPU time ratio"}
+    columns = {"rate": f"{unit} per second", "ratio": "time ratio", "cpu_ratio": "CPU time ratio"}
     for setting, rows in tables.items():
         names = ["contender", *columns.values(), *rows[0].get("more", {})]
         cells = [
@@ -349,7 +360,7 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
 
 
 def cell(values: list[float], digits: int) -> str:
-    """Formats quartiles as the median, followed by the quartiles in brackets."""
+    """Formats quartiles as the median, followed by the other two quartiles in parentheses."""
     low, middle, high = (f"{value:.{digits}f}" for value in values)
     return f"{middle} ({low} to {high})"
 
@@ -362,23 +373,23 @@ def publish(
     unit: str,
     summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None,
 ) -> None:
-    """Prints each result as soon as it is measured, and prints and writes the report.
+    """Prints each result when it is measured; then prints the report and writes it to a folder.
 
     Args:
-        directory: folder to write the report to; `None` means only to print the report.
+        directory: folder for the report; `None` means that the report is only printed.
         title: title of the report.
-        facts: result of `machine`.
-        tables: settings and their rows.
+        facts: output of `machine`.
+        tables: pairs of a setting and its rows.
         unit: unit of work, such as "tokens".
-        summary: function that makes the `Summary` of all tables, if any.
+        summary: function from all tables to a `Summary`, or `None`; see `Benchmark.measures`.
     """
     measured = {}
     for setting, rows in tables:
         measured[setting] = rows
         for row in rows:
             print(
-                f"{setting}: {row['name']}: {row['rate'][1]:.1f} {unit} a second, "
-                f"{1 / row['ratio'][1]:.2f} times {row['reference']}'s rate, CPU time "
+                f"{setting}: {row['name']}: {row['rate'][1]:.1f} {unit} per second, "
+                f"{1 / row['ratio'][1]:.2f} times the rate of {row['reference']}, CPU time "
                 f"ratio {row['cpu_ratio'][1]:.2f}",
                 flush=True,
             )
@@ -396,7 +407,14 @@ def publish(
 def save(
     directory: str | os.PathLike, content: Mapping, text: str, figure: Figure | None = None
 ) -> None:
-    """Writes `results.json`, `README.md` and, if given, the figure `results.png`."""
+    """Writes a report to a folder.
+
+    Args:
+        directory: folder for the report.
+        content: content of `results.json`.
+        text: content of `README.md`.
+        figure: figure for `results.png`; `None` means that no figure is written.
+    """
     directory = pathlib.Path(directory)
     write_json(directory / "results.json", content)
     write_aside(directory / "README.md", text.encode())
@@ -414,6 +432,6 @@ def _plot(title: str, tables: Mapping[str, list[dict]], unit: str) -> Figure:
         axes.barh([row["name"] for row in rows], middle, xerr=[middle - low, high - middle])
         axes.invert_yaxis()
         axes.set_title(textwrap.fill(setting, 44), fontsize="medium")
-        axes.set_xlabel(f"{unit} a second")
+        axes.set_xlabel(f"{unit} per second")
     figure.suptitle(title)
     return figure

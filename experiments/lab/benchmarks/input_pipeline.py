@@ -4,16 +4,19 @@
     python -m experiments.lab.benchmarks.input_pipeline --text 'novels/*.txt.gz' \\
         --vocabulary vocab.txt
 
-Three contenders make the same rows `[CLS] ids [SEP]` with BERT masking: 15% of the tokens are
-predicted, 80% of these become [MASK], and 10% a random token. The first contender is the BERT
-tokenizer of Hugging Face (Rust) with packing and masking in NumPy. The second is this library,
-starting from the same text. The third is this library, starting from prepared shards as in a
-training run. The process stays on one core. Tokens per second include [CLS] and [SEP], but no
-padding.
+Three contenders make the same rows `[CLS] ids [SEP]` with BERT masking, which predicts 15% of the
+tokens. Of the predicted tokens, 80% are replaced by [MASK] and 10% by a random token. The
+contenders are:
 
-The benchmark first checks that all contenders make equal rows. Without --text, it generates text of
-an artificial language, in which word frequencies follow Zipf's law, and trains a vocabulary on that
-text.
+- the BERT tokenizer of Hugging Face (Rust), with packing and masking in NumPy
+- this library, starting from the same text
+- this library, starting from prepared shards, as a training run does
+
+The process uses one core. Tokens per second include [CLS] and [SEP], but no padding.
+
+Before the timing, the benchmark checks that all contenders make equal rows. Without --text, it
+generates text in an artificial language whose word frequencies follow Zipf's law. Without
+--vocabulary, it trains a vocabulary on the text.
 """
 
 import argparse
@@ -53,16 +56,15 @@ command = Benchmark(
     ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
     place(
         "--text GLOB",
-        "files, plain or .gz, with one document in each file (default: generated text)",
+        "glob pattern of text files, plain or .gz; each file is one document (default: generate "
+        "text)",
     ),
     place(
         "--vocabulary FILE",
-        "vocab.txt of an uncased BERT (default: a vocabulary trained on the text)",
+        "vocab.txt of an uncased BERT (default: train a vocabulary on the text)",
     ),
     count("--megabytes", "amount of text to read, in megabytes", 4.0, least=1.0),
-    count(
-        "--lengths", "numbers of tokens in a row, each of which is timed", [128], least=8, nargs="+"
-    ),
+    count("--lengths", "numbers of tokens in a row; each is timed", [128], least=8, nargs="+"),
     count("--batch-size", "number of rows in a batch", 256),
     count("--passes", "number of passes over the shards in each round", 10),
     rounds=7,
@@ -81,7 +83,7 @@ def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarra
 def mask_rows(
     token_ids: np.ndarray, vocabulary: WordPieceVocabulary, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Masks each token of a batch independently with NumPy, as the Hugging Face collator does.
+    """Masks each token in a batch independently, as the data collator of Hugging Face does.
 
     Special tokens are never masked.
 
@@ -91,8 +93,8 @@ def mask_rows(
         rng: random number generator.
 
     Returns:
-        Dict with the masked `token_ids (B, L)` and `labels (B, L)`. A label is -100 for a token
-        that is not predicted.
+        A dict with the masked `token_ids (B, L)` and `labels (B, L)`. The label of a token that is
+        not predicted is -100.
     """
     ordinary = np.ones(vocabulary.size, bool)
     ordinary[[*vocabulary.special_ids, *range(vocabulary.pieces, vocabulary.size)]] = False
@@ -107,15 +109,15 @@ def mask_rows(
 
 @dataclasses.dataclass
 class Work:
-    """Text that all contenders read, with the functions that make batches of the text.
+    """Text that all contenders read, with methods that make batches.
 
     Attributes:
         texts: the documents.
-        vocabulary: vocabulary of this library, which the tokenizer of Hugging Face also gets.
+        vocabulary: vocabulary of this library, which the Hugging Face tokenizer also uses.
         length: number of tokens L in a row.
         batch_size: number of rows in a batch.
         folder: folder for the files that the contenders read.
-        tokens: number of tokens in all rows, including [CLS] and [SEP]. `check` sets this value.
+        tokens: number of tokens in all rows, including [CLS] and [SEP]; set by `check`.
     """
 
     texts: Sequence[str]
@@ -136,13 +138,13 @@ class Work:
         place.mkdir()
         for number, text in enumerate(self.texts):
             (place / f"{number:07d}.txt").write_text(text, encoding="utf-8", newline="\n")
-        # With this value, only the first row is held out for validation.
+        # This value of `validation_every` holds out only the first row for validation.
         options = {"sequence_length": self.length, "validation_every": 1 << 30}
         config = CorpusConfig(f"text:{place}/*.txt", **options)
         self._corpus = prepare(config, self.vocabulary, self.folder / "corpus")
 
     def their_rows(self) -> Iterator[np.ndarray]:
-        """Yields the rows `(N, L)` of each document, tokenized by Hugging Face."""
+        """Yields the rows `(N, L)` of each document, made by the Hugging Face tokenizer."""
         room = self.length - 2
         for text in self.texts:
             lines = [line for line in text.split("\n") if line]
@@ -172,7 +174,7 @@ class Work:
             yield Rows.of(rows, self.length, *special).token_ids
 
     def check(self) -> None:
-        """Sets `tokens`, after checking that all contenders make equal rows.
+        """Checks that all contenders make equal rows, and sets `tokens`.
 
         Raises:
             UserError: the rows of two contenders differ.
@@ -194,7 +196,7 @@ class Work:
         self.tokens = int(np.count_nonzero(ours))
 
     def text_dataset(self) -> tf.data.Dataset:
-        """Makes the masked batches of this library from the text."""
+        """Makes masked batches with this library, starting from the text."""
 
         def batches() -> Iterator[dict[str, np.ndarray]]:
             return ({"token_ids": rows} for rows in batched(self.our_rows(), self.batch_size))
@@ -203,19 +205,24 @@ class Work:
         return self.masked(tf.data.Dataset.from_generator(batches, output_signature=spec))
 
     def shard_rows(self, passes: int) -> tf.data.Dataset:
-        """Makes shuffled batches of the rows in the shards, for the given number of passes."""
+        """Makes shuffled batches of the rows in the shards.
+
+        Args:
+            passes: number of passes over the shards.
+        """
         steps = max(1, passes * self._corpus.rows("train") // self.batch_size)
         return self._corpus.dataset("train", self.batch_size, seed=0).take(steps)
 
     def masked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Masks batches of rows as in a training run."""
+        """Masks the batches of a dataset as a training run does."""
         return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self.vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
-        """Returns a dict from contender name to a function that makes all batches.
+        """Returns a dict from the contender's name to a function that makes all batches.
 
         Args:
-            passes: number of passes over the shards. Other contenders read the text once.
+            passes: number of passes over the shards by the contender that reads shards. The other
+                contenders read the text once.
         """
         in_shards = sum(
             int(np.count_nonzero(batch["token_ids"]))
@@ -230,7 +237,7 @@ class Work:
 
 
 def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
-    """Returns a function that reads the whole dataset in one graph and counts the batches."""
+    """Returns a function that reads a whole dataset in one graph, and counts its batches."""
 
     @tf.function(autograph=False)
     def run():
@@ -253,11 +260,11 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Reads or generates documents, and truncates the last document.
+    """Reads or generates documents with a given total size, and truncates the last document.
 
     Args:
         pattern: glob pattern of text files; `None` means to generate documents.
-        megabytes: total size in units of 10^6 characters.
+        megabytes: total size in millions of characters.
     """
     left = round(megabytes * 1e6)
     texts = []
@@ -270,31 +277,33 @@ def read_texts(pattern: str | None, megabytes: float) -> list[str]:
 
 
 def _stay_on_one_core() -> None:
-    """Binds the process to one core.
+    """Pins the process to one core.
 
-    Call this function before a library starts its thread pool.
+    The function has an effect only on libraries that have not yet started a thread pool.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     if not hasattr(os, "sched_setaffinity"):
-        raise UserError("this system cannot bind a process to one core: use Linux")
+        raise UserError("this system cannot pin a process to one core: use Linux")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     harness.set_threads(1)
 
 
-@command.measures("Input of masked language modeling on one core: {megabytes:g} MB of text")
+@command.measures(
+    "Input pipeline of masked language modeling on one core: {megabytes:g} MB of text"
+)
 def main(options: argparse.Namespace) -> Tables:
-    """Checks that all contenders make equal rows at each length, and times the contenders."""
+    """Runs the benchmark: checks and times the contenders at each row length."""
     _stay_on_one_core()
     texts = read_texts(options.text, options.megabytes)
     vocabulary = open_vocabulary(options.vocabulary, texts)
-    about = f"{vocabulary.pieces:,} pieces, {options.text or 'made-up text'}"
+    about = f"{vocabulary.pieces:,} pieces, {options.text or 'generated text'}"
     for length in options.lengths:
         with tempfile.TemporaryDirectory() as folder:
             work = Work(texts, vocabulary, length, options.batch_size, pathlib.Path(folder))
             work.check()
             rows = harness.timed(work.contenders(options.passes), options)
-        yield f"rows of {length}, batches of {options.batch_size}, {about}", rows
+        yield f"{options.batch_size} x {length} tokens, {about}", rows
 
 
 if __name__ == "__main__":

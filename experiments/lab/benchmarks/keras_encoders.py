@@ -1,9 +1,9 @@
 """Training steps of a BERT encoder in this library, KerasHub and Model Garden.
 
-The step of this library is the step of a training run. The step of each peer is one `tf.function`,
-with and without XLA. All models have post-norm, exact GELU, tied embeddings, logits only at masked
-positions, and AdamW. bfloat16 means the policy `mixed_bfloat16`. There is no padding and no
-attention mask. The models of the peers have no segment embeddings, which are 2 D weights.
+This library runs the same step as in a training run. The other libraries run a `tf.function`, with
+and without XLA. All models have post-norm, exact GELU, tied embeddings, logits only at masked
+positions, and AdamW. The inputs have no padding and no attention mask. The models of the other
+libraries lack the segment embeddings, which are 2 D weights.
 """
 
 import types
@@ -53,11 +53,16 @@ def bert_config(setting: StepSetting, family: str = "bert", **changes) -> Encode
 
 
 def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
-    """Returns a dict from block name to configuration, for `train_step --against blocks`.
+    """Returns the configurations of the blocks for `train_step --against blocks`.
 
-    The names are those in the papers. The feed-forward width F is rounded down to a multiple of 96.
-    Then 2 F / 3, the width of SwishRNN, is a multiple of 64, and all blocks have the same number of
-    matrix parameters.
+    The feed-forward width F is rounded down to a multiple of 96. The width of SwishRNN, 2 F / 3, is
+    then a multiple of 64, and all blocks have the same number of matrix parameters.
+
+    Args:
+        setting: sizes of the model.
+
+    Returns:
+        A dict from the name that a block has in its paper to the configuration.
     """
     width = max(96, setting.feed_forward_dim // 96 * 96)
     blocks = {
@@ -88,7 +93,7 @@ def training_step(
         setting: sizes of the batch, and dtype policy.
         config: configuration of the encoder.
         jit: whether XLA compiles the step of the TensorFlow engine.
-        strategy: distribution strategy of the TensorFlow engine; `None` means one device.
+        strategy: distribution strategy of the TensorFlow engine; `None` means the current strategy.
         implementation: implementation of the kernels in the TensorFlow engine.
         network: network built from `config`; `None` means a new network.
     """
@@ -127,7 +132,7 @@ def training_step(
         last = model.step + steps
         model.stops = (last,)
         model.reset_metrics()
-        with implementation_scope(implementation):  # has an effect on the first run, which traces
+        with implementation_scope(implementation):  # matters only when the first run traces
             for _ in range(steps):
                 logs = update(iterator)
         return float(logs["loss"])
@@ -136,21 +141,28 @@ def training_step(
 
 
 def on_jax() -> bool:
-    """Returns whether Keras runs on JAX in this process."""
+    """Returns whether JAX is the Keras backend of this process."""
     return keras.backend.backend() == "jax"
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes the contenders of this library; `options` are the fields of `StepSetting`."""
+    """Makes the contenders of this library.
+
+    Args:
+        options: fields of `StepSetting`.
+    """
     setting = StepSetting(**options)
     names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
     return {name: training_step(setting, bert_config(setting), jit) for name, jit in names.items()}
 
 
 def block_contenders(**options) -> dict[str, Contender]:
-    """Makes a contender for each block, and one for the first block without native operations.
+    """Makes a contender for each block.
 
-    `options` are the fields of `StepSetting`.
+    With `implementation="auto"`, a further contender runs the first block without native kernels.
+
+    Args:
+        options: fields of `StepSetting`.
     """
     setting = StepSetting(**options)
     found = {
@@ -166,9 +178,10 @@ def block_contenders(**options) -> dict[str, Contender]:
 
 
 def replica_contenders(**options) -> dict[str, Contender]:
-    """Makes contenders with the same training step on one device and on several devices.
+    """Makes contenders that run the same training step on one device and on several devices.
 
-    `options` are the fields of `StepSetting`.
+    Args:
+        options: fields of `StepSetting`.
     """
     setting = StepSetting(**options)
     name, config = next(iter(block_configs(setting).items()))
@@ -188,7 +201,7 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
     Args:
         setting: sizes of the batch.
         model: model from token ids `(B, L)` and masked positions `(B, P)` to logits `(B, P, V)`.
-        optimizer: optimizer of the same Keras version.
+        optimizer: optimizer from the Keras version of the model.
         jit: whether XLA compiles the step.
     """
     batch = {name: tf.constant(array) for name, array in random_batch(setting).items()}
@@ -218,7 +231,8 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
 def gemm_contenders(**options) -> dict[str, Contender]:
     """Makes a contender that multiplies two large matrices in TensorFlow.
 
-    `options` are the fields of `StepSetting`; `dtype_policy` gives the dtype of the matrices.
+    Args:
+        options: fields of `StepSetting`, of which only `dtype_policy` is used.
     """
     dtype = keras.DTypePolicy(options["dtype_policy"]).compute_dtype
     matrix = tf.constant(square_matrix(), dtype)
@@ -291,12 +305,20 @@ def model_garden_model(setting: StepSetting):
 
 
 def keras_hub_contenders(**options) -> dict[str, Contender]:
-    """Makes the contenders of KerasHub; `options` are the fields of `StepSetting`."""
+    """Makes the contenders of KerasHub.
+
+    Args:
+        options: fields of `StepSetting`.
+    """
     return peer_contenders(StepSetting(**options), "KerasHub", keras, keras_hub_model)
 
 
 def model_garden_contenders(**options) -> dict[str, Contender]:
-    """Makes the contenders of Model Garden; `options` are the fields of `StepSetting`."""
+    """Makes the contenders of Model Garden.
+
+    Args:
+        options: fields of `StepSetting`.
+    """
     import tf_keras
 
     return peer_contenders(StepSetting(**options), "Model Garden", tf_keras, model_garden_model)
@@ -305,7 +327,7 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
 def peer_contenders(
     setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
 ) -> dict[str, Contender]:
-    """Makes the contenders of a library, without and with XLA.
+    """Makes two contenders of a library, without and with XLA.
 
     Args:
         setting: sizes of the model and the batch, and dtype policy.

@@ -2,12 +2,12 @@
 
     python -m experiments.lab.benchmarks.pairs --out DIR
 
-Reimers and Gurevych 2019 report 65 hours and 5 seconds for the 49,995,000 pairs of 10,000
-sentences. In this benchmark, a bi-encoder computes a vector of each sentence, and then the nearest
-other sentence of each sentence by cosine similarity, as `embed search` does. A cross-encoder of the
-same size reads both sentences of a pair in one row, and scores a sample of the pairs. The two take
-turns. The weights are random, because the time does not depend on the weights. Tokenization is not
-timed. Ratios compare the time for one pair.
+For the 49,995,000 pairs of 10,000 sentences, Reimers and Gurevych 2019 report 65 hours with a
+cross-encoder and 5 seconds with a bi-encoder. In this benchmark, a bi-encoder computes a vector of
+each sentence, and then finds the nearest other sentence by cosine similarity, as `embed search`
+does. A cross-encoder of the same size reads both sentences of a pair in one row. It scores only a
+sample of the pairs. The weights are random, because the time does not depend on the weights.
+Tokenization is not timed. Ratios compare the time per pair.
 """
 
 import argparse
@@ -35,12 +35,12 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 LONGEST, MAX_LENGTH = (
     20,
     128,
-)  # maximum number of words in a sentence; maximum number of ids in a row
+)  # maximum numbers of words in a sentence and of ids in a row
 BATCH, SHAPES = (
     128,
     16,
-)  # number of rows in a batch of pairs; number of padded lengths, as in `Vectors`
-QUERIES = 1_000  # number of sentences compared with all N sentences at once
+)  # numbers of rows in a batch of pairs and of padded lengths, as in `Vectors`
+QUERIES = 1_000  # number of sentences that are compared with all N sentences at once
 
 command = Benchmark(
     "pairs",
@@ -54,7 +54,7 @@ command = Benchmark(
         choices=("tiny", "mini", "base", "large"),
     ),
     count("--sentences", "number N of sentences", 10_000, least=2),
-    count("--scored", "number of pairs that the cross-encoder scores in a turn", 2_000),
+    count("--scored", "number of pairs that the cross-encoder scores in each round", 2_000),
     rounds=3,
     warm_up=1,
 )
@@ -62,7 +62,7 @@ command = Benchmark(
 
 @command.measures("All pairs of {sentences:,} sentences by a BERT {size}")
 def main(options: argparse.Namespace) -> Tables:
-    """Times the cross-encoder on a sample of the pairs, and the bi-encoder on all pairs."""
+    """Runs the benchmark: times the cross-encoder on a sample, and the bi-encoder on all pairs."""
     set_threads(options.threads)
     keras.utils.set_random_seed(options.seed)
     lines = made_up_lines(options.sentences, LONGEST, options.seed)
@@ -86,7 +86,7 @@ def main(options: argparse.Namespace) -> Tables:
         for start in range(0, len(vectors), QUERIES):
             nearest(
                 vectors[start : start + QUERIES], vectors, 2
-            )  # the sentence itself, and its nearest neighbour
+            )  # finds the sentence itself and its nearest neighbour
 
     pairs = len(lines) * (len(lines) - 1) // 2
     table = timed(

@@ -1,4 +1,4 @@
-"""Models with random weights in transformers and CTranslate2, for benchmarks of decoding."""
+"""Models with random weights in transformers and CTranslate2, for the decoding benchmarks."""
 
 import itertools
 import json
@@ -19,9 +19,9 @@ from macaron_tf.models.encoder_decoder import EncoderDecoder
 from macaron_tf.special_ids import BOS, EOS, PAD, UNK
 from macaron_tf.text.byte_pairs import byte_alphabet
 
-# Types of weights in CTranslate2.
+# Weight types of CTranslate2.
 COMPUTE_TYPES = ("float32", "int8")
-# Standard deviations of the matrices and the embeddings in `MarianPeer`.
+# Standard deviations of matrices and of embeddings in `MarianPeer`.
 MATRICES, EMBEDDINGS = 0.03, 0.2
 
 
@@ -29,7 +29,7 @@ def begin(threads: int, inter_op_threads: int | None = None) -> None:
     """Sets the number of threads of PyTorch and TensorFlow.
 
     Args:
-        threads: number of threads of PyTorch, and of intra-op threads of TensorFlow.
+        threads: number of threads in PyTorch, and of intra-op threads in TensorFlow.
         inter_op_threads: number of inter-op threads of TensorFlow; `None` means `threads`.
 
     Raises:
@@ -51,7 +51,7 @@ def begin(threads: int, inter_op_threads: int | None = None) -> None:
 
 
 def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -> BeamSearchConfig:
-    """Returns settings of a beam search whose outputs have exactly `new_tokens` tokens."""
+    """Returns beam search settings with which every output has exactly `new_tokens` tokens."""
     return BeamSearchConfig(
         beam_size=beam_size,
         length_penalty=0.0,
@@ -79,10 +79,10 @@ class HuggingFacePeer:
         self.model = kind(kind.config_class(**settings)).eval()
 
     def generate(self, rows: np.ndarray, count: int, **options: Any) -> np.ndarray:
-        """Generates exactly `count` tokens: `(B, P) -> (B, count)`.
+        """Generates exactly `count` tokens for each source or prompt: `(B, P) -> (B, count)`.
 
         Args:
-            rows: `(B, P)` ids of the sources or the prompts, of length P.
+            rows: `(B, P)` token ids of B sources or prompts with P tokens each.
             count: number of tokens to generate.
             options: further arguments of `generate` in transformers.
         """
@@ -100,15 +100,15 @@ class HuggingFacePeer:
 
 
 class MarianPeer(HuggingFacePeer):
-    """A MarianMTModel whose random weights make varied outputs.
+    """A MarianMTModel with random weights that generate varied tokens.
 
-    With the usual random weights, a network repeats one token, so that equal outputs of two
-    programs prove little. Large embeddings make the next token depend more on the last token than
-    on its position. Random signs in the last LayerNorm of the decoder keep the tied output matrix
+    With the usual initial weights, a network repeats one token, so that equal outputs of two
+    libraries prove little. Large embeddings make the next token depend more on the last token than
+    on the position. Random signs in the last LayerNorm of the decoder keep the tied output matrix
     from favouring the last token.
 
     Args:
-        config: sizes of the model, which must be a post-norm Transformer.
+        config: configuration of a post-norm Transformer.
     """
 
     def __init__(self, config: EncoderDecoderConfig):
@@ -138,7 +138,7 @@ class MarianPeer(HuggingFacePeer):
             signs.copy_(self._torch.randn_like(signs).sign())
 
     def ours(self) -> EncoderDecoder:
-        """Builds the encoder-decoder of this library with the same weights."""
+        """Builds an encoder-decoder of this library with the same weights."""
         state = {name: value.numpy() for name, value in self.model.state_dict().items()}
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
@@ -150,7 +150,7 @@ def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> 
         runner: class `Translator` or `Generator` of CTranslate2.
         spec: model specification, the output of a CTranslate2 converter.
         threads: number of threads.
-        compute_type: type of the weights, one of `COMPUTE_TYPES`.
+        compute_type: weight type, one of `COMPUTE_TYPES`.
     """
     spec.validate()
     with tempfile.TemporaryDirectory() as directory:
@@ -159,19 +159,25 @@ def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> 
 
 
 def _words(rows: np.ndarray) -> list[list[str]]:
-    """Converts ids to the pieces that CTranslate2 needs, which are the ids in digits."""
+    """Converts ids to strings such as "17", which CTranslate2 uses as subword pieces here."""
     return [[str(i) for i in row] for row in rows]
 
 
 class CTranslate2Peer:
-    """The model of a `MarianPeer` in CTranslate2."""
+    """The model of a `MarianPeer`, run by CTranslate2.
+
+    Args:
+        peer: the model.
+        threads: number of threads.
+        compute_type: weight type, one of `COMPUTE_TYPES`.
+    """
 
     def __init__(self, peer: MarianPeer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Translator
         from ctranslate2.converters.transformers import BartLoader
 
-        # The MarianMT converter needs the files of a tokenizer and the padding id of Marian. The
-        # network equals BART without the LayerNorm after the embeddings.
+        # The MarianMT converter needs tokenizer files and Marian's padding id, so the BART
+        # converter is used. The network equals BART without the LayerNorm after the embeddings.
         config = peer.model.config
         config.normalize_before = config.normalize_embedding = False
         spec = BartLoader().get_model_spec(peer.model)
@@ -184,7 +190,7 @@ class CTranslate2Peer:
         self._translator = in_ctranslate2(Translator, spec, threads, compute_type)
 
     def generate(self, source: np.ndarray, count: int, beam_size: int) -> np.ndarray:
-        """Translates sources `(B, S)` to the best outputs `(B, count)` without EOS."""
+        """Translates token ids `(B, S) -> (B, count)` by beam search; outputs have no EOS."""
         found = self._translator.translate_batch(
             _words(source),
             beam_size=beam_size,
@@ -196,7 +202,11 @@ class CTranslate2Peer:
 
 
 class GPT2Peer(HuggingFacePeer):
-    """A GPT2LMHeadModel whose last id is the end-of-text token."""
+    """A GPT2LMHeadModel whose last id is the end-of-text token.
+
+    Args:
+        config: sizes of the model.
+    """
 
     def __init__(self, config: EncoderConfig):
         import transformers
@@ -214,11 +224,13 @@ class GPT2Peer(HuggingFacePeer):
         )
 
     def ours(self, directory: pathlib.Path) -> Pretrained:
-        """Builds the language model of this library with the same weights.
+        """Builds a language model of this library with the same weights.
+
+        The model gets a byte-level vocabulary of single bytes, pairs of bytes and the end-of-text
+        token.
 
         Args:
-            directory: folder to which the model is saved by `save_pretrained`, with a vocabulary
-                of single bytes, pairs of bytes and the end-of-text token.
+            directory: folder to which `save_pretrained` writes the model.
         """
         self.model.save_pretrained(directory)
         letters = sorted(byte_alphabet())
@@ -233,7 +245,13 @@ class GPT2Peer(HuggingFacePeer):
 
 
 class CTranslate2GPT2:
-    """The model of a `GPT2Peer` in CTranslate2."""
+    """The model of a `GPT2Peer`, run by CTranslate2.
+
+    Args:
+        peer: the model.
+        threads: number of threads.
+        compute_type: weight type, one of `COMPUTE_TYPES`.
+    """
 
     def __init__(self, peer: GPT2Peer, threads: int, compute_type: str = "float32"):
         from ctranslate2 import Generator
@@ -246,7 +264,7 @@ class CTranslate2GPT2:
         self._generator = in_ctranslate2(Generator, spec, threads, compute_type)
 
     def generate(self, rows: np.ndarray, count: int) -> np.ndarray:
-        """Generates exactly `count` tokens greedily after each prompt: `(B, P) -> (B, count)`."""
+        """Generates `count` tokens after each prompt by greedy decoding: `(B, P) -> (B, count)`."""
         found = self._generator.generate_batch(
             _words(rows), min_length=count, max_length=count, include_prompt_in_result=False
         )

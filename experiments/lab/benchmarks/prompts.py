@@ -3,9 +3,10 @@
     make bench
     python -m experiments.lab.benchmarks.prompts --size base --rounds 5 --out DIR
 
-All contenders have the same weights and write the same number of tokens after each prompt. This
-library reads a prompt in one pass (prefill), as the other libraries do. The contender "token by
-token" has no prefill. The contender "ours, XLA" compiles only the loop over new tokens.
+All contenders have the same weights and generate the same number of tokens after each prompt. The
+contenders read a prompt in one pass (prefill), except the contender "token by token" of this
+library, which reads one token per step. The contender "ours, XLA" compiles only the loop over new
+tokens.
 """
 
 import argparse
@@ -38,13 +39,13 @@ command = Benchmark(
     # `TextGenerator` splits more than 32 prompts into several batches.
     count(
         "--batch-sizes",
-        "numbers of prompts in a batch, each of which is timed",
+        "numbers of prompts in a batch; each is timed",
         [1, 8],
         below=33,
         nargs="+",
     ),
     count("--prompt-tokens", "number of tokens in a prompt, including [CLS]", 256),
-    count("--new-tokens", "number of tokens to write after each prompt", 32),
+    count("--new-tokens", "number of tokens to generate after each prompt", 32),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
     several("--lite", KINDS, "also time this library in LiteRT, with weights of these types", []),
     several(
@@ -57,27 +58,27 @@ command = Benchmark(
 )
 
 
-@command.measures("{new_tokens} tokens behind prompts of {prompt_tokens}: GPT-2 {size}")
+@command.measures("GPT-2 {size}: {new_tokens} tokens after prompts with {prompt_tokens} tokens")
 def main(options: argparse.Namespace) -> Tables:
-    """Times all generators at each batch size."""
+    """Runs the benchmark: times all contenders at each batch size."""
     config = catalog.config(f"gpt2_{options.size}")
     longest = options.prompt_tokens + options.new_tokens
     if longest > config.max_length:
         raise UserError(
-            f"--prompt-tokens and --new-tokens come to {longest}, but the GPT-2 has "
-            f"{config.max_length} positions: lower one of the two"
+            f"the sum of --prompt-tokens and --new-tokens is {longest}, but GPT-2 has only "
+            f"{config.max_length} positions: lower --prompt-tokens or --new-tokens"
         )
     peers.begin(options.threads, options.inter_op_threads)
     peer, count = peers.GPT2Peer(config), options.new_tokens
     with tempfile.TemporaryDirectory() as folder:
         read = peer.ours(pathlib.Path(folder))
-    stepping = types.SimpleNamespace(  # without `prefill`
+    stepping = types.SimpleNamespace(  # the same model without prefill
         init_decode=read.network.init_decode,
         decode_step=read.network.decode_step,
         can_prefill=False,
     )
     greedy = GenerationConfig(temperature=0.0, max_tokens=count, min_tokens=count)
-    ids = read.ids  # (V,): the Hugging Face id of each id of this library
+    ids = read.ids  # (V,) array from an id in this library to the id in Hugging Face
     others = {
         f"CTranslate2, {kind}": peers.CTranslate2GPT2(peer, options.threads, kind)
         for kind in options.ctranslate2
@@ -109,7 +110,8 @@ def main(options: argparse.Namespace) -> Tables:
             found = ids[work()] if name in generators or name == "ours, XLA" else work()
             equal = (found == expected).mean()
             print(
-                f"batch {batch}: {name}: {equal:.0%} of the tokens equal Hugging Face's", flush=True
+                f"batch {batch}: {name}: {equal:.0%} of the tokens equal Hugging Face's tokens",
+                flush=True,
             )
         turns = {name: lambda work=work: work().size for name, work in works.items()}
         yield f"batch {batch}", timed(turns, options)
@@ -118,14 +120,26 @@ def main(options: argparse.Namespace) -> Tables:
 def completed(
     generator: TextGenerator, rows: list[list[int]], config: GenerationConfig
 ) -> np.ndarray:
-    """Generates the new tokens of each row, as `(B, N)` ids of this library."""
+    """Generates N new tokens after each prompt, and returns their ids `(B, N)`.
+
+    Args:
+        generator: generator of this library.
+        rows: token ids of B prompts.
+        config: settings of greedy decoding.
+    """
     return np.array([one.ids for [one] in generator.continue_rows(rows, config)])
 
 
 def compiled(
     generator: TextGenerator, rows: np.ndarray, config: GenerationConfig
 ) -> Callable[[], np.ndarray]:
-    """Returns a function that generates new tokens `(B, N)`, with the loop compiled by XLA."""
+    """Returns a function that generates new tokens `(B, N)` in a loop that XLA compiles.
+
+    Args:
+        generator: generator of this library.
+        rows: `(B, P)` token ids of the prompts.
+        config: settings of greedy decoding.
+    """
     (batch, length), count = rows.shape, config.max_tokens
     numbers = (rows, np.full(batch, length), np.full(batch, count), np.zeros((batch, 1)))
     asked = Prompts(*(tf.constant(array, tf.int32) for array in numbers))

@@ -1,4 +1,4 @@
-"""Times all implementations of the SwishRNN recurrence and gate, forward and backward.
+"""Times all implementations of the SwishRNN recurrence with its gate, forward and backward.
 
     python -m experiments.lab.benchmarks.recurrence --out DIR
 
@@ -25,7 +25,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.kernels import native, swish_gate
 
 REFERENCE = "scan"
-# For each contender: the name of the implementation, and whether XLA compiles the step.
+# Dict from a contender to the name of the implementation and whether XLA compiles the step.
 CONTENDERS = {
     REFERENCE: ("scan", False),
     "scan, XLA": ("scan", True),
@@ -34,7 +34,7 @@ CONTENDERS = {
     "xla": ("xla", True),
     "native": ("native", False),
 }
-# Input shapes of small and base models: (rows, positions, inner width).
+# Input shapes for small and base models, as (rows, positions, inner width).
 SETTINGS = {"small": (32, 128, 344), "base": (4, 512, 2048)}
 
 command = Benchmark(
@@ -45,17 +45,28 @@ command = Benchmark(
     several(
         "--settings",
         SETTINGS,
-        "input sizes: small (32 x 128, width 344) or base (4 x 512, width 2048)",
+        "input sizes: small (32 rows x 128 positions, width 344) or base (4 rows x 512 positions, "
+        "width 2048)",
     ),
     count("--step-size", "step size k of the recurrence", 1),
-    argument("--gate", "activation of the gate: gelu, gelu_tanh or sigmoid", default="gelu"),
+    argument(
+        "--gate", "activation function of the gate: gelu, gelu_tanh or sigmoid", default="gelu"
+    ),
     argument("--dtype", "dtype of the inputs: float32 or bfloat16", default="float32"),
     rounds=9,
 )
 
 
 def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str) -> Callable:
-    """Returns a function that computes the outputs for `arrays`, and all gradients."""
+    """Returns a function that computes the output and all gradients.
+
+    Args:
+        implementation: name of the implementation.
+        jit: whether XLA compiles the computation.
+        arrays: inputs of `swish_gate`; see `_inputs`.
+        step_size: step size k of the recurrence.
+        gate: activation function of the gate.
+    """
 
     @tf.function(jit_compile=jit, autograph=False)
     def run(*tensors):
@@ -90,9 +101,9 @@ def _check_agreement(runs: dict[str, Callable], dtype: str) -> None:
                 )
 
 
-@command.measures("SwishRNN's recurrence and gate, forward and backward")
+@command.measures("The recurrence and gate of SwishRNN, forward and backward")
 def main(options: argparse.Namespace) -> Tables:
-    """Times all implementations in each setting."""
+    """Runs the benchmark: times all implementations in each setting."""
     set_threads(options.threads)
     for setting in options.settings:
         rows, length, width = SETTINGS[setting]

@@ -1,14 +1,14 @@
 """Measures how time and memory of a training step scale with L, B, D and the number of layers.
 
-    python -m experiments.lab.benchmarks.scaling                                # short: a minute
+    python -m experiments.lab.benchmarks.scaling                                # short: 1 minute
     python -m experiments.lab.benchmarks.scaling --lengths 64 128 256 512 1024 2048 --batch 4 \\
         --width 256 --rounds 7 --out DIR
     python -m experiments.lab.benchmarks.scaling --axes L --lengths 128 512 1024 2048 4096 \\
         --tokens 4096 --width 256 --mixers transformer macaron swish_rnn gmlp --rounds 5 --out DIR
 
-The benchmark varies row length L, batch size B, width D or the number of layers, one at a time. A
-step is a forward and backward pass through a stack of layers, on rows without padding, with
-dropout. It has no embeddings, head or optimizer. `--mixers` names the layers:
+The benchmark varies one size at a time: row length L, batch size B, width D or the number of
+layers. A step is a forward and backward pass through a stack of layers, with dropout, on rows
+without padding. The stack has no embeddings, head or optimizer. `--mixers` names the layers:
 
     transformer, swish_rnn, ...     blocks of the library
     'tokens, channels', ...         splitting schemes
@@ -16,12 +16,13 @@ dropout. It has no embeddings, head or optimizer. `--mixers` names the layers:
     attention alone                 one attention sub-layer, with LayerNorm and dropout
     recurrence alone                one SwishRNN recurrence, with LayerNorm and dropout
 
-All mixers take turns within a round.
+In each round, every mixer runs once.
 
-If `transformer` is among the mixers, the report has a table of the time, memory and quality of each
-block relative to the Transformer. The quality comes from the studies in experiments/results. The
-report also has the exponent p of a power law cost = a size^p, fitted to the medians by least
-squares of the logarithms. A fit to the upper half of the sizes is less affected by fixed costs.
+The report has the exponent p of a power law cost = a size^p, which is fitted to the medians by
+least squares in the logarithms. A second fit uses only the upper half of the sizes, where fixed
+costs matter less. If `transformer` is among the mixers, a table compares the time, memory and
+quality of each block with the Transformer. The quality comes from the studies in
+experiments/results.
 """
 
 import argparse
@@ -67,9 +68,9 @@ _SPELLED = {
     RECURRENCE: {"block": "swish_rnn", "scheme": "channels"},
 }
 HEAD_DIM = 64
-TURN_TOKENS = 2048  # repeats short steps, so that the cost of clock and call is negligible
+TURN_TOKENS = 2048  # short steps are repeated up to this number, to hide the cost of a call
 COSTS = {"milliseconds": "time, ms", "mebibytes": "peak memory, MiB"}
-# For each axis: field of `Point`, name of the option for the values, default values.
+# Dict from an axis to a field of `Point`, the name of the flag with its values, and default values.
 AXES = {
     "L": ("length", "lengths", [64, 128, 256, 512, 1024]),
     "B": ("batch", "batches", [1, 2, 4, 8]),
@@ -77,8 +78,9 @@ AXES = {
     "layers": ("layers", "depths", [1, 2, 4]),
 }
 
-# Studies with the quality of blocks. For each column of the table: file in experiments/results,
-# fields that select rows, metric, field that names the block, and other names of the blocks.
+# Studies with the quality of blocks. Each table column maps to a file in experiments/results,
+# fields that select rows, a metric, the field that names the block, and a dict of the block names
+# in the file.
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 _SYSTEMS = {"transformer": "BERT", "gmlp": "gMLP", "amlp": "aMLP"}
 _RECIPES = {
@@ -101,16 +103,16 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras"),
-    harness.several("--axes", AXES, "sizes to vary, one at a time"),
+    harness.several("--axes", AXES, "sizes that the benchmark varies, one at a time"),
     argument(
         "--mixers",
-        "layers to measure, in the forms above",
+        "layers to measure, by the names above",
         default=MIXERS,
         nargs="+",
         metavar="NAME",
     ),
     *(
-        count(f"--{flag}", f"values of {axis} with --axes {axis}", values, nargs="+")
+        count(f"--{flag}", f"values of {axis} for --axes {axis}", values, nargs="+")
         for axis, (_, flag, values) in AXES.items()
     ),
     count("--length", "row length L while another size varies", 128),
@@ -119,12 +121,13 @@ command = Benchmark(
     count("--layers", "number of layers while another size varies", 2),
     count(
         "--tokens N",
-        "number of tokens in a batch while L varies, so that B = N / L replaces --batch",
+        "number of tokens in a batch while L varies; the batch size is N / L (default: a batch has "
+        "--batch rows at every L)",
     ),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
     switch("--jit", "compile the step with XLA"),
-    switch("--no-memory", "measure time only"),
+    switch("--no-memory", "measure only the time, not the memory"),
     rounds=3,
     warm_up=1,
 )
@@ -132,7 +135,18 @@ command = Benchmark(
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes and options of a measured step."""
+    """Sizes and options of a measured step.
+
+    Attributes:
+        length: row length L.
+        batch: batch size B.
+        width: width D.
+        layers: number of layers.
+        dropout: dropout rate.
+        dtype_policy: Keras dtype policy.
+        jit: whether XLA compiles the step.
+        seed: random seed of weights and inputs.
+    """
 
     length: int
     batch: int
@@ -150,10 +164,15 @@ class Point:
 
 
 def make_stack(mixer: str, point: Point) -> Stack:
-    """Builds the stack of layers of a mixer, `(B, L, D) -> (B, L, D)`.
+    """Builds a stack of layers, `(B, L, D) -> (B, L, D)`.
 
-    The inner width is 3 D for the feed-forward and 2 D for the recurrence, so that parameter counts
-    are equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and L^2 more weights.
+    The inner width is 3 D for a feed-forward and 2 D for a recurrence, so that parameter counts are
+    equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and L^2 more weights per
+    layer.
+
+    Args:
+        mixer: name of the layers, as for `--mixers`.
+        point: sizes and options.
     """
     keras.utils.set_random_seed(point.seed)
     spelled = {"scheme": mixer} if "," in mixer else _SPELLED.get(mixer, {"block": mixer})
@@ -175,9 +194,13 @@ def make_stack(mixer: str, point: Point) -> Stack:
 
 
 def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
-    """Returns a function that runs a forward and backward pass through the layers.
+    """Returns a function that runs a forward and backward pass through a stack of layers.
 
-    The function returns the mean output and the gradients of the input and of the weights.
+    The function returns the mean output, and the gradients with respect to the input and weights.
+
+    Args:
+        mixer: name of the layers, as for `--mixers`.
+        point: sizes and options.
     """
     stack = make_stack(mixer, point)
     rng = np.random.default_rng(point.seed)
@@ -233,10 +256,10 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
 
 
 def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
-    """Makes the contenders of the child process, which return the peak memory of a step in bytes.
+    """Makes the contenders in the child process, which return a step's peak memory in bytes.
 
     Args:
-        works: pairs of a mixer and the fields of a `Point`.
+        works: pairs of a mixer and a dict with the fields of a `Point`.
     """
 
     def peak(mixer: str, point: Mapping, steps: int) -> float:
@@ -251,9 +274,13 @@ def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender
 def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float | None]:
     """Fits the power law `cost = factor * size ** exponent` by linear regression of logarithms.
 
+    Args:
+        sizes: sizes, such as row lengths.
+        costs: measured time or memory at each size.
+
     Returns:
-        Dict with "exponent", "factor", "sizes" (number of points) and "r_squared" (coefficient of
-        determination of the logarithms). "r_squared" is `None` for two points.
+        A dict with "exponent", "factor", "sizes" (number of points) and "r_squared" (coefficient of
+        determination of the logarithms; `None` for two points).
     """
     fit = stats.linregress(np.log(sizes), np.log(costs))
     law = {"exponent": float(fit.slope), "factor": float(np.exp(fit.intercept))}
@@ -266,9 +293,16 @@ def _shown(law: Mapping) -> str:
 
 
 def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
-    """Fits power laws to all points, and to the upper half of the points.
+    """Fits a power law to all points, and a power law to the upper half of the points.
 
-    The upper half has at least two points. Fixed costs affect the exponent of the upper half less.
+    The upper half has at least two points. Its exponent depends less on fixed costs.
+
+    Args:
+        sizes: sizes in ascending order.
+        costs: measured time or memory at each size.
+
+    Returns:
+        A dict with the keys "all" and "upper half"; see `power_law` for its values.
     """
     first = min(len(sizes) // 2, len(sizes) - 2)
     upper = power_law(sizes[first:], costs[first:])
@@ -276,9 +310,13 @@ def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict
 
 
 def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
-    """Computes the exponents, and draws time and memory against each axis in log-log scale.
+    """Makes the `harness.Summary`: exponents, and plots of time and memory on logarithmic axes.
 
-    The exponents are a nested dict with the keys axis, mixer, cost, and "all" or "upper half".
+    The field "exponents" is a nested dict whose keys are, from outside to inside, axis, mixer,
+    cost, and "all" or "upper half".
+
+    Args:
+        tables: dict from a setting to its rows.
     """
     drawing = Figure(figsize=(10, 3.6 * len(tables)), layout="constrained")
     grid = drawing.subplots(len(tables), len(COSTS), squeeze=False)
@@ -310,29 +348,34 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
     names = ["against", "mixer"]
     names += [f"{cost}, {kind}" for cost in ("time", "memory") for kind in ("all", "upper half")]
     text = (
-        "\n## Exponents\n\nOf cost = a size^p, least squares of the logarithms. Memory is what a "
-        "step's peak adds to weights and inputs.\n\n"
+        "\n## Exponents\n\nExponents p of cost = a size^p, fitted by least squares in the "
+        "logarithms. Memory is the peak memory of a step beyond weights and inputs.\n\n"
     )
     text += "\n".join([*table(names, lines), ""])
     beside = beside_transformer(tables)
     if beside:
         text += (
-            "\n## Blocks beside the Transformer\n\nTime and peak memory of a step over the "
-            "Transformer's at the same length. Quality is of small models on 64 positions in this "
-            "repository's studies, named in the columns, mean and deviation of seeds; lower is "
-            "better, and columns do not compare. As published Macaron is pre-norm and SwishRNN has "
-            "T5's bias; the Transformer has neither.\n\n"
+            "\n## Blocks compared with the Transformer\n\nTime and peak memory of a step are "
+            "relative to the Transformer at the same length. The quality is the mean and the "
+            "standard deviation over seeds of small models with 64 positions, from the study in "
+            "the column's heading. Lower is better; columns cannot be compared with each other. "
+            "As published, Macaron is pre-norm and SwishRNN has T5's position bias; the "
+            "Transformer is post-norm and has no such bias.\n\n"
         )
         text += "\n".join([*table(list(beside[0]), [line.values() for line in beside]), ""])
     return {"exponents": laws, "blocks": beside}, text, drawing
 
 
 def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]:
-    """Compares each block with the Transformer, with a line for each block and length.
+    """Compares each block with the Transformer at each row length.
+
+    Args:
+        tables: dict from a setting to its rows.
 
     Returns:
-        Lines of cells: time and memory relative to the Transformer, parameter count, and quality.
-        The list is empty if the Transformer was not measured.
+        A list of table lines, one for each block and length. A line is a dict from a column to a
+        cell: time and memory relative to the Transformer, parameter count, and quality. The list
+        is empty if the Transformer was not measured.
     """
     rows = [row for rows in tables.values() for row in rows if row["axis"] == "L"]
     base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
@@ -348,7 +391,7 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
 
 
 def qualities(block: str) -> dict[str, str]:
-    """Returns the quality of a block in each of `STUDIES`, as mean and deviation over seeds."""
+    """Returns a dict from each study in `STUDIES` to the quality of a block, as table cells."""
     found = {}
     for name, (file, having, metric, key, names) in STUDIES.items():
         wanted = {**having, key: names.get(block, block)}
@@ -395,10 +438,15 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
 def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> list[dict]:
     """Measures all points of an axis.
 
+    Args:
+        options: parsed options of the command.
+        axis: key of `AXES`.
+        points: sizes and options to measure.
+
     Returns:
-        Rows of `timed` with further fields: "axis", "mixer", "at" (value of the varied size),
-        "milliseconds" (quartiles of the time of a step), "parameters" and "mebibytes" (peak memory,
-        or 0 if not measured).
+        The rows of `harness.timed` with further fields: "axis", "mixer", "at" (value of the varied
+        size), "milliseconds" (quartiles of the step time), "parameters" and "mebibytes" (peak
+        memory; 0 means that it was not measured).
     """
 
     def repeat(step: Callable, steps: int) -> None:
@@ -426,17 +474,17 @@ def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) ->
             row["mebibytes"] = peak / 2**20
     for row in found:
         memory = f"{row['mebibytes']:.1f}" if row["mebibytes"] else "-"
-        more = {"ms a step": harness.cell(row["milliseconds"], 1), "peak MiB": memory}
+        more = {"ms per step": harness.cell(row["milliseconds"], 1), "peak MiB": memory}
         row["more"] = {**more, "parameters": f"{row['parameters']:,}"}
     return found
 
 
-@command.measures("The cost of a training step, forward and backward, against its size", summary)
+@command.measures("Time and memory of a training step against its size", summary)
 def main(options: argparse.Namespace) -> harness.Tables:
-    """Measures the points of each axis."""
+    """Runs the benchmark: measures the points of each axis in `--axes`."""
     points = axis_points(options)
     harness.set_threads(options.threads)
-    # Every point has its own `tf.function`. TensorFlow would warn about frequent retracing.
+    # Hides warnings about frequent retracing, because every point has its own `tf.function`.
     tf.get_logger().setLevel("ERROR")
     about = f"{options.dtype_policy}, dropout {options.dropout}{', XLA' * options.jit}"
     for axis, of_axis in points.items():

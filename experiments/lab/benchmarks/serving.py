@@ -1,29 +1,33 @@
-"""Times an exported model from texts to answers, against Hugging Face.
+"""Times exported models from text to answer, against Hugging Face.
 
-    python -m experiments.lab.benchmarks.serving                       # short: a minute
+    python -m experiments.lab.benchmarks.serving                       # short: 1 minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
     python -m experiments.lab.benchmarks.serving --run RUN --out DIR
     .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 \\
         --tokenizer hf/sst2/tokenizer.json --batch-sizes 1 --clients 8 --out DIR
 
-All contenders are the same BERT classifier with the same random weights, and answer lines of varied
-length. One contender is Hugging Face with its fast tokenizer in PyTorch (SDPA, inference mode). The
-same model also runs in ONNX Runtime and in OpenVINO, with the same tokenizer. This library runs as
-a SavedModel in TensorFlow, as a Keras model in memory, and as `predict` with LiteRT for small
-requests. Before the timing, the benchmark checks that the answers are equal.
+All contenders are the same BERT classifier with the same random weights. They classify lines of
+varied length. The contenders are:
 
-TensorFlow Serving is not part of this benchmark, because its container needs Docker. The benchmark
-instead calls the SavedModel signature in this process, with one client and with several clients.
-A server would add the time of the network and of batching. For translation, the benchmark compares
-a SavedModel with its graph in memory, and with a SavedModel compiled by XLA (`--compile`).
+- Hugging Face in PyTorch, with its fast tokenizer (SDPA, inference mode)
+- the Hugging Face model in ONNX Runtime and in OpenVINO, with the same tokenizer
+- this library as a SavedModel in TensorFlow, as a Keras model in memory, and as `predict` with
+  LiteRT for small requests
 
-`--run` times only a run of `experiments.finetune`, exported in float32, in bfloat16 and in LiteRT,
-and reports the accuracy on the validation split.
+Before the timing, the benchmark checks that the answers are equal. The SavedModel signature is
+called in this process, by one client and by several clients, because TensorFlow Serving needs
+Docker. A server would add the time of the network and of batching.
 
-`--servers` times only a folder of exported versions, in two servers with default settings:
-`export.serve` and NVIDIA Triton (`make engines`). One client, and then `--clients` clients, send
-JSON over HTTP. With `--tokenizer`, a file that `export.hugging_face` wrote, Triton also serves the
-ONNX file of the export.
+For translation, the benchmark compares a SavedModel with the same graph in memory, and with a
+SavedModel compiled by XLA (`--compile`).
+
+With `--run`, the benchmark times only a run of `experiments.finetune`, exported in float32, in
+bfloat16 and in LiteRT. It also reports the accuracy on the validation split.
+
+With `--servers`, the benchmark times only a folder of exported versions, in two servers with
+default settings: `export.serve` and NVIDIA Triton (`make engines`). First one client and then
+`--clients` clients send JSON over HTTP. With `--tokenizer`, a file that `export.hugging_face`
+wrote, Triton also serves the exported ONNX file.
 """
 
 import argparse
@@ -72,14 +76,14 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 
 REFERENCE, SAVED_MODEL, IN_MEMORY = "Hugging Face", "SavedModel", "graph in memory"
 LITE, LITE_INT8 = "LiteRT", "LiteRT, int8"
-LONGEST, MAX_LENGTH = 60, 128  # maximum number of words in a line; maximum number of ids in a row
+LONGEST, MAX_LENGTH = 60, 128  # maximum numbers of words in a line and of ids in a row
 LABELS = ("negative", "positive")
 ONNX_INPUTS = (
     "input_ids",
     "attention_mask",
     "token_type_ids",
 )  # in the order of the arguments of the model
-# A function from lines of text to an array with an answer in each row.
+# Function from lines of text to an array with an answer in each row.
 Answer = Callable[[Sequence[str]], np.ndarray]
 
 command = Benchmark(
@@ -96,15 +100,13 @@ command = Benchmark(
         default="mini",
         choices=("tiny", "mini", "base", "large"),
     ),
-    count("--layers", "number of layers of the classifier (default: the number that --size has)"),
-    count(
-        "--batch-sizes", "numbers of lines in a request, each of which is timed", [1, 32], nargs="+"
-    ),
-    count("--rows", "minimum number of lines in a turn", 32),
+    count("--layers", "number of layers of the classifier (default: the number for --size)"),
+    count("--batch-sizes", "numbers of lines in a request; each is timed", [1, 32], nargs="+"),
+    count("--rows", "minimum number of lines that a contender answers in a round", 32),
     count(
         "--clients",
-        "number of clients that send requests of one line at the same time; 0 means no test with "
-        "several clients",
+        "number of clients that send requests with one line at the same time; 0 means that the "
+        "test with several clients is left out",
         4,
         least=0,
     ),
@@ -115,19 +117,20 @@ command = Benchmark(
     ),
     argument(
         "--translator",
-        "size of the translation model; none means no translation",
+        "size of the translation model; none leaves translation out",
         default="tiny",
         choices=("none", "tiny", "small", "base", "big"),
     ),
-    count("--new-tokens", "number of tokens in a translation", 24, least=2),
+    count("--new-tokens", "number of tokens in each translation", 24, least=2),
     place(
         "--run",
         "time only this run of `experiments.finetune`, on a task that classifies single texts",
     ),
-    place("--servers OUT", "time only this folder of an exported model, in two servers"),
+    place("--servers OUT", "time only the exported model in this folder, in two servers"),
     place(
         "--tokenizer FILE",
-        "tokenizer.json of the model of --servers, to time its ONNX file in Triton too",
+        "tokenizer.json of the exported model; with --servers, also time the exported ONNX file in "
+        "Triton",
     ),
 )
 
@@ -135,7 +138,12 @@ command = Benchmark(
 def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
     """Generates lines of artificial words.
 
-    The number of words is drawn log-uniformly from 2 to `longest`.
+    The number of words in a line is log-uniformly distributed from 2 to `longest`.
+
+    Args:
+        count: number of lines.
+        longest: maximum number of words in a line.
+        seed: random seed.
     """
     rng = np.random.default_rng(seed)
     lengths = np.exp(rng.uniform(np.log(2), np.log(longest + 1), count)).astype(int)
@@ -146,10 +154,11 @@ def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
 class HuggingFaceClassifier(peers.HuggingFacePeer):
     """A `BertForSequenceClassification` with random weights and a fast tokenizer.
 
-    The weights have five times the standard deviation of BERT, so that answers vary with the text.
+    The initial weights have a standard deviation of 0.1, which is five times the standard deviation
+    in BERT. The answers therefore depend on the text.
 
     Args:
-        config: sizes of the model, except for the vocabulary size.
+        config: sizes of the model, except the vocabulary size.
         vocabulary: vocabulary of the tokenizer.
         seed: seed of the weights.
         bfloat16: whether to compute in bfloat16.
@@ -191,7 +200,12 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
 
     def inputs(self, lines: Sequence[str], kind: str) -> Mapping:
-        """Tokenizes lines `(B,)`, to PyTorch tensors (`kind="pt"`) or NumPy arrays (`"np"`)."""
+        """Tokenizes lines `(B,)`.
+
+        Args:
+            lines: the lines.
+            kind: type of the returned arrays, `"pt"` for PyTorch or `"np"` for NumPy.
+        """
         cut = {"padding": True, "truncation": True, "max_length": MAX_LENGTH}
         return self._tokenizer(list(lines), return_tensors=kind, **cut)
 
@@ -204,7 +218,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             int8: whether to add contenders with int8 weights.
 
         Returns:
-            Dict from contender name to a function from lines to answers.
+            A dict from the contender's name to its answer function.
         """
         import onnxruntime
         import onnxruntime.quantization
@@ -218,7 +232,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             input_names=[*ONNX_INPUTS],
             output_names=["logits"],
             dynamic_axes={name: {0: "rows", 1: "length"} for name in ONNX_INPUTS},
-            dynamo=False,  # the newer exporter would make the attention mask a constant
+            dynamo=False,  # the newer exporter makes the attention mask a constant
         )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
@@ -228,7 +242,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
         settings["PERFORMANCE_HINT"] = "LATENCY"
 
-        class Own(threading.local):  # an OpenVINO request serves one thread at a time
+        class Own(threading.local):  # threads cannot share a request object of OpenVINO
             def __init__(self, compiled: openvino.CompiledModel):
                 self.infer = compiled.create_infer_request().infer
 
@@ -247,7 +261,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 
         answers = {"ONNX Runtime": runtime(path), "OpenVINO": open_vino(path)}
         if int8:
-            # Weights have an int8 scale for each column. Activations are scaled for each request.
+            # Weights have a scale for each column. Activations get a scale in each request.
             onnxruntime.quantization.quantize_dynamic(
                 path, path.with_stem("int8"), per_channel=True
             )
@@ -264,7 +278,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         """
         self.model.save_pretrained(directory)
         self._vocabulary.save(directory)
-        # Hugging Face expects the vocabulary in a file of this name.
+        # Hugging Face reads the vocabulary from a file with this name.
         (directory / "vocab.txt").write_bytes(self._vocabulary.contents())
         read = read_encoder(directory, lower_case=self._vocabulary.lower_case)
         copied = read.classifier(len(LABELS))
@@ -280,13 +294,13 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
 def _exported(command: str, place: str, folder: pathlib.Path, output: str, *words: str) -> Answer:
     """Exports a model by a command of `export`, and loads the SavedModel.
 
-    The command runs in its own process, because experiments do not import `export`.
+    The command runs in a process of its own, because `experiments` must not import `export`.
 
     Args:
         command: name of the command.
         place: path of the model to export.
         folder: folder of the exported versions.
-        output: name of the output that has the answers.
+        output: name of the model output with the answers.
         words: further arguments of the command.
     """
     given = [sys.executable, "-m", f"export.{command}", place, *words]
@@ -303,7 +317,15 @@ def _exported(command: str, place: str, folder: pathlib.Path, output: str, *word
 
 
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """Saves the network as a .keras file, and exports the file by `export.keras_model`."""
+    """Saves a network as a .keras file, exports the file by `export.keras_model`, and loads it.
+
+    Args:
+        network: the network.
+        vocabulary: vocabulary of the network.
+        folder: folder for the .keras file and the export.
+        output: name of the model output with the answers.
+        words: further arguments of `export.keras_model`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "model.keras")
     vocabulary.save(folder)
@@ -316,10 +338,15 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
 def our_answers(
     network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Makes the contenders of this library: a SavedModel, a graph in memory, and eager operations.
+    """Makes the contenders of this library: a SavedModel, a graph in memory, and eager execution.
+
+    Args:
+        network: the classifier.
+        vocabulary: vocabulary of the classifier.
+        folder: folder for the export.
 
     Returns:
-        Dict from contender name to a function from lines to answers.
+        A dict from the contender's name to its answer function.
     """
 
     def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
@@ -338,7 +365,12 @@ def our_answers(
 
 
 def in_lite(model: Pretrained, kind: str) -> Answer:
-    """Returns `predict` of a classifier with LiteRT for small requests, as a function of lines."""
+    """Makes the contender that calls `predict` of a classifier with LiteRT for small requests.
+
+    Args:
+        model: the classifier.
+        kind: type of the LiteRT weights, `"fp32"` or `"int8"`.
+    """
     fast = model.with_lite(kind)
     return lambda lines: np.array([answer["probabilities"] for answer in fast.predict(lines)])
 
@@ -347,11 +379,11 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
     """Makes all contenders for classification.
 
     Args:
-        options: options of the command.
-        folder: folder to write the exports to.
+        options: parsed options of the command.
+        folder: folder for the exports.
 
     Returns:
-        Dict from contender name to a function from lines to answers. The reference is first.
+        A dict from the contender's name to its answer function. The reference is first.
     """
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
@@ -378,11 +410,17 @@ def translators(
 ) -> dict[str, Answer]:
     """Makes the contenders for translation by beam search: a graph in memory and SavedModels.
 
-    The weights are random. All translations have `new_tokens` tokens, so that all contenders take
+    The weights are random. All translations have `new_tokens` tokens, so that all contenders decode
     the same number of steps.
 
+    Args:
+        size: suffix of the model's name in the catalog, such as "tiny".
+        lines: text to train the vocabulary on.
+        new_tokens: number of tokens in each translation.
+        folder: folder for the exports.
+
     Returns:
-        Dict from contender name to a function from lines `(B,)` to translations `(B, 1)`.
+        A dict from the contender's name to a function from lines `(B,)` to translations `(B, 1)`.
     """
     vocabulary = SentencePieceVocabulary.train(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
@@ -408,7 +446,11 @@ def translators(
 
 
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
-    """Checks that all contenders give the answers of the first contender.
+    """Checks that all contenders give the same answers as the first contender.
+
+    Args:
+        answers: dict from the contender's name to its answer function.
+        requests: lines of each request.
 
     Raises:
         UserError: texts differ, or numbers differ by 1e-4 or more (5e-2 for bfloat16 and int8).
@@ -427,24 +469,21 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
             error = np.abs(found - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
                 raise UserError(
-                    f"{name} differs from {reference} by {error:.1e}, which is too much: report "
-                    "this as a bug"
+                    f"the answers of {name} differ from {reference} by up to {error:.1e}, which "
+                    "is too much: report this as a bug"
                 )
 
 
 def turn(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """Sends all requests, and appends their latencies to `latencies`.
+    """Sends all requests, measures their latencies, and returns the number of lines.
 
     Args:
         answer: function from lines to answers.
         requests: lines of each request.
-        clients: number of threads. A thread sends its next request after it has received an answer.
-        latencies: list to which the seconds of each request are appended.
-
-    Returns:
-        Number of lines in all requests.
+        clients: number of threads. A thread waits for each answer before it sends the next request.
+        latencies: list to which the function appends the seconds of each request.
     """
 
     def one(lines: Sequence[str]) -> float:
@@ -466,9 +505,15 @@ def with_latencies(
     options: argparse.Namespace,
     clients: int = 1,
 ) -> list[dict]:
-    """Times the contenders, and adds latency percentiles to the rows.
+    """Times the contenders; returns the output of `harness.timed` with latency percentiles.
 
-    The field "latency_ms" is a dict with "p50", "p95" and "p99" in milliseconds.
+    The new field "latency_ms" is a dict with the keys "p50", "p95" and "p99".
+
+    Args:
+        answers: dict from the contender's name to its answer function.
+        requests: lines of each request.
+        options: parsed options of the command.
+        clients: number of clients that send requests at the same time.
     """
     seconds = {name: [] for name in answers}
     turns = {
@@ -485,14 +530,15 @@ def with_latencies(
 
 
 def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
-    """Generates at least `--rows` lines, in requests of `batch` lines."""
+    """Generates requests of `batch` lines each, with at least `--rows` lines in total."""
     count = -(-options.rows // batch)
     lines = made_up_lines(count * batch, LONGEST, options.seed + 1)
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-# For each server: arguments of the start command, URL path of a request, a function from lines (B,)
-# to the request body, and a function from the response to a dict of arrays.
+# Dict from a server to a tuple. The tuple has the arguments of the start command, the URL path of a
+# request, a function from lines (B,) to the request body, and a function from the response to a
+# dict of arrays.
 _TRITON = (
     "/v2/models/model/infer",
     lambda lines: {
@@ -528,8 +574,11 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
 
     Args:
         name: key of `_SERVERS`.
-        places: dict of paths: "folder" of the exported versions, "onnx" (ONNX file of the newest
-            version) and "tokenizer" of the model.
+        places: dict of paths with the keys "folder" (exported versions), "onnx" (ONNX file in the
+            newest version) and "tokenizer" (tokenizer.json).
+
+    Raises:
+        UserError: the server did not start.
     """
     words, path, body, arrays = _SERVERS[name]
     given = ["-m", *(word.format(**places) for word in words)]
@@ -557,7 +606,7 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
             raise UserError(f"{name} did not start: run python {' '.join(given)} to see the error")
         own = Own()
         yield answer
-        own.connection.close()  # Triton would wait for an open connection
+        own.connection.close()  # otherwise Triton waits for the connection before it stops
     finally:
         process.terminate()
         process.wait()
@@ -583,9 +632,9 @@ def of_servers(options: argparse.Namespace) -> Tables:
 
 @command.measures("Serving: text to answers")
 def main(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark that the options select."""
-    # By default, waiting threads of PyTorch spin, which took ten times as long under other load.
-    # OMP_WAIT_POLICY=active in the environment restores the default.
+    """Runs the command: times servers, a run or models with random weights."""
+    # By default, idle threads of PyTorch spin, which made PyTorch ten times slower under other
+    # load. To restore the default, set OMP_WAIT_POLICY=active in the environment.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if options.servers:
         yield from of_servers(options)
@@ -597,13 +646,18 @@ def main(options: argparse.Namespace) -> Tables:
 
 
 def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
-    """Times and scores the exports of a fine-tuning run on its validation split."""
+    """Times the exports of a fine-tuning run, and computes their accuracy on the validation split.
+
+    Args:
+        options: parsed options of the command.
+        folder: folder for the exports.
+    """
     run = FinetuningRun.open(options.run)
     task, recipe = run.task, run.recipe
     if task.kind != "classification" or task.second or task.regression:
         raise UserError(
-            f"--run {options.run} was trained on {task.name}: give a run that classifies single "
-            "texts"
+            f"--run {options.run} was trained on {task.name}, which does not classify single "
+            "texts: give a run on a task that classifies single texts"
         )
     split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
     read = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]
@@ -632,7 +686,12 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
 
 
 def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
-    """Times classification and, with `--translator`, translation by models with random weights."""
+    """Times classification and translation by models with random weights.
+
+    Args:
+        options: parsed options of the command.
+        folder: folder for the exports.
+    """
     answers = classifiers(options, folder)
     what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))
     for batch in options.batch_sizes:

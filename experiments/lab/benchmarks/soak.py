@@ -1,17 +1,17 @@
-"""Soak test: checks all answers of a server under load while model versions come and go.
+"""Soak test, which checks the answers of a server under load while model versions change.
 
     python -m experiments.lab.benchmarks.soak --minutes 2                # short
     python -m experiments.lab.benchmarks.soak --minutes 60 --clients 64 --malformed 100000 --out DIR
 
-The test runs `python -m export.serve` in its own process on 127.0.0.1. The model upper-cases a text
-and names its version. Clients send requests over REST and gRPC and check every answer. Other
-clients send malformed requests. Meanwhile, the test adds new versions, some of them damaged or
-copied slowly, and deletes old versions. Every second, the test reads the resident memory of the
-server from /proc.
+The test runs `python -m export.serve` in a process of its own on 127.0.0.1. The model returns each
+text in upper case, together with the model version. Clients send requests over REST and gRPC and
+check every answer. Other clients send malformed requests. Meanwhile, the test deletes old versions
+and adds new versions, some of which are damaged or copied slowly. Every second, the test reads the
+resident memory of the server from /proc.
 
-The report (`results.json`, `README.md`) counts lost and wrong answers. The exit status is 1 if an
-answer was lost or wrong, if the answer to a malformed request is not a client error, or if the log
-of the server has a traceback.
+The report (`results.json` and `README.md`) counts lost and wrong answers. The exit status is 1 if
+an answer is lost or wrong, if the answer to a malformed request is not a client error, or if the
+server's log has a traceback.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from macaron_tf.errors import UserError
 
 NAME, HOST = "toy", "127.0.0.1"
 _PATH = f"/v1/models/{NAME}"
-_SECONDS = 60.0  # timeout; a slower answer counts as lost
+_SECONDS = 60.0  # timeout of a request; an answer that takes longer counts as lost
 _WORDS = ["a", "dog", "größe", "ride", "\u03b1\u03b2", "x" * 300, ""]
 
 
@@ -59,13 +59,13 @@ def _write_model(folder: pathlib.Path, tag: str) -> None:
 
 
 class Soak:
-    """The clients, the model versions and the results of a soak test.
+    """A soak test, with its clients, model versions and results.
 
     Args:
-        folder: folder of the served model.
-        templates: two models. Even version numbers are copies of the first model, and odd version
-            numbers are copies of the second model.
-        seed: seed of texts, malformed requests and versions.
+        folder: folder of the served model, which has a subfolder for each version.
+        templates: folders of two models. Versions with an even number are copies of the first
+            model, and versions with an odd number are copies of the second model.
+        seed: random seed of texts, malformed requests and versions.
     """
 
     def __init__(self, folder: pathlib.Path, templates: list[pathlib.Path], seed: int):
@@ -73,8 +73,8 @@ class Soak:
         self.templates = templates
         self.seed = seed
         self.counts: collections.Counter[str] = collections.Counter()
-        self.examples: list[str] = []  # of lost and wrong answers, and of failures
-        self.memory: list[tuple[float, float]] = []  # seconds, MiB
+        self.examples: list[str] = []  # descriptions of lost answers, wrong answers and failures
+        self.memory: list[tuple[float, float]] = []  # (time in seconds, MiB)
         self.stop = threading.Event()
         self.rest_port = self.grpc_port = 0
         self._lock = threading.Lock()
@@ -85,7 +85,7 @@ class Soak:
 
         Args:
             what: name of the outcome.
-            example: description of a bad outcome, to be shown in the report.
+            example: description of a bad outcome for the report; `None` means a good outcome.
         """
         with self._lock:
             self.counts[what] += 1
@@ -135,7 +135,7 @@ class Soak:
         import tensorflow as tf
         from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
-        # By default, gRPC would share the connection of equal channels.
+        # By default, gRPC shares one connection among channels with the same address.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.insecure_channel(f"{HOST}:{self.grpc_port}", options) as channel:
             predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
@@ -162,7 +162,9 @@ class Soak:
             return self._left >= 0
 
     def harass(self, rng: random.Random, pause: float) -> None:
-        """Sends malformed requests, half over REST and half over gRPC, until no request is left.
+        """Sends malformed requests until all clients together have sent the planned number.
+
+        Half of the requests go over REST and half over gRPC.
 
         Args:
             rng: random number generator.
@@ -252,31 +254,31 @@ class Soak:
                 shutil.rmtree(self.folder / str(old), ignore_errors=True)
                 self.count("versions: deleted")
 
-    # The whole test.
+    # The course of the test.
 
     def watch(self, pid: int, started: float) -> None:
         """Records the resident memory of the server every second.
 
         Args:
             pid: process id of the server.
-            started: start of the test on the monotonic clock.
+            started: start of the test, as returned by `time.monotonic`.
         """
         while not self.stop.wait(1.0):
-            with contextlib.suppress(OSError, KeyError):  # the process has ended
+            with contextlib.suppress(OSError, KeyError):  # raised after the process has ended
                 held = round(memory_of("VmRSS", pid) / 2**20, 1)
                 self.memory.append((round(time.monotonic() - started, 1), held))
 
     def run(self, pid: int, minutes: float, clients: int, malformed: int) -> float:
-        """Runs the test until the time is over and all malformed requests have been sent.
+        """Runs the test, and returns its duration in seconds.
+
+        The test ends after `minutes` if all malformed requests have been sent. Otherwise it
+        continues until they have been sent, but at most for twice that time.
 
         Args:
             pid: process id of the server.
-            minutes: minimum duration. The test takes at most twice as long.
+            minutes: minimum duration in minutes.
             clients: number of clients that send valid requests.
             malformed: number of malformed requests.
-
-        Returns:
-            Duration in seconds.
         """
         started, self._left = time.monotonic(), malformed
         streams = (random.Random(f"{self.seed} {number}") for number in range(10**6))
@@ -284,7 +286,7 @@ class Soak:
         rivals = 4
         pause = min(
             0.05, 30 * minutes * rivals / max(malformed, 1)
-        )  # all are sent within half of the time
+        )  # seconds, such that the pauses take at most half of the time
         threads = [
             *(threading.Thread(target=ask, args=(next(streams),)) for ask in askers),
             threading.Thread(target=self.swap, args=(next(streams),)),
@@ -310,7 +312,7 @@ class Soak:
         for thread in (*threads, *harassers):
             thread.join(2 * _SECONDS)
             if thread.is_alive():
-                self.count("lost", "a client waits for ever")
+                self.count("lost", "a client did not end")
         return time.monotonic() - started
 
 
@@ -414,28 +416,32 @@ def _summary(soak: Soak, seconds: float, log: str) -> dict:
 def _page(options: argparse.Namespace, summary: dict, command: str) -> str:
     rows = "".join(f"| {name} | {n:,} |\n" for name, n in summary["counts"].items())
     second, last = summary["MiB, second and last quarter's medians"]
-    return f"""# A soak of the local server
+    return f"""# Soak test of the local server
 
 `{command}` on {summary["machine"]}, commit `{summary["commit"]}`.
 
-{options.clients} clients for {summary["seconds"]:.0f} s, {summary["right"]:,} right answers,
-**{summary["lost"]} lost and {summary["wrong"]} wrong**, while {summary["switches"]} versions were
-taken up and {summary["refused versions"]} attempts to load a damaged one failed.
-{summary["malformed"]:,} malformed requests were refused, {summary["malformed failed"]} met
-anything but a client's error; the server's log has {summary["tracebacks"]} tracebacks. Resident
-memory of the server: median {second:.0f} MiB in the second quarter of the run, {last:.0f} MiB in
-the last, {summary["MiB, greatest"]:.0f} MiB at most.
+{options.clients} clients sent requests for {summary["seconds"]:.0f} s. They received
+{summary["right"]:,} right answers; **{summary["lost"]} answers were lost and
+{summary["wrong"]} were wrong**. Meanwhile, the server loaded {summary["switches"]} versions and
+rejected a damaged version {summary["refused versions"]} times. The server rejected
+{summary["malformed"]:,} malformed requests, and {summary["malformed failed"]} malformed requests
+had another outcome. The server's log has {summary["tracebacks"]} tracebacks.
 
-| outcome | number |
+The median resident memory of the server was {second:.0f} MiB in the second quarter of the test and
+{last:.0f} MiB in the last quarter. The maximum was {summary["MiB, greatest"]:.0f} MiB.
+
+| outcome | count |
 | --- | --- |
 {rows}"""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the soak test, and returns the exit status."""
+    """Runs the command `soak`; returns the exit status."""
     command = " ".join(["python -m experiments.lab.benchmarks.soak", *options.arguments])
     if not os.path.exists("/proc/self/status"):
-        raise UserError("this system has no /proc to read the memory of the server: use Linux")
+        raise UserError(
+            "this system has no /proc, which the memory of the server is read from: use Linux"
+        )
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         root = pathlib.Path(scratch)
         templates = [root / tag for tag in ("even", "odd")]
@@ -459,7 +465,8 @@ def run(options: argparse.Namespace) -> int:
             )
             if not ready:
                 raise UserError(
-                    f"the server did not start; the end of its log: {log.read_text()[-300:]}"
+                    "the server did not start: correct the error at the end of its log, "
+                    f"{log.read_text()[-300:]}"
                 )
             soak = Soak(folder, templates, options.seed)
             soak.rest_port, soak.grpc_port = map(int, ready.groups())
@@ -498,9 +505,7 @@ main = single_program(
         513,
     ),
     count("--malformed N", "number of malformed requests (default: %(default)s)", 1000, 0, 10**7),
-    count(
-        "--seed N", "seed of texts, malformed requests and versions (default: %(default)s)", 1, 0
-    ),
+    count("--seed N", "random seed of texts, requests and versions (default: %(default)s)", 1, 0),
     local_place("--out DIR", "folder to write the report to (default: print the report only)"),
 )
 

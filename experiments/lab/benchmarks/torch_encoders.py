@@ -1,8 +1,8 @@
-"""Training steps of BERT in PyTorch: a plain implementation with SDPA, and Hugging Face.
+"""Training steps of BERT in PyTorch, as plain PyTorch with SDPA and as Hugging Face model.
 
 Both models have post-norm, exact GELU, tied embeddings, logits only at masked positions, and fused
-AdamW. bfloat16 means autocast with float32 weights. There is no padding and no attention mask. If
-there is a GPU, PyTorch uses it.
+AdamW. With mixed_bfloat16, autocast computes in bfloat16 and weights are in float32. The inputs
+have no padding and no attention mask. PyTorch uses a GPU if there is one.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class SdpaLayer(nn.Module):
-    """A Transformer layer with one fused projection and one fused attention call."""
+    """Transformer layer with one fused projection and one fused attention call."""
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -40,9 +40,9 @@ class SdpaLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(width, EPSILON)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """`(B, L, D) -> (B, L, D)`."""
+        """Computes the layer's output, `(B, L, D) -> (B, L, D)`."""
         dropout = self.dropout if self.training else 0.0
-        # (B, L, 3 D) -> (B, L, 3, H, d) -> 3 of (B, H, L, d)
+        # (B, L, 3 D) -> (B, L, 3, H, d) -> (3, B, H, L, d)
         query, key, value = (
             self.query_key_value(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         )
@@ -54,7 +54,7 @@ class SdpaLayer(nn.Module):
 
 
 class SdpaEncoder(nn.Module):
-    """A BERT encoder with a masked language model head, in plain PyTorch."""
+    """BERT encoder with a masked language model head, in plain PyTorch."""
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -89,7 +89,7 @@ class SdpaEncoder(nn.Module):
 
 
 def hugging_face(setting: StepSetting) -> nn.Module:
-    """Builds a `BertForMaskedLM` with SDPA."""
+    """Builds a `BertForMaskedLM` that uses SDPA."""
     import transformers
 
     return transformers.BertForMaskedLM(
@@ -112,7 +112,12 @@ def hugging_face_logits(
 ) -> torch.Tensor:
     """Computes logits `(N, V)` at masked positions, as `SdpaEncoder.forward` does.
 
-    `BertForMaskedLM` itself would compute logits at all B L positions.
+    `BertForMaskedLM.forward` computes logits at all B L positions, which takes longer.
+
+    Args:
+        model: a `BertForMaskedLM`.
+        ids: `(B, L)` token ids.
+        positions: `(N,)` masked positions in the flattened batch `(B L,)`.
     """
     hidden = model.bert(ids).last_hidden_state  # (B, L, D)
     return model.cls(hidden.flatten(0, 1)[positions])  # (N, D) -> (N, V)
@@ -125,7 +130,7 @@ def training_step(
 
     Args:
         setting: sizes of the batch, and dtype policy.
-        model: model to train.
+        model: the model.
         logits: function from ids `(B, L)` and positions `(N,)` to logits `(N, V)`.
     """
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
@@ -158,7 +163,8 @@ def training_step(
 def gemm_contenders(**options) -> dict[str, Contender]:
     """Makes a contender that multiplies two large matrices in PyTorch.
 
-    `options` are the fields of `StepSetting`; `dtype_policy` gives the dtype of the matrices.
+    Args:
+        options: fields of `StepSetting`, of which only `dtype_policy` is used.
     """
     bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
     dtype = torch.bfloat16 if bfloat16 else torch.float32
@@ -171,7 +177,11 @@ def gemm_contenders(**options) -> dict[str, Contender]:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes all contenders in PyTorch; `options` are the fields of `StepSetting`."""
+    """Makes all contenders in PyTorch.
+
+    Args:
+        options: fields of `StepSetting`.
+    """
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)
     eager, compiled, theirs = SdpaEncoder(setting), SdpaEncoder(setting), hugging_face(setting)

@@ -5,19 +5,22 @@
     python -m experiments.lab.benchmarks.train_step --engine jax --against peers --peers torch \
         --settings bert_base --dtype-policy mixed_bfloat16
 
-`--against blocks` compares blocks of this library with BERT-rab (BERT with T5's position bias). All
-blocks have the same number of matrix parameters, as in table 2 of the SwishRNN paper.
-`--against peers` compares the BERT of this library with BERT in PyTorch (plain, and Hugging Face),
-KerasHub and Model Garden. Each framework runs in its own process.
-`--against replicas` compares one device with mirrored devices that share the batch and the threads.
-With `--engine jax`, this library runs its JAX engine. JAX and PyTorch use a GPU if there is one.
-The tokens are random. 15% of the positions are masked, and only these are predicted. Gradients are
-not clipped.
+The flag `--against` chooses the comparison:
 
-With `--against peers`, `--peaks` adds columns. "share of gemm" is the FLOP rate of the training
-step, relative to the FLOP rate of a product of two 2,048 x 2,048 matrices in the same library.
-"peak MiB" is the peak memory of a step beyond the memory of weights and optimizer. The last column
-has the ratio to the peak memory of PyTorch.
+- `blocks` compares blocks of this library with BERT-rab (BERT with T5's position bias). All blocks
+  have the same number of matrix parameters, as in table 2 of the SwishRNN paper.
+- `peers` compares the BERT of this library with BERT in PyTorch (plain, and Hugging Face), KerasHub
+  and Model Garden. Each framework runs in its own process.
+- `replicas` compares one device with mirrored devices that share the batch and the threads.
+
+With `--engine jax`, this library uses its JAX engine. JAX and PyTorch use a GPU if there is one.
+The tokens are random. The models predict 15% of the positions, which are masked. Gradients are not
+clipped.
+
+With `--against peers`, the flag `--peaks` adds three columns. "share of gemm" is the FLOP rate of
+the training step, relative to the FLOP rate of a product of two 2,048 x 2,048 matrices in the same
+library. "peak MiB" is the peak memory of a step beyond weights and optimizer. The last column has
+the peak memory relative to PyTorch.
 """
 
 import argparse
@@ -48,14 +51,15 @@ PEERS = {
     "keras_hub": f"{KERAS}:keras_hub_contenders",
     "model_garden": f"{KERAS}:model_garden_contenders",
 }
-# Without these variables, glibc returns large blocks to the system, and the next step requests them
-# again. A small step then has 60,000 page faults in PyTorch, and almost none in TensorFlow.
+# Without these variables, glibc returns large blocks of memory to the system after each step. A
+# small step then has 60,000 page faults in PyTorch, but almost no page faults in TensorFlow.
 KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(4 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-# The child process with JAX must not reserve the whole GPU, which other children use too.
+# The child process with JAX must not reserve all GPU memory, because other child processes need
+# some.
 JAX_VARIABLES = {"KERAS_BACKEND": "jax", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 command = Benchmark(
@@ -70,37 +74,39 @@ command = Benchmark(
     harness.several(
         "--settings",
         SETTINGS,
-        "sizes of the encoder and the batch: small (4 layers, D 256, 32 x 128 tokens), base (2 "
-        "layers, D 768, 4 x 512 tokens) or, for a GPU, bert_base (12 layers, D 768, 32 x 512 "
-        "tokens)",
+        "sizes of the encoder and the batch: small (4 layers, width 256, 32 x 128 tokens), base (2 "
+        "layers, width 768, 4 x 512 tokens) or, for a GPU, bert_base (12 layers, width 768, 32 x "
+        "512 tokens)",
         ["small"],
     ),
     harness.DTYPE_POLICY,
     harness.DROPOUT,
-    switch("--jit", "compile the step with XLA, with --against blocks or replicas"),
+    switch("--jit", "compile the step with XLA, for --against blocks or replicas"),
     argument(
         "--implementation",
-        "implementation of the kernels, with --against blocks; loop needs no C++ compiler",
+        "implementation of the kernels for --against blocks; loop needs no C++ compiler",
         default="auto",
         choices=("auto", *NAMES),
     ),
-    harness.several("--peers", PEERS, "libraries to compare with, with --against peers"),
+    harness.several("--peers", PEERS, "other libraries for --against peers"),
     switch(
         "--peaks",
-        "also measure the share of the peak FLOP rate and the peak memory, with --against peers",
+        "also measure the share of the peak FLOP rate, and the peak memory, for --against peers",
     ),
-    count("--replicas", "number of devices, with --against replicas", 2),
-    count("--steps", "number of updates in each turn", 3),
+    count("--replicas", "number of devices for --against replicas", 2),
+    count("--steps", "number of updates of each contender in each round", 3),
     rounds=7,
 )
 
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
-    """Times all contenders in a setting.
+    """Times all contenders in a setting; returns the output of `harness.compare`.
 
-    Returns:
-        Rows of `compare`. The reference is the fastest peer, or the first contender if there are no
-        peers.
+    The reference is the fastest peer or, without peers, the first contender.
+
+    Args:
+        setting: sizes and options of the training step.
+        options: parsed options of the command.
     """
     on_jax, against_peers = options.engine == "jax", options.against == "peers"
     factories = [AGAINST[options.against]]
@@ -111,7 +117,7 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     places = [*factories, *(f"{module}:gemm_contenders" for module in sorted(gemms))]
     environment = {**thread_variables(options.threads), **KEEP_MEMORY}
     with contextlib.ExitStack() as stack:
-        # Workers start one after another, so that each worker compiles with all cores.
+        # Workers start one after another, so that each worker can compile with all cores.
         workers = [
             stack.enter_context(
                 Worker(
@@ -159,15 +165,15 @@ def add_peaks(
     owners: Mapping[str, str],
     gemm_seconds: Mapping[str, np.ndarray],
 ) -> None:
-    """Adds "gemm_share" (quartiles), "peak_bytes" and the cells of both columns to the rows.
+    """Adds "gemm_share" (quartiles), "peak_bytes" and their table cells to the rows.
 
     Args:
-        rows: rows of `compare`.
-        setting: setting of the training step.
-        options: options of the command.
+        rows: output of `harness.compare`.
+        setting: sizes and options of the training step.
+        options: parsed options of the command.
         owners: dict from the name of a contender to its factory.
-        gemm_seconds: dict from the module of a factory to the seconds of `--steps` matrix products
-            in each round.
+        gemm_seconds: dict from a factory's module to the seconds of `--steps` matrix products in
+            each round.
     """
     environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
     peaks = {}
@@ -186,33 +192,36 @@ def add_peaks(
             "peak MiB": f"{row['peak_bytes'] / 2**20:.0f}",
         }
         if torch:
-            row["more"][f"of {torch}'s"] = f"{row['peak_bytes'] / max(1, peaks[torch]):.2f}"
+            row["more"][f"relative to {torch}"] = f"{row['peak_bytes'] / max(1, peaks[torch]):.2f}"
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:
-    """Checks that all contenders have equally many parameters.
+    """Checks that all contenders have about the same number of parameters.
+
+    Args:
+        parameters: dict from the name of a contender to its parameter count.
 
     Raises:
-        UserError: a parameter count differs from the first parameter count by more than 1%.
+        UserError: a count differs from the first count by more than 1%.
     """
     (first, expected), *others = parameters.items()
     for name, found in others:
         if abs(found - expected) > 0.01 * expected:
             raise UserError(
-                f"{name} has {found} parameters and {first} {expected}, so their steps cannot be "
-                "compared: report this as a bug"
+                f"{name} has {found} parameters, but {first} has {expected} parameters, so their "
+                "steps cannot be compared: report this as a bug"
             )
 
 
 def fastest(rows: list[dict], ours: Collection[str]) -> str:
-    """Returns the name of the contender with the lowest median time, except those in `ours`."""
+    """Returns the name of the contender outside `ours` with the lowest median time."""
     others = [row for row in rows if row["name"] not in ours]
     return min(others, key=lambda row: np.median(row["seconds"]))["name"]
 
 
-@command.measures("A training step of an encoder, against {against}")
+@command.measures("Training step of an encoder, against {against}")
 def main(options: argparse.Namespace) -> Tables:
-    """Times the contenders of each setting."""
+    """Runs the benchmark: times the contenders in each setting."""
     if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
         raise UserError(
             "--engine jax does not support --against replicas, --peaks and --jit: leave these "

@@ -1,4 +1,4 @@
-"""Equal training runs of this library and Joey NMT, for `translation_training`."""
+"""Training processes of this library and Joey NMT, for the benchmark `translation_training`."""
 
 import argparse
 import dataclasses
@@ -39,9 +39,14 @@ OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
 def write_pieces(
     path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
 ) -> None:
-    """Writes rows of ids as lines of space-separated pieces without EOS.
+    """Writes a text file for Joey NMT, with lines of space-separated pieces.
 
     Joey NMT reads this format with `level: word`.
+
+    Args:
+        path: path of the file.
+        rows: token ids of each line; EOS is left out.
+        vocabulary: vocabulary of the ids.
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(vocabulary.pieces)]
     lines = (" ".join(names[i] for i in row if i != EOS) for row in rows)
@@ -49,9 +54,9 @@ def write_pieces(
 
 
 def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
-    """Writes a vocabulary file for Joey NMT, with as many pieces as the embedding table.
+    """Writes a vocabulary file for Joey NMT, with one piece for each row of the embedding matrix.
 
-    The file has no special pieces, because Joey NMT adds the four special pieces itself.
+    The file lacks the four special pieces, because Joey NMT adds them itself.
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
@@ -77,9 +82,10 @@ def joey_config(
         recipe: recipe of the model and the training run.
         folder: folder with the files `train.LANGUAGE`, `validation.LANGUAGE` and `vocabulary.txt`.
             Joey NMT writes to its subfolder `run`.
-        tokens: batch size in tokens, including padding, on the longer side.
+        tokens: batch size in tokens of the longer side, including padding.
         log_every: number of updates between two log lines.
-        validate_every: number of updates between two validations, a multiple of `log_every`.
+        validate_every: number of updates between two validations, which must be a multiple of
+            `log_every`.
 
     Raises:
         UserError: Joey NMT does not support the model or the learning rate schedule.
@@ -88,8 +94,8 @@ def joey_config(
     dropouts = {model.dropout, model.attention_dropout, model.activation_dropout}
     if len(dropouts) > 1 or model.block != "transformer" or training.schedule != "inverse_sqrt":
         raise UserError(
-            "Joey NMT has no equal model: give a Transformer, equal dropout rates and "
-            "training.schedule=inverse_sqrt"
+            "Joey NMT has no equal model or learning rate schedule: set model.block=transformer, "
+            "equal dropout rates and training.schedule=inverse_sqrt"
         )
     source, target = recipe.data.languages
     template = string.Template(pathlib.Path(__file__).with_name("joeynmt.yaml").read_text())
@@ -109,16 +115,16 @@ def joey_config(
 def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
     """Simulates the batch sampler of Joey NMT, and returns the mean number of updates per epoch.
 
-    The sampler adds rows in random order, without regard to their lengths, until the number of rows
-    times the maximum length reaches `tokens`. About half of a batch is then padding.
+    The sampler adds rows to a batch in random order, until the number of rows times the maximum
+    length reaches `tokens`. It does not sort rows by length, so about half of a batch is padding.
 
     Args:
-        lengths: `(N,)` length of the longer side of each of N pairs, including EOS.
+        lengths: `(N,)` length of the longer side in each of N pairs, including EOS.
         tokens: batch size in tokens, including padding.
-        seed: seed of the order.
+        seed: random seed of the order.
     """
     rng = np.random.default_rng(seed)
-    batches, epochs = 0, 5  # the number differs by 1% between epochs
+    batches, epochs = 0, 5  # the number of updates differs by 1% between epochs
     for _ in range(epochs):
         rows = longest = 0
         for length in rng.permutation(lengths).tolist():
@@ -137,7 +143,7 @@ class Trainer:
         command: command line of the process.
         run: folder of the run.
         environment: environment variables of the process.
-        target_tokens: mean number of target tokens in an update, without padding.
+        target_tokens: mean number of target tokens in an update, excluding padding.
         padded_tokens: batch size in tokens, including padding.
         updates: number of updates logged so far.
     """
@@ -154,7 +160,7 @@ class Trainer:
     log, logged = "metrics.jsonl", rf'"step": (\d+), "kind": "{TRAIN}"'
 
     def turn(self, updates: int) -> None:
-        """Runs the process until it has logged `updates` more updates, and pauses the process."""
+        """Runs the process for `updates` further updates, and then pauses the process."""
         self.go()
         wanted = self.updates + updates
         while self.updates < wanted:
@@ -172,7 +178,7 @@ class Trainer:
         self._process.send_signal(signal.SIGCONT)
 
     def look(self) -> None:
-        """Updates the attribute `updates` from the log.
+        """Reads the log and sets the attribute `updates`.
 
         Raises:
             UserError: the process has ended.
@@ -196,20 +202,21 @@ class Trainer:
     def cpu_seconds(self) -> float:
         """Returns the CPU seconds that all threads of the process have used so far.
 
-        The numbers are fields 14 and 15 (utime, stime) of /proc/PID/stat, see proc(5).
+        The method adds utime and stime from /proc/PID/stat, which are its fields 14 and 15; see
+        proc(5).
         """
         if self._process is None:
             return 0.0
         stat = pathlib.Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
-        fields = stat.rpartition(")")[2].split()  # the process name before may contain spaces
+        fields = stat.rpartition(")")[2].split()  # the process name may contain spaces
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def validated(self) -> list[int]:
-        """Returns the updates at which the validation text was translated."""
+        """Returns the steps of the completed validations, counted in updates."""
         return [line["step"] for line in validations(self.run)]
 
     def bleu(self, step: int) -> float:
-        """Returns the tokenized BLEU of the validation at update `step`."""
+        """Returns the tokenized BLEU in the validation at update `step`."""
         return next(line["bleu"] for line in validations(self.run) if line["step"] == step)
 
     @property
@@ -222,7 +229,7 @@ class JoeyTrainer(Trainer):
     """A process of `python -m joeynmt train`.
 
     Attributes:
-        vocabulary: vocabulary that decodes the pieces in translations of Joey NMT.
+        vocabulary: vocabulary that decodes the pieces in Joey NMT's translations.
         references: lines of the validation target text.
         metric: settings of BLEU.
     """
@@ -246,20 +253,24 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
     """Returns the recipe of the benchmark, with settings that Joey NMT supports.
 
     Args:
-        settings: further settings to replace, as `PATH=VALUE`.
+        settings: further settings to replace, as strings of the form `path=value`.
         dropout: dropout rate of embeddings, sub-layers, attention weights and inner activations.
     """
     places = ("dropout", "attention_dropout", "activation_dropout")
     equal = [f"model.{place}={dropout}" for place in places]
-    # Both systems train until the benchmark ends their processes.
+    # Both libraries train until the benchmark kills their processes.
     equal += ["model.epsilon=1e-6", "training.max_steps=1_000_000"]
     return override(registry.load(RECIPE, TranslationRecipe), [*equal, *settings])
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
-    """Finds the padded batch size at which an update has `target_tokens` target tokens on average.
+    """Finds the batch size with which an update has `target_tokens` target tokens on average.
 
-    Padding does not count as target tokens.
+    The batch size includes padding; the number of target tokens does not.
+
+    Args:
+        data: training data of this library.
+        target_tokens: mean number of target tokens in an update.
     """
     longest = data.lengths[-1]
     return min(
@@ -269,20 +280,25 @@ def equal_budget(data: TranslationData, target_tokens: float) -> int:
 
 
 def mean_target_tokens(data: TranslationData, budget: int) -> float:
-    """Returns the mean number of target tokens in a batch of this library, without padding."""
+    """Returns the mean number of target tokens in a batch, excluding padding.
+
+    Args:
+        data: training data of this library.
+        budget: batch size in tokens, including padding.
+    """
     buckets = Buckets(data.lengths, budget, data.batching.row_multiple)
     return data.target_tokens / buckets.totals(data.row_lengths)[0]
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
-    """Writes the input of both systems, and makes their trainers.
+    """Writes the input files of both libraries, and makes the trainers.
 
     Args:
-        options: options of the command.
-        work: folder to write the input to.
+        options: parsed options of the command.
+        work: folder for the files.
 
     Returns:
-        Dict from contender name to trainer.
+        A dict from the contender's name to its trainer.
     """
     recipe = equal_recipe(options.set, options.dropout)
     languages, tfds = recipe.data.languages, Tfds(options.data_dir)
@@ -356,9 +372,9 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
 
 
 def equality(trainers: Mapping[str, Trainer]) -> str:
-    """Returns a sentence about the mean number of target tokens in an update of each trainer."""
+    """Returns a sentence about the mean number of target tokens in each trainer's updates."""
     held = "; ".join(
-        f"{name}: {one.target_tokens:,.0f} real target tokens of {one.padded_tokens:,}"
+        f"{name} has {one.target_tokens:,.0f} of {one.padded_tokens:,} with padding"
         for name, one in trainers.items()
     )
-    return f"An update holds on average, {held}."
+    return f"Mean number of target tokens in an update: {held}."

@@ -1,4 +1,4 @@
-"""Times training runs of a translation model, against an equal PyTorch model in Joey NMT.
+"""Times the training of a translation model, against an equal PyTorch model in Joey NMT.
 
     python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT
     python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT \\
@@ -6,15 +6,16 @@
 
 The contenders are the commands `experiments.translate train` and `joeynmt train`, on the same
 subword pieces of Multi30k. The model has 4 encoder and 4 decoder layers, width 128 and one dropout
-rate everywhere; training uses Adam and label smoothing. The contenders take turns of a few updates,
-while the other processes are paused. The unit is target tokens without padding. Joey NMT does not
-sort sentences by length, so about half of its batch of 4,096 tokens is padding. The batches of this
-library have the same number of target tokens and less padding, unless `--our-tokens` is given. Joey
-NMT always computes in float32 on a CPU.
+rate for all of its dropout layers. Training uses Adam and label smoothing. In turn, each contender
+trains for a few updates while the other processes are paused.
 
-With `--bleu-minutes`, each contender trains alone for N minutes, including start-up and validation.
-The report has the tokenized BLEU of greedy translations against time. If OUT already has the curve
-of a contender, that contender is not trained again.
+The benchmark counts target tokens, excluding padding. Joey NMT does not sort sentences by length,
+so about half of its batch of 4,096 tokens is padding. By default, a batch of this library has the
+same mean number of target tokens and less padding. Joey NMT always computes in float32 on a CPU.
+
+With `--bleu-minutes N`, each contender trains alone for N minutes, including start-up and
+validation. The report has a curve of the tokenized BLEU of greedy translations against time. If OUT
+already has the curve of a contender, that contender is not trained again.
 
 `make .venv-joeynmt/installed` installs Joey NMT.
 """
@@ -52,23 +53,28 @@ command = Benchmark(
     count("--tokens", "batch size of Joey NMT in tokens, including padding", 4096),
     count(
         "--our-tokens",
-        "batch size of this library in tokens, including padding (default: a size with as many "
-        "target tokens, without padding, as Joey NMT)",
+        "batch size of this library in tokens, including padding (default: the size with which an "
+        "update has the same mean number of target tokens as in Joey NMT)",
     ),
-    count("--dropout", "dropout rate everywhere in the models", 0.3, least=0.0, below=1),
-    count("--updates", "number of updates in each turn", 5),
+    count("--dropout", "dropout rate, used everywhere in the models", 0.3, least=0.0, below=1),
+    count("--updates", "number of updates of a contender in each round", 5),
     count(
         "--bleu-minutes N",
-        "train each contender for N minutes and report BLEU, instead of timing turns",
+        "train each contender for N minutes and report BLEU, instead of timing updates",
         least=0.01,
     ),
-    count("--validate-every", "number of updates between validations, with --bleu-minutes", 500),
+    count("--validate-every", "number of updates between validations with --bleu-minutes", 500),
     settings("training.learning_rate=3e-3"),
 )
 
 
 def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
-    """Times the trainers in turns, and returns rows of `compare` in target tokens."""
+    """Times the trainers in interleaved rounds; returns the output of `harness.compare`.
+
+    Args:
+        trainers: dict from the contender's name to its trainer.
+        options: parsed options of the command.
+    """
     turns = {
         name: harness.counted(
             round(options.updates * trainer.target_tokens), trainer.turn, options.updates
@@ -76,7 +82,7 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
         for name, trainer in trainers.items()
     }
 
-    def cpu_clock() -> float:  # not of this process, which only waits
+    def cpu_clock() -> float:  # counts the trainers, because this process only waits
         return sum(trainer.cpu_seconds() for trainer in trainers.values())
 
     rows = harness.interleave(turns, options.rounds, options.warm_up, cpu_clock)
@@ -84,11 +90,10 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
 
 
 def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
-    """Trains one contender alone for `minutes`.
+    """Trains one contender for `minutes`, and returns its BLEU curve.
 
-    Returns:
-        Points of the curve, one for each validation: "updates", "target_tokens" (estimated from the
-        mean per update), "minutes" since the start of the command, and "bleu".
+    The curve has a point for each validation. A point is a dict with "updates", "target_tokens"
+    (estimated from the mean per update), "minutes" since the start, and "bleu".
     """
     began, seen = time.monotonic(), {}
     while time.monotonic() - began < 60 * minutes:
@@ -112,14 +117,14 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
 def bleu_curves(
     trainers: Mapping[str, Trainer], options: argparse.Namespace, facts: Mapping
 ) -> str:
-    """Measures the BLEU curves that `--out` lacks, and returns the report.
+    """Measures the BLEU curves that the folder of `--out` lacks, and returns the report.
 
-    Writes the report after each curve.
+    The function also writes the report after each curve.
 
     Args:
-        trainers: dict from contender name to trainer.
-        options: options of the command.
-        facts: result of `harness.machine`.
+        trainers: dict from the contender's name to its trainer.
+        options: parsed options of the command.
+        facts: output of `harness.machine`.
     """
     padded = {name: trainer.padded_tokens for name, trainer in trainers.items()}
     what = {"minutes": options.bleu_minutes, "padded_tokens": padded}
@@ -128,11 +133,11 @@ def bleu_curves(
         kept = read_json(path, mend="remove it", curves=dict)
         if {key: kept.get(key) for key in what} == what:
             curves = kept["curves"]
-    about = harness.heading("Translation training: greedy validation BLEU against minutes", facts)
+    about = harness.heading("Translation training: validation BLEU against time", facts)
     about += f"{equality(trainers)}\n\n"
     for name, trainer in trainers.items():
         if name in curves:
-            say(f"{name}: kept from {path}")
+            say(f"{name}: the curve in {path} is kept")
             continue
         say(f"{name} trains for {options.bleu_minutes:g} minutes")
         curves[name] = bleu_curve(trainer, options.bleu_minutes)
@@ -143,13 +148,17 @@ def bleu_curves(
                 name: {point["minutes"]: [point["bleu"]] for point in points}
                 for name, points in curves.items()
             }
-            minutes = "minutes, start-up and validations included"
+            minutes = "minutes, including start-up and validations"
             mean_curves({"": lines}, path.with_name("results.png"), minutes, "BLEU")
     return about + bleu_table(curves)
 
 
 def bleu_table(curves: Mapping[str, list[dict]]) -> str:
-    """Formats a Markdown table of all points of the curves."""
+    """Formats a Markdown table of all points in the curves.
+
+    Args:
+        curves: dict from the contender's name to its curve; see `bleu_curve`.
+    """
     cells = "{updates:,} {target_tokens:,.0f} {minutes:.1f} {bleu:.1f}"
     rows = [
         [name, *cells.format(**point).split()]
@@ -167,7 +176,7 @@ def peer_versions(python: str) -> dict[str, str]:
         python: Python interpreter of the environment.
 
     Raises:
-        UserError: Joey NMT is not installed there.
+        UserError: Joey NMT is not installed in the environment.
     """
     code = (
         "import importlib.metadata as m, joeynmt.training\n"
@@ -185,7 +194,7 @@ def peer_versions(python: str) -> dict[str, str]:
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the benchmark, and prints and writes the report."""
+    """Runs the benchmark: measures rates or BLEU curves, and prints and writes the report."""
     options = command.parse_args(arguments)
     if options.validate_every % options.updates:
         raise UserError(
@@ -201,7 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
         )
     facts = harness.machine(options.threads, command.packages)
     facts["versions"] |= versions
-    os.sched_setaffinity(0, cpus[: options.threads])  # also for child processes
+    os.sched_setaffinity(0, cpus[: options.threads])  # child processes inherit this setting
     # Without this handler, a paused child process would outlive this process.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with tempfile.TemporaryDirectory(prefix="translation_training-") as folder:
@@ -217,7 +226,7 @@ def main(arguments: list[str] | None = None) -> None:
             for trainer in trainers.values():
                 trainer.end()
     held = [round(trainer.target_tokens) for trainer in trainers.values()]
-    setting = f"Multi30k, {min(held):,} to {max(held):,} target tokens an update"
+    setting = f"Multi30k, {min(held):,} to {max(held):,} target tokens per update"
     title = "Translation training, end to end"
     harness.publish(options.out, title, facts, [(setting, rows)], command.unit)
 

@@ -1,10 +1,10 @@
-"""Serves an ONNX file with ONNX Runtime in NVIDIA Triton, for `serving --servers`.
+"""Serves an ONNX file in NVIDIA Triton with ONNX Runtime, for the benchmark `serving --servers`.
 
     .venv-engines/bin/python -m experiments.lab.benchmarks.triton_onnx MODEL.onnx TOKENIZER.json
 
-The package nvidia-pytriton contains only the Python backend of Triton. This command runs ONNX
-Runtime and the package tokenizers in the Python backend. Triton batches requests that arrive while
-the model is busy.
+The package nvidia-pytriton contains only the Python backend of Triton. Therefore this command runs
+ONNX Runtime and the package tokenizers in the Python backend. Triton batches requests that arrive
+while the model is busy.
 """
 
 import argparse
@@ -24,7 +24,12 @@ output {{ name: "probabilities" data_type: TYPE_FP32 dims: [-1] }}
 
 
 def write(repository: pathlib.Path, options: argparse.Namespace) -> list[str]:
-    """Writes a model repository for Triton, and returns the names of the models."""
+    """Writes a model repository for Triton, and returns the names of its models.
+
+    Args:
+        repository: folder of the model repository.
+        options: parsed options of the command.
+    """
     place = repository / "model"
     (place / "1").mkdir(parents=True)
     module = "experiments.lab.benchmarks.triton_onnx_model"
@@ -43,7 +48,7 @@ def write(repository: pathlib.Path, options: argparse.Namespace) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serves until a signal arrives, and returns the exit status of Triton."""
+    """Runs the command: serves until a signal arrives, and returns the exit status of Triton."""
     return serve(lambda repository: write(repository, options), options)
 
 
@@ -52,7 +57,7 @@ main = single_program(
     __doc__,
     "experiments.lab.benchmarks.triton_onnx:run",
     local_place(
-        "onnx FILE", "ONNX file that `export.saved_model --onnx` wrote, OUT/VERSION/onnx/model.onnx"
+        "onnx FILE", "ONNX file from `export.saved_model --onnx`, OUT/VERSION/onnx/model.onnx"
     ),
     local_place("tokenizer FILE", "tokenizer.json that `export.hugging_face` wrote"),
     argument("--host ADDRESS", "address to listen on (default: %(default)s)", default="127.0.0.1"),

@@ -1,7 +1,8 @@
-"""Runs contenders in child processes that wait on a pipe between turns.
+"""Child processes that run contenders.
 
 Two frameworks in one process would share CPU threads, the allocator and process-wide settings.
-Therefore each child process has one framework. A waiting child process uses no CPU time.
+Therefore each child process imports one framework. Between its runs, a child process waits on a
+pipe and uses no CPU time.
 """
 
 import contextlib
@@ -21,26 +22,26 @@ from macaron_tf.errors import UserError
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """Returns environment variables that set the threads of TensorFlow, PyTorch and OpenMP."""
+    """Returns environment variables that set the thread count of TensorFlow, PyTorch and OpenMP."""
     names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
     return dict.fromkeys(names, str(threads))
 
 
-# With these variables, the resident set of a child process on Linux contains only live tensors.
-# oneDNN keeps no memory pool, and malloc maps and unmaps every tensor of 16 KiB or more separately.
-# A measured peak is then accurate to about 0.25 MiB. The memory statistics of TensorFlow are no
-# alternative, because they omit oneDNN tensors below 256 KiB, which at L = 64 are all tensors.
+# With these variables, the resident set of a child process on Linux has only live tensors, because
+# oneDNN keeps no memory pool, and malloc maps every tensor of at least 16 KiB separately. A
+# measured peak is then accurate to about 0.25 MiB. TensorFlow's own memory statistics omit oneDNN
+# tensors below 256 KiB, which are all tensors at L = 64.
 GIVE_BACK_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 14), "TF_ONEDNN_USE_SYSTEM_ALLOCATOR": "1"}
 CLEAR = pathlib.Path("/proc/self/clear_refs")
 
 
 def peak_of(run: Callable[[], object]) -> int:
-    """Returns the number of bytes by which `run()` raises the peak of the resident set.
+    """Returns the number of bytes by which `run()` raises the peak resident set size (RSS).
 
-    Call `run` once or more before, so that tracing and compilation do not count.
+    Call `run` at least once before this function, so that tracing and compilation do not count.
     """
     gc.collect()
-    # Writing 5 resets the peak of the resident set to its present size: see proc(5).
+    # Writing 5 resets the peak RSS to the current RSS; see proc(5).
     CLEAR.write_text("5")
     before = memory_of("VmRSS")
     run()
@@ -51,7 +52,7 @@ def memory_of(field: str, pid: int | str = "self") -> int:
     """Returns a memory size of a process in bytes, from /proc on Linux.
 
     Args:
-        field: `"VmRSS"` for the resident set, or `"VmHWM"` for its peak.
+        field: `"VmRSS"` for the resident set size, or `"VmHWM"` for its peak.
         pid: process id.
     """
     lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -61,10 +62,10 @@ def memory_of(field: str, pid: int | str = "self") -> int:
 
 @dataclass(frozen=True)
 class Contender:
-    """A unit of work in a child process.
+    """Work that a benchmark times, such as training steps, in a child process.
 
     Attributes:
-        run: function that runs the given number of steps and returns a number, such as the loss.
+        run: function that runs a number of steps and returns a number, such as the loss.
         parameters: number of parameters of the model.
     """
 
@@ -73,17 +74,17 @@ class Contender:
 
 
 class Worker(contextlib.AbstractContextManager):
-    """A context manager for a child process that has the contenders of one framework.
+    """A child process that runs the contenders of one framework, as a context manager.
 
     Args:
-        factory: `"package.module:function"`, the name of a function that returns a dict from name
-            to `Contender`. The child process calls the function.
-        arguments: keyword arguments of `factory`, which JSON can represent.
+        factory: name of a function, as `"package.module:function"`. The child process calls the
+            function, which returns a dict from a name to a `Contender`.
+        arguments: keyword arguments of the function, which are passed as JSON.
         environment: additional environment variables of the child process.
 
     Attributes:
         parameters: dict from the name of a contender to its parameter count.
-        cpu_seconds: CPU time of all threads of the child process, after its latest turn.
+        cpu_seconds: CPU seconds of all threads in the child process, at the end of its last run.
 
     Raises:
         UserError: the child process ended before it was ready.
@@ -106,21 +107,23 @@ class Worker(contextlib.AbstractContextManager):
 
         Args:
             name: name of the contender.
-            steps: number of steps; -1 means to return `peak_of` one step.
+            steps: number of steps. The value -1 means one step, whose peak memory is returned.
 
         Returns:
-            The number that the contender returns.
+            The result of the contender or, for -1, the peak memory of a step in bytes.
         """
-        with contextlib.suppress(BrokenPipeError):  # the child process has ended: `_reply` raises
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # if the child process has ended, `_reply` raises
             self._process.stdin.write(json.dumps([name, steps]) + "\n")
             self._process.stdin.flush()
         figure, self.cpu_seconds = self._reply()
         return figure
 
     def peak(self, name: str) -> int:
-        """Returns the peak memory of one step of a contender in bytes, after two other steps.
+        """Returns the peak memory of a contender's step in bytes, after two warm-up steps.
 
-        The environment of the child process must have `GIVE_BACK_MEMORY`. See `peak_of`.
+        The environment of the child process must include `GIVE_BACK_MEMORY`; see `peak_of`.
         """
         self.run(name, 2)
         return int(self.run(name, -1))
@@ -143,9 +146,9 @@ class Worker(contextlib.AbstractContextManager):
 
 
 def main() -> None:
-    """Runs in the child process: answers each line of stdin until the parent closes the pipe.
+    """Runs the child process: answers each line of stdin until the parent closes the pipe.
 
-    A line is a JSON list of a contender's name and a number of steps, see `Worker.run`.
+    A line is a JSON list of a contender's name and a number of steps; see `Worker.run`.
     """
     # Redirects stdout of libraries to stderr, because stdout carries the replies.
     replies = os.fdopen(os.dup(1), "w")

@@ -1,22 +1,25 @@
-"""Compares the systems of the slides, all at one small size and with equally many tokens.
+"""Compares encoders, language models and encoder-decoders of one small size on equal token counts.
 
     python -m experiments.lab.slides encoders study --data-dir DIR
     python -m experiments.lab.slides decoders study --data-dir DIR
     python -m experiments.lab.slides sentences study --init runs/bert --data-dir DIR
 
-encoders: pre-trains and fine-tunes BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP and aMLP.
-What the slides compare has three seeds: the order of sentences, next sentences or neither; static
-or dynamic masks; replaced or masked tokens. Sentence-BERT, which is BERT trained on STS-B, stands
-beside the mean pooling of each untuned encoder.
-decoders: trains GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer, Macaron and
-SwishRNN blocks of equally many weights; GPT and T5 with three seeds. It also scores Transformer-XL
-with shorter and longer memories, prompts GPT-2 with tasks, and trains ELMo and taggers with and
-without it.
-sentences: trains Sentence-BERT's poolings and concatenations, on entailment or on STS-B.
+The command `encoders` pre-trains and fine-tunes BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP
+and aMLP. Three comparisons use all seeds: replaced-token detection or masked tokens, the pair
+objective (sentence order, next sentence or none), and static or dynamic masks. The command also
+scores mean-pooled sentence vectors of each encoder, and Sentence-BERT.
 
-Each comparison is a command `compare` in OUT, followed by the usual commands for its runs. The
-results are OUT/NAME.md and .json; those of `sentences` are OUT/sentences.md and .json. Complete
-runs are not trained again, so an interrupted command can be run again to continue.
+The command `decoders` trains GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer,
+Macaron and SwishRNN blocks, which have equal parameter counts. Only GPT and T5 use all seeds. The
+command also evaluates Transformer-XL with several memory lengths, evaluates GPT-2 by few-shot
+prompting, and trains taggers with and without ELMo.
+
+The command `sentences` trains Sentence-BERT on entailment and on STS-B, with several poolings and
+concatenations.
+
+Each comparison is a subfolder of OUT. The commands write their reports to OUT/NAME.md and
+OUT/NAME.json, where NAME is the name of the command. If a command is interrupted, give the same
+command again: complete runs are not trained again.
 """
 
 import argparse
@@ -25,9 +28,9 @@ from experiments import command_line as cli
 
 _PRETRAINING = cli.together(
     cli.STUDY,
-    cli.argument("--systems NAME", "comparisons (default: all)", nargs="+"),
-    cli.count("--jobs N", "trainings at once (default %(default)s)", 2),
-    cli.settings("training.max_steps=500, of every pre-training"),
+    cli.argument("--systems NAME", "names of the comparisons to run (default: all)", nargs="+"),
+    cli.count("--jobs N", "number of training runs at once (default: %(default)s)", 2),
+    cli.settings("training.max_steps=500, in every pre-training run"),
 )
 
 main = cli.program(
@@ -35,37 +38,48 @@ main = cli.program(
     __doc__,
     cli.command(
         "encoders",
-        "the encoders: about three hours on two cores",
+        "compare encoders (about 3 hours on 2 cores)",
         "experiments.lab.slides.systems:encoders",
         _PRETRAINING,
         cli.DATA_DIR,
         cli.finetuning("sst2", "stsb", "conll2003"),
         cli.argument(
             "--sentences",
-            "also score sentence vectors on STS-B: of all encoders, and of BERT trained on STS-B",
+            "whether to score sentence vectors on STS-B, for each encoder and for BERT trained on "
+            "STS-B (default: yes)",
             action=argparse.BooleanOptionalAction,
             default=True,
         ),
     ),
     cli.command(
         "decoders",
-        "language models and encoder-decoders: about three hours on two cores",
+        "compare language models and encoder-decoders (about 3 hours on 2 cores)",
         "experiments.lab.slides.systems:decoders",
         _PRETRAINING,
         cli.DATA_DIR,
-        cli.place("--source", "tagged sentences for ELMo, such as conll:FILE"),
-        cli.settings("training.max_steps=500, of ELMo", "--elmo-set"),
+        cli.place(
+            "--source",
+            "source of tagged sentences for the taggers with and without ELMo, such as conll:FILE "
+            "(default: the default of `elmo tag`)",
+        ),
+        cli.settings("training.max_steps=500, in ELMo's training run", "--elmo-set"),
     ),
     cli.command(
         "sentences",
-        "Sentence-BERT's poolings and concatenations: twelve short trainings for each seed",
+        "compare Sentence-BERT's poolings and concatenations (12 short training runs per seed)",
         "experiments.lab.slides.sentences:run",
         cli.STUDY,
-        cli.place("--init FROM", "initial weights, as for `embed train`", required=True),
-        cli.argument("--task", "task with classes of pairs (default %(default)s)", default="mnli"),
+        cli.place(
+            "--init FROM", "pre-trained encoder to start from, as for `embed train`", required=True
+        ),
+        cli.argument(
+            "--task",
+            "task that classifies pairs of sentences (default: %(default)s)",
+            default="mnli",
+        ),
         cli.DATA_DIR,
-        cli.count("--jobs N", "trainings at once (default %(default)s)", 2),
-        cli.settings("training.max_steps=500, of every training"),
+        cli.count("--jobs N", "number of training runs at once (default: %(default)s)", 2),
+        cli.settings("training.max_steps=500, in every training run"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""`slides sentences`: pooling and concatenation in Sentence-BERT, table 6 of its paper."""
+"""The command `slides sentences`: poolings and concatenations as in table 6 of Sentence-BERT."""
 
 import argparse
 import functools
@@ -10,13 +10,13 @@ from macaron_tf.models.tasks import FEATURES
 POOLINGS = ("mean", "max", "cls")
 _BEST = "u,v,|u-v|"
 CONCATENATIONS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", _BEST, "u,v,|u-v|,u*v")
-_LETTERS = dict(zip(FEATURES, "uvdp", strict=True))  # for folders' names; d: difference, p: product
+_LETTERS = dict(zip(FEATURES, "uvdp", strict=True))  # for folder names; d means |u-v|, p means u*v
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains and scores missing runs by `embed`, then writes the table."""
+    """Runs the command `slides sentences`: trains and scores missing runs, and writes a table."""
     out, classes = pathlib.Path(options.out), options.task
-    # Pooling and concatenation of each row. The row "mean" appears in both lists, as one run.
+    # Pooling and concatenation of each row. The rows "mean" and "u,v,|u-v|" share their runs.
     arms = {pooling: (pooling, _BEST) for pooling in POOLINGS}
     arms |= {concatenation: ("mean", concatenation) for concatenation in CONCATENATIONS}
     wanted = [(classes, *arm) for arm in arms.values()]
@@ -41,8 +41,8 @@ def run(options: argparse.Namespace) -> None:
     lines = [(name, *cells(*arm, *trained)) for name, arm in arms.items()]
     lines = [tuple(cell.replace("|", "\\|") for cell in line) for line in lines]
     head = ("", f"{classes}, then STS-B", "trained on STS-B", "untrained", f"{classes} accuracy")
-    title = "Sentence-BERT's pooling and concatenation"
-    text = "Spearman's correlation (times 100) of cosines with STS-B's scores, development set"
+    title = "Pooling and concatenation in Sentence-BERT"
+    text = "Spearman correlation (times 100) of cosine similarity with the STS-B development scores"
     lines = [f"{text}, {len(options.seeds)} seeds.", "", *studies.table(head, lines)]
     studies.write(out, "sentences", "lab.slides", options, title, lines, figure=False, rows=rows)
 
@@ -56,19 +56,26 @@ def _scored(
     concatenation: str,
     seed: int,
 ) -> dict:
-    """Trains by `embed`, or takes the untrained encoder, and returns a row of scores on STS-B.
+    """Trains Sentence-BERT, evaluates it on STS-B, and returns the scores.
 
-    As in the paper, the classifier sees vectors that are not scaled to unit length.
+    If the scores exist already, the function only reads them. As in the paper, the classifier gets
+    vectors that are not normalized to unit length.
 
     Args:
-        task: task to train on; "": the untrained encoder.
+        options: parsed options of the command.
+        out: folder of the study.
+        name: name of the run.
+        task: task to train on; an empty string means that the encoder is not trained.
+        pooling: pooling of the encoder's outputs.
+        concatenation: features of a pair for the classifier, such as "u,v,|u-v|".
+        seed: random seed.
     """
     run, scores, log = out / "runs" / name, out / "scores" / name, out / "logs" / f"{name}.log"
     data = studies.flags("--data-dir", options.data_dir)
 
     def scored() -> dict:
         if task:
-            # Training on STS-B uses the cosine, without concatenation.
+            # Training on STS-B uses the cosine similarity instead of a concatenation.
             own = [f"concatenation={concatenation}"] if task == options.task else []
             settings = ("normalize=False", *own, *options.set)
             words = [task, str(run), "--init", options.init, "--pooling", pooling, *data]

@@ -1,4 +1,4 @@
-"""`slides encoders` and `slides decoders`: comparisons, and further scores of their runs."""
+"""The commands `slides encoders` and `slides decoders`."""
 
 import argparse
 import functools
@@ -12,15 +12,16 @@ from experiments.studies import flags
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
 
-# Arguments of `compare` by the folder of a comparison. A setting's last value counts.
+# Dict from the folder of a comparison to the arguments of `compare`. If a setting is repeated, the
+# last value applies.
 Comparisons = dict[str, tuple[str, ...]]
 
-# 5,000 updates on 2.6 million tokens, pre-norm: a post-norm model of this size may stay at the
-# unigram loss. So does an encoder without T5's bias (BERT: a loss of 6.1; with both 5.4).
+# 5,000 updates on 2.6 million tokens. Pre-norm and T5's relative bias keep the tiny encoders from
+# staying at the unigram loss: BERT reaches a loss of 5.4 with both, and 6.1 without the bias.
 _ALL = flags("--set", "batch_size=8", "training.max_steps=5_000", "model.norm=pre")
 _ENCODERS = (*_ALL, "--set", "model.relative_bias=shared")
-# A 40th of the tokens that are read, so that each of a row's ten masks is seen four times, as in
-# BERT's released data (Liu et al. 2019, section 4.1).
+# This corpus is so small that training reads each row 40 times, and so each of its 10 static masks
+# 4 times, as in BERT's released data (Liu et al. 2019, section 4.1).
 _FEW = 'corpus.sources=(("tfds:wikipedia/20230601.en", "train[:3%]"),)'
 
 ENCODERS: Comparisons = {
@@ -46,7 +47,10 @@ ENCODERS: Comparisons = {
         *("--differ", "objective", "masking.", "corpus.", "vocabulary.", *_ENCODERS),
     ),
 }
-_PAIRS = {"order": "corpus", "next": "corpus-next"}  # the arms of "pairs" that read them, and where
+_PAIRS = {
+    "order": "corpus",
+    "next": "corpus-next",
+}  # arms of "pairs" with a pair objective, and the folders of their corpora
 
 
 def _blocks(recipe: str, *names: str) -> tuple[str, ...]:
@@ -54,48 +58,61 @@ def _blocks(recipe: str, *names: str) -> tuple[str, ...]:
 
 
 _THREE = ("transformer", "macaron", "swish_rnn")
-# Rows of GPT-2 must hold examples and a question: they are 4 times as long, and a quarter as many.
+# A few-shot prompt needs longer rows. Each batch has 1/4 of the rows, with 4 times the length.
 _LONG = flags("--set", "corpus.sequence_length=256", "model.max_length=256", "batch_size=2")
 DECODERS: Comparisons = {
     "GPT": _blocks("gpt_tiny", *_THREE),
     "GPT-2": (*_blocks("gpt2_tiny", *_THREE), *_LONG),
     "Transformer-XL": _blocks("transformer_xl_tiny", *_THREE),
-    # Without SwishRNN, whose recurrence would show each token to its own prediction.
+    # XLNet has no SwishRNN arm, because the recurrence would leak each token into its prediction.
     "XLNet": _blocks("xlnet_tiny", *_THREE[:2]),
     "T5": _blocks("t5_tiny", *_THREE),
     "BART": _blocks("bart_tiny", *_THREE),
 }
-# Comparisons with every seed, because the slides make them; the others have one seed.
+# Comparisons that use all seeds. All other comparisons use only the first seed.
 EVERY_SEED = ("tokens", "pairs", "masks", "GPT", "T5")
 ELMO = "ELMo"
-# The same number of words as the others: 2,500 updates of 32 rows of 32.
+# 2,500 updates of 32 rows with 32 words: the same number of words as in the other comparisons.
 _ELMO_SETTINGS = ("training.max_steps=2_500",)
-# Lengths of a Transformer-XL's memory in evaluation; 64 in training.
+# Memory lengths of Transformer-XL in evaluation, in positions. The length in training is 64.
 MEMORIES = (1, 64, 128, 256, 512)
-# Tasks of GPT-2 by prompts, without training, and the numbers of examples in a prompt.
+# Tasks for few-shot prompting of GPT-2, and numbers of examples in a prompt.
 FEW_SHOT = ("--task", "sst2", "rte", "--shots", "0", "1", "2", "4", "--max-examples", "400")
-# Models of this size need a higher learning rate than their papers' for fine-tuning.
+# Settings of fine-tuning. The learning rate is 1e-3, see `encoders`: models of this size need a
+# higher rate than in their papers.
 TUNING = ("max_length=64", "training.max_steps=400", "training.validate_every=200")
-# Learning rate of Sentence-BERT; the paper's 2e-5 is for encoders of 12 layers and more.
+# Learning rate of Sentence-BERT. The paper uses 2e-5 for encoders with at least 12 layers.
 _RATE = "training.learning_rate=1e-4"
 
 
 class Study:
-    """The comparisons that a command's options choose, and the report of all measurements."""
+    """Comparisons that the options of a command choose, with a report of their results.
+
+    Args:
+        options: parsed options of the command.
+        known: all comparisons of the command.
+        more: names of further parts that `--systems` may choose.
+    """
 
     def __init__(self, options: argparse.Namespace, known: Comparisons, *more: str):
         self.options, self.out = options, pathlib.Path(options.out)
         self.chosen = options.systems or [*known, *more]
         for name in self.chosen:
             if name not in (*known, *more):
-                raise UserError(f"--systems {name!r}: there are {'; '.join((*known, *more))}")
+                raise UserError(
+                    f"--systems {name!r} does not exist: choose from {'; '.join((*known, *more))}"
+                )
         self.comparisons = {name: one for name, one in known.items() if name in self.chosen}
         self.data = flags("--data-dir", options.data_dir)
         self.rows: dict[str, list[dict]] = {}
         self.lines: list[str] = []
 
     def compare(self, *words: str) -> None:
-        """Makes missing comparisons, each in its folder, and adds their reports."""
+        """Runs the chosen comparisons, each in its folder, and adds their reports.
+
+        Args:
+            words: further arguments of `compare`.
+        """
         seeds = self.options.seeds
         for name, own in self.comparisons.items():
             given = [*own, *flags("--set", *self.options.set), *self.data, *words]
@@ -106,18 +123,20 @@ class Study:
             self.add(self.out / name / "compare.md")
 
     def add(self, report: pathlib.Path) -> None:
-        """Adds the report of a part, with its headings one level lower."""
+        """Adds the Markdown text of the file `report`; its title becomes a section heading."""
         text = report.read_text(encoding="utf-8").rstrip()
         self.lines += ["", "#" + re.sub(r"\]\((\w+\.png)\)", rf"]({report.parent.name}/\1)", text)]
 
     def measure(
         self, title: str, rows: list[dict], figures: Callable[[dict], dict], scale: float = 100
     ) -> None:
-        """Adds a table of further numbers of runs, with one line for each arm.
+        """Computes further scores of runs, and adds a table with a line for each arm.
 
         Args:
-            rows: rows of `compare`; the numbers are added to them.
-            figures: maps a row to numbers by the heads of their columns.
+            title: heading of the table.
+            rows: rows of `compare`, to which the method adds the scores.
+            figures: function that maps a row to a dict from a column heading to a score.
+            scale: factor for the scores in the table.
         """
         tasks = {f"{row['run']}: scored": functools.partial(figures, row) for row in rows}
         found = studies.at_once(self.options.jobs, tasks)
@@ -132,7 +151,7 @@ class Study:
         self.lines += ["", f"## {title}", "", *table]
 
     def write(self, name: str, title: str) -> None:
-        """Writes OUT/NAME.md and .json."""
+        """Writes the report to OUT/NAME.md and the results to OUT/NAME.json."""
         rows = {"comparisons": self.rows}
         studies.write(
             self.out, name, "lab.slides", self.options, title, self.lines[1:], figure=False, **rows
@@ -140,14 +159,14 @@ class Study:
 
 
 def _written(path: pathlib.Path, script: str, *words: str) -> Any:
-    """Reads a JSON file; if it does not exist, first runs the command that writes it."""
+    """Reads a JSON file. If the file does not exist, runs the command that writes it first."""
     if not path.exists():
         studies.command(script, *words)
     return studies.read_json(path, object)
 
 
 def encoders(options: argparse.Namespace) -> None:
-    """Compares the encoders, pre-trained and fine-tuned, and then their sentence vectors."""
+    """Runs the command `slides encoders`: compares encoders and their sentence vectors."""
     options.finetune_set = [*TUNING, *options.finetune_set]
     study = Study(options, ENCODERS)
     source = [*flags("--source", options.source), *flags("--finetune-set", *options.finetune_set)]
@@ -155,7 +174,7 @@ def encoders(options: argparse.Namespace) -> None:
     study.compare(*tasks, *source)
 
     def told(row: dict) -> dict[str, float]:
-        """Accuracy on pairs of segments from the corpora of both kinds (see `_PAIRS`)."""
+        """Returns the pair accuracy of a run on each corpus in `_PAIRS`."""
         found = {}
         for kind, folder in _PAIRS.items():
             file = pathlib.Path(row["run"]) / f"{folder}.json"
@@ -166,19 +185,24 @@ def encoders(options: argparse.Namespace) -> None:
 
     if pairs := [row for row in study.rows.get("pairs", ()) if row["arm"] in _PAIRS]:
         study.measure(
-            "Pairs told right, %, by models that learnt the one kind or the other", pairs, told
+            "Pair accuracy (%) of each pair objective on both types of pairs", pairs, told
         )
     if options.sentences:
         rows = [row for mine in study.rows.values() for row in mine]
-        title = "Vectors of sentences: Spearman's correlation with STS-B's scores, times 100"
+        title = "Sentence vectors: Spearman correlation with the STS-B scores, times 100"
         study.measure(title, rows, functools.partial(sentence_scores, study.data))
-    study.write("encoders", "The slides' encoders")
+    study.write("encoders", "Comparison of encoders")
 
 
 def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
-    """Spearman correlations on STS-B's development set of the cosines of mean-pooled vectors.
+    """Returns Spearman correlations of mean-pooled sentence vectors on the STS-B development set.
 
-    BERT is scored before and after training on STS-B.
+    BERT is scored before and after training on STS-B. All other encoders are scored only as
+    pre-trained.
+
+    Args:
+        data: arguments that pass `--data-dir` on.
+        row: row of `compare`.
     """
     run = pathlib.Path(row["run"])
 
@@ -198,7 +222,7 @@ def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
 
 
 def decoders(options: argparse.Namespace) -> None:
-    """Compares blocks in decoders, scores memories, prompts GPT-2, trains ELMo and taggers."""
+    """Runs the command `slides decoders`: compares blocks, and evaluates some of the models."""
     study = Study(options, DECODERS, ELMO)
     study.compare()
 
@@ -210,10 +234,13 @@ def decoders(options: argparse.Namespace) -> None:
         return {str(line["memory"]): line["perplexity"] for line in found}
 
     if rows := study.rows.get("Transformer-XL", []):
-        title = "Transformer-XL's perplexity by the positions that it remembers (64 in training)"
+        title = "Perplexity of Transformer-XL for each memory length (64 positions in training)"
         study.measure(title, rows, perplexities, scale=1)
         curves = {row["arm"]: {length: [row[str(length)]] for length in MEMORIES} for row in rows}
-        figure, axes = study.out / "memory.png", ("positions remembered", "validation perplexity")
+        figure, axes = (
+            study.out / "memory.png",
+            ("memory length in positions", "validation perplexity"),
+        )
         studies.mean_curves({"Transformer-XL": curves}, figure, *axes)
         study.lines += ["", "![Perplexity against memory](memory.png)"]
     if models := [row["run"] for row in study.rows.get("GPT-2", ())]:
@@ -229,4 +256,4 @@ def decoders(options: argparse.Namespace) -> None:
         tags = [run, str(tagged), "--seeds", *map(str, options.seeds)]
         studies.command("elmo", "tag", *tags, *flags("--source", options.source), *study.data)
         study.add(tagged / "tagging.md")
-    study.write("decoders", "The slides' decoders")
+    study.write("decoders", "Comparison of decoders")

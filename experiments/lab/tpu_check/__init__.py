@@ -1,1 +1,1 @@
-"""The parts of `tpu_check`: a recipe's train step, its compilation for a TPU, and the findings."""
+"""Implementation of `tpu_check`: tracing of train steps, compilation for a TPU, and reports."""

@@ -3,26 +3,30 @@
     python -m experiments.lab.tpu_check bert_base swish_rnn_base --topology v4:2x2x1
     python -m experiments.lab.tpu_check wmt14_macaron_base --batch 8192 --topology v5e:2x2
 
-builds each recipe's train step as `fit` runs it (static shapes, bfloat16) and compiles it with the
-TPU compiler. It prints whether the step compiles, and if not, which op and which line of code
-prevent it; the memory that a core needs; the largest batch that fits; shapes that depend on values;
-and the compiler's estimate of a step's time, with loops counted. The exit status is 0 if every
-recipe passes, 1 if one does not, and 2 if the command is wrong.
+These commands build each recipe's train step as `fit` runs it (static shapes, bfloat16) and compile
+the step with the TPU compiler. For each recipe they print:
+
+- whether the step compiles, and otherwise the op and the line of code that prevent compilation
+- the memory that the step needs on a core, and the largest batch that fits
+- tensor shapes that depend on values
+- the compiler's estimate of the step time, in which each loop iteration counts
+
+The exit status is 0 if every recipe passes, 1 if a recipe fails, and 2 if the command is wrong.
 
     python -m experiments.lab.tpu_check gpt2_base --topology v5e:2x2 --engine jax \\
         --mesh data=2,model=2
 
-compiles the update of the JAX engine for a mesh of the topology's cores, where each part along
-`data` has one micro-batch. It prints the memory of a core and the bytes of the collectives.
+This command compiles the JAX engine's update for a mesh of cores. Each index along the axis `data`
+has one micro-batch. The command also prints the number of bytes that collectives transfer.
 
     python -m experiments.lab.tpu_check --slices
 
-needs no compiler. It prints the bytes of every model of the catalog and the smallest slice that
-trains it.
+This command needs no compiler. For every model in the catalog it prints the bytes for weights,
+gradients and activations, and the smallest TPU slice that can train the model.
 
-`make tpu-check` installs the compiler; so does
-`pip install -r experiments/lab/tpu_check/requirements.txt`
-in a separate environment. A recipe of base size takes a minute or two and 6 GB.
+Install the compiler by `make tpu-check`, or by
+`pip install -r experiments/lab/tpu_check/requirements.txt` in a separate environment. Compiling a
+recipe of base size takes 1 to 2 minutes and 6 GB of memory.
 """
 
 from experiments import command_line as cli
@@ -31,31 +35,40 @@ main = cli.single_program(
     "experiments.lab.tpu_check",
     __doc__,
     "experiments.lab.tpu_check.check:run",
-    cli.argument("recipe", "names of pre-training and translation recipes", nargs="*"),
+    cli.argument("recipe", "names of pre-training, translation, ELMo and TCN recipes", nargs="*"),
     cli.argument(
         "--topology CHIP:SHAPE",
-        "such as v4:2x2x1 (default) or v5e:2x2; can be repeated. Without --mesh the step is "
-        "compiled for one core, so that the shape changes nothing",
+        "TPU generation and number of chips along each axis, such as v5e:2x2 (default: v4:2x2x1); "
+        "may be repeated; without --mesh, only the generation matters, because the step is "
+        "compiled for one core",
         action="append",
     ),
     cli.count(
         "--batch N",
-        "micro-batch of a core: rows in pre-training, tokens of one side in translation "
-        "(default: the recipe's own)",
+        "size of a core's micro-batch: number of rows or, in translation, number of tokens on "
+        "each side (default: the size in the recipe)",
     ),
     cli.count(
         "--compilations N",
-        "most compilations for each recipe and topology, to find the largest batch; 1: only "
-        "the given batch (default %(default)s)",
+        "maximum number of compilations for each recipe and topology, which search for the "
+        "largest batch that fits; 1 means no search (default: %(default)s)",
         4,
     ),
-    cli.local_place("--json FILE", "file to which the results are added after each recipe"),
-    cli.switch("--resume", "keep the rows in --json that have this commit and these settings"),
-    cli.local_place("--markdown FILE", "file for the table; with --json, of all its rows"),
-    cli.local_place("--hlo DIR", "folder for the compiler's optimized programs"),
+    cli.local_place("--json FILE", "file to which results are added after each compiled recipe"),
+    cli.switch(
+        "--resume",
+        "skip checks whose results in --json have the same commit, versions and settings",
+    ),
+    cli.local_place(
+        "--markdown FILE",
+        "file for a table of the results; with --json, the table has all results in that file",
+    ),
+    cli.local_place("--hlo DIR", "folder for the optimized HLO text of each compilation"),
     cli.ENGINE,
-    cli.switch("--list", "list the chips"),
-    cli.switch("--slices", "print which slice trains which model of the catalog, by its shapes"),
+    cli.switch("--list", "list the supported TPU generations"),
+    cli.switch(
+        "--slices", "print the smallest TPU slice for each catalog model, computed from shapes"
+    ),
     cli.settings("model.rnn_step_sizes=1 or training.dtype_policy=float32"),
 )
 

@@ -1,16 +1,27 @@
-"""Checks recipes and makes rows that compare them, as the JSON has them.
+"""The command `tpu_check`: checks recipes, and reports the results as JSON and Markdown.
 
-A row always has "ok", "recipe", "topology", "rows" and "length" of a core's micro-batch,
-"parameters", and "problems", each `{"what", "op", "source"}`. These fields are None if unknown:
+The JSON file has one row for each recipe and topology. These fields are always set:
 
-- "memory" (bytes by use), "memory_total" (bytes needed at once), "memory_limit" (bytes of a core);
-- "largest_rows" (the most rows seen to fit), "tried" (whether each number of rows fits);
-- "cycles" of a step, "loop_cycles" (the part of loops), "loops" (the outermost), "milliseconds" at
-  the chip's clock, "tokens_a_second" of a core;
-- "compilation" and "collectives" of the first compilation (see `compiler.compile_step`).
+- "ok": whether the recipe passes
+- "recipe" and "topology": their names
+- "rows" and "length": shape of a core's micro-batch
+- "parameters": number of parameters
+- "problems": list of the output of `step.problem`
+- "loops": list of the outermost loops; see `cycles.Loop`
 
-"settings", "mesh" and "compilations" are those of the flags, "commit" is the one that was checked
-out, and "versions" are those of the packages.
+These fields are null if they are unknown:
+
+- "memory": dict from a use, such as "temporaries", to bytes
+- "memory_total" and "memory_limit": bytes that the step needs, and bytes that a core has
+- "largest_rows": largest number of rows that was compiled and fits
+- "tried": dict from each compiled number of rows to whether it fits
+- "cycles" and "loop_cycles": cycles in a step, and cycles in loops
+- "milliseconds": step time at the chip's clock
+- "tokens_a_second": throughput of a core
+- "compilation" and "collectives": see `compiler.compile_step`
+
+The fields "settings", "mesh" and "compilations" have the values of the flags. The field "commit" is
+the commit that was checked out, and "versions" maps each package to its version.
 """
 
 import argparse
@@ -34,15 +45,15 @@ from macaron_tf.io.paths import clear_errors, write_aside
 
 _PACKAGES = ("tensorflow", "keras", "jax", "libtpu")
 _COLUMNS = (
-    "recipe", "topology", "passes", "batch a core", "GiB: arguments", "temporaries",
-    "all / a core's", "collectives", "largest batch seen to fit", "Mcycles a step",
-    "in loops", "ms a step", "tokens/s a core", "time a token", "compiled in min", "CPU min", "GiB",
-    "commit",
+    "recipe", "topology", "passes", "batch per core", "GiB: arguments", "temporaries",
+    "total / limit", "collectives", "largest batch that fits", "Mcycles per step",
+    "in loops", "ms per step", "tokens/s per core", "relative time per token", "minutes",
+    "CPU minutes", "GiB", "commit",
 )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks the recipes and returns the exit status."""
+    """Runs the command `tpu_check`; returns the exit status."""
     if options.list:
         print(listing())
         return 0
@@ -50,7 +61,9 @@ def run(options: argparse.Namespace) -> int:
         slices.run(options.markdown)
         return 0
     if not options.recipe:
-        raise UserError("name a recipe, such as bert_base; `pretrain recipes` lists them")
+        raise UserError(
+            "no recipe is given: name a recipe, such as bert_base; `pretrain recipes` lists recipes"
+        )
     options.topology = options.topology or ["v4:2x2x1"]
     for topology in options.topology:
         chip_of(topology)
@@ -64,13 +77,13 @@ def run(options: argparse.Namespace) -> int:
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", math.prod(sizes.values()))
         use_mesh(sizes)
-    # Wrong settings must be reported before compilations of minutes.
+    # Report wrong settings before compilations, which take minutes.
     steps = {name: step_of(name, options.set) for name in options.recipe}
     for one in steps.values():
         one.recipe.model_config()
         one.shape(options.batch)
     if options.hlo:
-        with clear_errors(f"--hlo {options.hlo} cannot be written", "choose another place"):
+        with clear_errors(f"--hlo {options.hlo} cannot be written", "choose another folder"):
             pathlib.Path(options.hlo).mkdir(parents=True, exist_ok=True)
     batch = [] if options.batch is None else ["--batch", str(options.batch)]
     given = studies.flags("--set", *options.set)
@@ -105,7 +118,7 @@ def run(options: argparse.Namespace) -> int:
         for row in _check(name, one, options, topologies) if topologies else ():
             found.append(row | same)
             write()
-        gc.collect()  # a model and its graphs refer to each other and hold gigabytes
+        gc.collect()  # frees gigabytes: a model and its graphs form reference cycles
     write()  # in case every row was kept
     print(table(found))
     print(problems(found), end="")
@@ -115,7 +128,10 @@ def run(options: argparse.Namespace) -> int:
 def _check(
     name: str, step: Step, options: argparse.Namespace, topologies: Sequence[str]
 ) -> Iterator[dict]:
-    """Yields a recipe's rows, one for each topology. Each step is traced once for all of them."""
+    """Yields the result rows of a recipe, one for each topology.
+
+    Each batch size is traced once and then compiled for every topology.
+    """
     _say(f"{name}: building the model")
     model = step.build()
     shape = step.shape(options.batch)
@@ -123,12 +139,12 @@ def _check(
 
     @functools.cache
     def traced(rows: int) -> Traced:
-        _say(f"{name}: tracing the step of {rows} x {shape.length}")
+        _say(f"{name}: tracing a step with {rows} rows of length {shape.length}")
         return step.trace(model, shape._replace(rows=rows))
 
     def compiled(topology: str, rows: int) -> dict:
         hlo, text = traced(rows).hlo, None
-        _say(f"{name}: compiling the step of {rows} x {shape.length} for {topology}")
+        _say(f"{name}: compiling for {topology} with {rows} rows of length {shape.length}")
         if options.hlo:
             text = pathlib.Path(options.hlo) / f"{name}-{topology.replace(':', '-')}-{rows}.hlo"
         return compiler.compile_step(hlo, topology, text, mesh and math.prod(mesh.values()))
@@ -157,12 +173,17 @@ def row(
     results: dict[int, dict],
     sharing: int = 1,
 ) -> dict:
-    """Makes a row of results; see the module.
+    """Makes a row of results, whose fields the module's docstring describes.
 
     Args:
-        shape: rows and length of a micro-batch.
-        results: results of `compiler.search`; the first one is of the batch in question.
-        sharing: number of cores that share a model and its micro-batch.
+        recipe: name of the recipe.
+        topology: name of the topology, such as `v4:2x2x1`.
+        shape: number of rows and row length of a micro-batch.
+        parameters: number of parameters of the network.
+        traced: the traced step.
+        results: output of `compiler.search`. The first result belongs to a batch of `shape`; an
+            empty dict means that nothing was compiled.
+        sharing: number of cores that share one copy of the weights and one micro-batch.
     """
     chip, first = chip_of(topology), next(iter(results.values()), {})
     tried = {number: compiler.fits(result, chip.core_bytes) for number, result in results.items()}
@@ -201,18 +222,25 @@ def _problems(result: dict, cores: int, limit: int, sources: Sources) -> Iterato
             yield problem(result["error"], name, sources.of(name) if name else None)
     elif not compiler.fits(result, limit):
         yield problem(
-            f"{_gib(compiler.memory_total(result))} GiB needed, {_gib(limit)} GiB available"
+            f"out of memory: {_gib(compiler.memory_total(result))} GiB needed, "
+            f"{_gib(limit)} GiB available"
         )
     if result.get("cores_a_chip", cores) != cores:
-        yield problem(f"libtpu sees {result['cores_a_chip']} cores a chip, not {cores}")
+        yield problem(f"libtpu has {result['cores_a_chip']} cores per chip, not {cores}")
     for loop in result.get("cycles", {}).get("loops", ()):
         if loop["trips"] is None:
             source = sources.of(loop["name"])
-            yield problem("a loop of unknown length, counted once", loop["name"], source)
+            yield problem(
+                "a loop has an unknown number of iterations and counts once", loop["name"], source
+            )
 
 
 def table(rows: Sequence[dict]) -> str:
-    """A Markdown table; "time a token" is relative to the first recipe on the same topology."""
+    """Returns the Markdown table of result rows.
+
+    The column "relative time per token" is relative to the first recipe that passes on the same
+    topology.
+    """
     lines = []
     for each in rows:
         first = next((r for r in rows if r["topology"] == each["topology"] and r["ok"]), None)
@@ -251,7 +279,7 @@ def _cells(row: dict, first: dict | None) -> list[str]:
 
 
 def problems(rows: Sequence[dict]) -> str:
-    """One line for each problem, with its op, and below it the line of code that it comes from."""
+    """Returns a line of text for each problem, followed by a line with its source code."""
     lines = []
     for each in rows:
         for one in each["problems"]:
@@ -262,51 +290,65 @@ def problems(rows: Sequence[dict]) -> str:
 
 
 def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
-    """Merges new rows into those of the JSON text; a new row replaces one about the same check.
+    """Returns the rows in a JSON text, followed by new rows.
+
+    A new row replaces the earlier row of the same recipe, topology, batch and mesh.
 
     Args:
-        where: name of the file, for error messages.
+        rows: the new rows.
+        text: output of `as_json`.
+        where: path of the file that `text` comes from, for error messages.
+
+    Raises:
+        UserError: `text` is not the output of `as_json`.
     """
     try:
         both = [*parse_json(text, rows=list)["rows"], *rows]
         names = ("recipe", "topology", "rows", "mesh")
         return list({tuple(row.get(name) for name in names): row for row in both}.values())
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{where} holds no results of tpu_check: {error}") from error
+        raise UserError(
+            f"{where} holds no results of tpu_check ({error}): give another file"
+        ) from error
 
 
 def as_json(rows: Sequence[dict], facts: dict) -> str:
-    """JSON of the rows, the command that makes them, and the versions that they depend on.
+    """Returns the JSON text of result rows, with the command and the package versions.
 
     Args:
-        facts: "options" of the command besides recipes and topologies; "versions" by package.
+        rows: the result rows.
+        facts: dict with "options", the list of the command's arguments except recipes and
+            topologies, and "versions", a dict from package to version.
     """
     record = {"command": _command(rows, facts), "versions": facts["versions"], "rows": list(rows)}
     return json.dumps(record, indent=1) + "\n"
 
 
 def as_markdown(rows: Sequence[dict], facts: dict) -> str:
-    """The table and what its columns mean."""
+    """Returns a Markdown page with the table of results; `facts` is as in `as_json`."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return f"""# Each recipe's train step, compiled for a TPU without one
 
 `{_command(rows, facts)}`; {versions}.
 
-One core's share of an update: forward, backward, the gradient's norm, the optimizer's step. Memory
-is the compiler's own analysis, in GiB. Cycles are the compiler's estimates, each loop counted as
-often as it runs, turned into time at the clock that makes the chip's peak; nothing ran on a TPU.
-Random bits are the chip's own, as TensorFlow draws them there.
-Not in them: the sum of gradients over the cores, and waiting for data. Collectives, in GiB: 4 bytes
-a parameter are what data parallel cores sum once an update; of a mesh, arrays that the compiled
-program's collectives bring a core, by kind. Times compare recipes. The compilation itself: minutes
-beside other work, its CPU minutes, GiB of its process, the commit.
+Each row is one core's part of an update: the forward pass, the backward pass, the gradient norm and
+the optimizer step. Nothing ran on a TPU. Memory is the compiler's analysis, in GiB. Cycles are the
+compiler's estimates, in which a loop's cycles count once per iteration. The step time follows from
+the cycles and the clock at which the chip reaches its peak rate. Random bits come from the chip's
+own generator, as with TensorFlow on a TPU. The step time includes neither the sum of the gradients
+over cores nor waiting for data, so use it only to compare recipes.
+
+The column "collectives" is in GiB. Without a mesh it is 4 bytes per parameter, which data-parallel
+cores sum once per update. With a mesh it is the size of the arrays that a core receives, by type of
+collective. The last columns describe the compilation: elapsed minutes on a machine with other work,
+CPU minutes, peak memory of the process, and the commit.
 
 {table(rows)}
 {problems(rows)}"""
 
 
 def _command(rows: Sequence[dict], facts: dict) -> str:
-    """The command that makes all of these rows."""
+    """Returns the command line that makes all of these rows."""
     recipes, topologies = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("recipe", "topology")
     )

@@ -1,4 +1,4 @@
-"""The TPUs that a step can be compiled for, by their names in libtpu's topologies."""
+"""The TPU generations that a step can be compiled for, by their names in libtpu."""
 
 import dataclasses
 import re
@@ -8,18 +8,18 @@ from macaron_tf.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A generation of TPUs, as described by libtpu and by Google's documentation.
+    """A TPU generation, as libtpu and Google's documentation describe it.
 
     Attributes:
-        cores: devices of a chip, each of which is a replica. The two TensorCores of a v4 are two
-            devices; those of a v5p are one.
-        core_gib: HBM in GiB that libtpu 0.0.51 gives a program on one core.
+        cores: number of devices in a chip. The two TensorCores of a v4 chip are two devices; the
+            two TensorCores of a v5p chip are one device.
+        core_gib: HBM in GiB that libtpu 0.0.51 lets a program use on one core.
         peak_tflops: peak rate of a chip in bfloat16, in TFLOP/s.
-        mxus: matrix units of a core, each of 128 x 128 cells.
-        accelerator: name of a Cloud TPU of 4 chips, which libtpu requires.
-        example: a topology of 4 chips.
-        slices: numbers of chips, powers of two, of the slices that Google rents. More chips than
-            the last are several slices (Multislice), which is not supported here.
+        mxus: number of matrix units (MXUs) in a core; each has 128 x 128 cells.
+        accelerator: accelerator type of a Cloud TPU with 4 chips, for libtpu.
+        example: topology of 4 chips.
+        slices: chip counts of the available slices, which are powers of two. More chips than the
+            last count need several slices (Multislice), which this package does not support.
     """
 
     cores: int
@@ -31,20 +31,20 @@ class Chip:
     slices: tuple[int, ...]
 
     def slice_name(self, chips: int) -> str:
-        """The accelerator type of a slice, such as v4-32 of 16 chips."""
+        """Returns the accelerator type of a slice, such as v4-32 for 16 chips."""
         kind, _, of_four = self.accelerator.rpartition("-")
         return f"{kind}-{chips * int(of_four) // 4}"
 
     @property
     def core_bytes(self) -> int:
-        """The memory of a core in bytes."""
+        """Memory of a core in bytes."""
         return int(self.core_gib * 2**30)
 
     @property
     def clock_ghz(self) -> float:
-        """The clock at which one multiply-add per cell and cycle gives the peak rate.
+        """Clock in GHz at which one multiply-add per cell and cycle gives the peak rate.
 
-        v4: 275e12 / (2 cores x 4 units x 128 x 128 cells x 2) = 1.05e9; v5e: 1.50e9.
+        For v4: 275e12 / (2 cores x 4 MXUs x 128 x 128 cells x 2 operations) = 1.05e9 Hz.
         """
         return self.peak_tflops * 1e3 / (self.cores * self.mxus * 128 * 128 * 2)
 
@@ -58,20 +58,24 @@ CHIPS = {
 
 
 def chip_of(topology: str) -> Chip:
-    """The chip of a topology such as `v4:2x2x1`."""
+    """Returns the chip of a topology such as `v4:2x2x1`.
+
+    Raises:
+        UserError: `topology` has another form or another chip.
+    """
     name, _, shape = topology.partition(":")
     if name not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", shape):
         raise UserError(
-            f"--topology {topology}: write a chip and how many in each direction, such as "
+            f"--topology {topology}: write a chip and the number of chips along each axis, such as "
             f"{', '.join(chip.example for chip in CHIPS.values())}"
         )
     return CHIPS[name]
 
 
 def listing() -> str:
-    """One line for each chip. libtpu can check a topology, but not list the valid ones."""
+    """Returns a text with one line for each chip."""
     return "\n".join(
-        f"{chip.example:10} {chip.cores} core{'s' if chip.cores > 1 else ''} a chip, "
-        f"{chip.core_gib:g} GiB and {chip.clock_ghz:.2f} GHz a core"
+        f"{chip.example:10} {chip.cores} core{'s' if chip.cores > 1 else ''} per chip, "
+        f"{chip.core_gib:g} GiB and {chip.clock_ghz:.2f} GHz per core"
         for chip in CHIPS.values()
     )

@@ -2,8 +2,8 @@
 
     python -m experiments.lab.tpu_check.compiler STEP.hlo v4:2x2x1 CORES RESULT.json [TEXT.hlo]
 
-The process is separate because the TPU compiler ends it when one of its internal checks fails, and
-because it keeps gigabytes of memory.
+The TPU compiler kills its process if an internal check fails, and it does not free gigabytes of
+memory. Therefore this module runs it in a process of its own.
 """
 
 import importlib.util
@@ -23,12 +23,16 @@ from experiments.lab.tpu_check.cycles import collectives, estimate
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
 
-# Numbers of rows are multiples of a TPU's tile; 8 replicas can share them, too.
+# The search tries multiples of 8 rows, which fill a TPU's tiles and can be split among 8 replicas.
 MULTIPLE = 8
 
 
 def memory_total(result: dict) -> int | None:
-    """Bytes that a compiled step needs at once, or that a refused compilation asked for."""
+    """Returns the bytes that a step needs on a core, or `None` if they are unknown.
+
+    Args:
+        result: output of `compile_step`.
+    """
     if memory := result.get("memory"):
         kept = memory["arguments"] + memory["outputs"] - memory["aliased"]
         return kept + memory["temporaries"] + memory["code"]
@@ -36,23 +40,30 @@ def memory_total(result: dict) -> int | None:
 
 
 def fits(result: dict, limit: int) -> bool:
-    """Whether a step was compiled and needs no more than `limit` bytes, the memory of a core."""
+    """Returns whether a step was compiled and needs at most `limit` bytes.
+
+    Args:
+        result: output of `compile_step`.
+        limit: memory of a core in bytes.
+    """
     return "memory" in result and memory_total(result) <= limit
 
 
 def search(
     compiled: Callable[[int], dict], rows: int, limit: int, compilations: int
 ) -> dict[int, dict]:
-    """Compiles a step at several numbers of rows to find the most that fit.
+    """Searches for the largest number of rows that fits, by compiling the step several times.
+
+    The search ends if a compilation fails for another reason than memory.
 
     Args:
-        compiled: function from a number of rows to the result of `compile_step`.
+        compiled: function from a number of rows to the output of `compile_step`.
+        rows: number of rows in the first compilation.
         limit: memory of a core in bytes.
-        compilations: greatest number of compilations, 1 or more.
+        compilations: maximum number of compilations, at least 1.
 
     Returns:
-        The results by number of rows, `rows` first. A failure for another reason than memory ends
-        the search.
+        A dict from the number of rows to the output of `compile_step`, in the order of compilation.
     """
     results: dict[int, dict] = {}
     guess: int | None = rows
@@ -65,20 +76,23 @@ def search(
 
 
 def _next(results: dict[int, dict], limit: int) -> int | None:
-    """The next number of rows to try: where memory, interpolated linearly, reaches the limit.
+    """Returns the next number of rows to compile, or `None` if the largest number is known.
 
-    Returns:
-        None if the largest number is known.
+    The function interpolates the memory linearly in the number of rows, up to the limit.
+
+    Args:
+        results: dict from the number of rows to the output of `compile_step`.
+        limit: memory of a core in bytes.
     """
     best = max((rows for rows, result in results.items() if fits(result, limit)), default=0)
     worst = min((rows for rows, result in results.items() if not fits(result, limit)), default=None)
     points = sorted((rows, memory_total(result)) for rows, result in results.items())
     if len(points) == 1:
         (rows, total), memory = points[0], results[points[0][0]].get("memory")
-        # Only the temporaries grow with the batch (their share of gradients, which is small, not).
+        # Only the temporaries grow with the batch. Their gradients do not, but gradients are small.
         points = [(0, total - memory["temporaries"] if memory else 0), (rows, total)]
-    # The two points nearest to the limit: where memory is short the compiler recomputes values,
-    # which bends the line.
+    # Uses the two points nearest to the limit, because memory is not quite linear in the number of
+    # rows: close to the limit, the compiler recomputes values instead of keeping them.
     (a, low), (b, high) = sorted(sorted(points, key=lambda p: abs(p[1] - limit))[:2])
     predicted = a + (limit - low) * (b - a) / (high - low) if high > low else 2 * b
     guess = int(predicted) // MULTIPLE * MULTIPLE
@@ -88,39 +102,43 @@ def _next(results: dict[int, dict], limit: int) -> int | None:
 
 
 def check_installed() -> None:
-    """Raises a UserError if jax or libtpu is missing."""
+    """Raises a `UserError` if jax or libtpu is missing."""
     if any(importlib.util.find_spec(package) is None for package in ("jax", "libtpu")):
         raise UserError(
-            "the TPU compiler is not installed here: `make tpu-check` installs it, or "
-            "`pip install -r experiments/lab/tpu_check/requirements.txt` in an environment of its "
-            "own"
+            "the TPU compiler is not installed: run `make tpu-check`, or run "
+            "`pip install -r experiments/lab/tpu_check/requirements.txt` in a separate environment"
         )
 
 
 def compile_step(
     hlo: bytes, topology: str, text: pathlib.Path | None = None, cores: int | None = None
 ) -> dict:
-    """Compiles a step by the TPU compiler in a separate process.
+    """Compiles a step with the TPU compiler, in a separate process.
+
+    The result is a dict with these fields:
+
+    - "dynamic": names of ops whose shapes are known only at run time
+    - "compilation": a dict with "seconds", "cpu_seconds" and "peak_bytes"
+    - if compilation succeeded: "memory" in bytes, "cycles" (see `cycles.Estimate`) and, with
+      `cores`, "collectives" in bytes
+    - if compilation failed: "error", "error_ops" and, if memory was too small, "memory_needed" in
+      bytes
+
+    If the process crashed, the only field is "error".
 
     Args:
-        hlo: the step's HLO module, serialized; with `cores` StableHLO as bytecode.
-        topology: the TPU, such as `v4:2x2x1`. Without `cores` its shape changes nothing, because
-            the step is compiled for one core.
-        text: file for the optimized HLO.
-        cores: number of cores in the mesh of a JAX step; None: a TensorFlow step, for one core.
-
-    Returns:
-        "dynamic": names of ops whose shapes are known only at run time. If compilation failed:
-        "error", "error_ops", and "memory_needed" if memory was the reason. Otherwise: "memory" in
-        bytes, "cycles" (see `cycles.Estimate`) and, with `cores`, "collectives" in bytes. Unless
-        the process crashed: "compilation" with its "seconds", "cpu_seconds" and "peak_bytes".
+        hlo: serialized HLO module of the step or, with `cores`, StableHLO bytecode.
+        topology: the TPU, such as `v4:2x2x1`.
+        text: file for the optimized HLO text; `None` means that the text is not written.
+        cores: number of cores in the mesh of a JAX step; `None` means a TensorFlow step, which is
+            compiled for one core.
     """
     with tempfile.TemporaryDirectory(prefix="tpu_check-") as folder:
         source, result = pathlib.Path(folder) / "step.hlo", pathlib.Path(folder) / "result.json"
         source.write_bytes(hlo)
         command = [sys.executable, "-m", "experiments.lab.tpu_check.compiler", source, topology]
         command += [cores or 0, result]
-        # Without these variables libtpu would look for a TPU and for Google's network.
+        # Without these variables libtpu searches for a TPU and for Google's metadata server.
         environment = {
             "JAX_PLATFORMS": "cpu",
             "TPU_SKIP_MDS_QUERY": "1",
@@ -128,7 +146,7 @@ def compile_step(
             "TPU_WORKER_HOSTNAMES": "localhost",
             "TPU_WORKER_ID": "0",
             "TPU_MIN_LOG_LEVEL": "3",
-            # libtpu's lock file guards the device, and here is none.
+            # The lock file of libtpu protects a device, and this process uses none.
             "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
         }
         started = time.monotonic()
@@ -144,26 +162,26 @@ def compile_step(
             found["compilation"]["seconds"] = time.monotonic() - started
             return found
     said = [line for line in done.stderr.splitlines() if line.strip()]
-    reason = said[-1] if said else "it said nothing"
+    reason = said[-1] if said else "it printed no message"
     return {"error": f"the compiler ended with status {done.returncode}: {reason}"}
 
 
 def main() -> None:
-    """Runs in the separate process: compiles, and writes the result as JSON."""
+    """Runs the separate process: compiles a step and writes the result as JSON."""
     source, topology, cores, result, *text = sys.argv[1:]
     found, optimized = _compiled(pathlib.Path(source).read_bytes(), topology, int(cores))
     if text and optimized:
         pathlib.Path(text[0]).write_text(optimized, encoding="utf-8")
     used = resource.getrusage(resource.RUSAGE_SELF)
     status = pathlib.Path("/proc/self/status").read_text(encoding="utf-8")
-    # `ru_maxrss` would count the process that started this one, whose model takes gigabytes.
+    # `ru_maxrss` would include the parent process, whose model takes gigabytes.
     peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
     found["compilation"] = {"cpu_seconds": used.ru_utime + used.ru_stime, "peak_bytes": peak}
     pathlib.Path(result).write_text(json.dumps(found), encoding="utf-8")
 
 
 def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
-    """The result of `compile_step`, and the optimized HLO."""
+    """Returns the result of `compile_step`, and the optimized HLO text or `None`."""
     import jax
     import numpy as np
     from jax._src.interpreters import mlir
@@ -174,10 +192,10 @@ def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
     try:
         devices = topologies.get_topology_desc(platform="tpu", topology_name=topology).devices
     except jax.errors.JaxRuntimeError as error:
-        return {"error": f"libtpu knows no topology {topology}: {error}"}, None
+        return {"error": f"libtpu has no topology {topology} ({error})"}, None
     used = tuple(devices[: cores or 1])
     if len(used) < cores:
-        return {"error": f"{topology} has {len(used)} cores, and the mesh wants {cores}"}, None
+        return {"error": f"{topology} has {len(used)} cores, but the mesh needs {cores}"}, None
     device = used[0]
     with mlir.make_ir_context():
         module = ir.Module.parse(hlo if cores else xla_client._xla.mlir.hlo_to_stablehlo(hlo))
@@ -215,7 +233,7 @@ def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
 
 
 def _ops(module, *names: str) -> list:
-    """The operations with one of `names`, in the program's order."""
+    """Returns the operations whose name is in `names`, in program order."""
     from jaxlib.mlir import ir
 
     found = []
@@ -230,10 +248,10 @@ def _ops(module, *names: str) -> list:
 
 
 def _dynamic(module) -> list[str]:
-    """Names of the TensorFlow ops whose shapes depend on values."""
+    """Returns the names of the TensorFlow ops whose shapes depend on values."""
     names = []
     for op in _ops(module, "stablehlo.set_dimension_size"):
-        # If the size is known, the type is static, for example after top_k.
+        # If the size is known at compile time, as after top_k, the type is static.
         if "?" in str(op.results[0].type):
             name = re.search(r'"([^"]+)"', str(op.location))
             names.append(name[1] if name else op.name)
@@ -241,12 +259,15 @@ def _dynamic(module) -> list[str]:
 
 
 def _as_on_a_tpu(module) -> None:
-    """Turns the program that TensorFlow writes for a CPU into the one it would write for a TPU.
+    """Changes, in place, a program for a CPU into the program that TensorFlow writes for a TPU.
 
-    `mhlo.copy` is removed: it changes nothing, and libtpu does not read it. For random bits
-    TensorFlow lets the device choose the algorithm. A CPU's is Philox, whose state is a key and two
-    counters; a TPU's is the chip's own, with a key and one counter. Philox would take half of the
-    cycles of a BERT step.
+    The function removes `mhlo.copy`, which has no effect and which libtpu cannot read. It also
+    replaces the generator of random bits, which TensorFlow chooses by the device. A CPU uses
+    Philox, whose state is a key and two counters. A TPU uses the chip's own generator, whose state
+    is a key and one counter. Philox would take half of the cycles in a BERT step.
+
+    Args:
+        module: StableHLO module of a TensorFlow step.
     """
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
@@ -267,7 +288,7 @@ def _as_on_a_tpu(module) -> None:
                 operands=[stablehlo.slice(given, [0], [2], [1])],
                 attributes={"rng_algorithm": algorithm},
             )
-            # The second counter, a carry that nothing reads, keeps the shape of the state.
+            # Nothing reads the second counter; appending it keeps the shape of the state.
             carry = stablehlo.slice(given, [2], [3], [1])
             kept = stablehlo.concatenate([own.results[0], carry], 0)
         for old, new in zip(philox.results, (kept, own.results[1]), strict=True):
@@ -276,7 +297,10 @@ def _as_on_a_tpu(module) -> None:
 
 
 def _refusal(message: str) -> dict:
-    """The compiler's error in one line, the ops that it names, and the memory if it was short."""
+    """Returns the fields "error", "error_ops" and "memory_needed" from the compiler's message.
+
+    The field "memory_needed" is set only if memory was too small.
+    """
     found = {
         "error": " ".join(message.split())[:500],
         "error_ops": list(dict.fromkeys(re.findall(r'op_name="([^"]+)"', message))),

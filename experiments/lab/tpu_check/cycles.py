@@ -1,9 +1,9 @@
-"""Reads the TPU compiler's estimate of a program's time from the optimized HLO text.
+"""Reads the TPU compiler's cycle estimates and collectives from optimized HLO text.
 
-The compiler notes `estimated_cycles` at each instruction; a fusion's number includes its parts. A
-loop's body is listed once, and counts here as often as it runs. Of the branches of a condition the
-most expensive one counts. The optimizer's step is in such a branch, because updates with a NaN
-gradient are skipped.
+The compiler writes `estimated_cycles` next to each instruction. The estimate of a fusion includes
+its parts. The text lists a loop's body once; this module multiplies the body's cycles by the number
+of iterations. For a conditional, the module counts the most expensive branch. The optimizer step is
+in a branch of a conditional, because an update with a NaN gradient is skipped.
 """
 
 import collections
@@ -20,16 +20,16 @@ _COLLECTIVE = re.compile(
     r" = (.*?) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?\("
 )
 _ARRAY = re.compile(r"\b(?:pred|[a-z]+?(\d+)[a-z0-9]*)\[([\d,]*)\]")  # bf16[8,128], pred[]
-_NO_ESTIMATE = 2**60  # the compiler's figure for "unknown" is the greatest integer
+_NO_ESTIMATE = 2**60  # the compiler writes the largest integer for "unknown"
 
 
 class Loop(NamedTuple):
     """A while loop.
 
     Attributes:
-        name: name of the TensorFlow op that it comes from.
-        trips: number of iterations; None: the text does not say, and one was counted.
-        cycles: cycles of one iteration, inner loops included.
+        name: name of the TensorFlow op that makes the loop.
+        trips: number of iterations; `None` means an unknown number, which counts as 1.
+        cycles: cycles in one iteration, including inner loops.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Loop(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The cycles of a program.
+    """Estimated cycles in one execution of a program.
 
     Attributes:
-        cycles: cycles of one run; a loop's cycles count once for each iteration.
-        loop_cycles: the part of `cycles` in loops.
-        by_kind: cycles outside loops by kind of instruction, most first.
+        cycles: all cycles; the cycles of a loop count once per iteration.
+        loop_cycles: cycles in loops, which `cycles` includes.
+        by_kind: dict from an HLO opcode to its cycles outside loops, in descending order.
         loops: the outermost loops.
     """
 
@@ -53,20 +53,20 @@ class Estimate(NamedTuple):
     loops: list[Loop]
 
     def as_dict(self) -> dict:
-        """The estimate as a dict for JSON."""
+        """Returns the estimate as a dict that can be written as JSON."""
         return {**self._asdict(), "loops": [loop._asdict() for loop in self.loops]}
 
 
 class _Instruction(NamedTuple):
     name: str
     kind: str
-    rest: str  # from the operands on
+    rest: str  # the text from the operands to the end of the line
 
     def operands(self) -> list[str]:
         return re.findall(r"%([\w.\-]+)", self.rest.partition(")")[0])
 
     def called(self, *keys: str) -> list[str]:
-        """Names of the computations that attributes such as `body=` refer to."""
+        """Returns the names of computations in the attributes `keys`, such as `body`."""
         found = []
         for key in keys:
             for braced, plain in re.findall(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.rest):
@@ -74,13 +74,13 @@ class _Instruction(NamedTuple):
         return found
 
     def number(self) -> int | None:
-        """The value of an integer constant, else None."""
+        """Returns the value of an integer constant, or `None` for other instructions."""
         text = self.rest.partition(")")[0]
         known = self.kind == "constant" and re.fullmatch(r"-?\d+", text)
         return int(text) if known else None
 
     def place(self) -> int | None:
-        """The index in a tuple that a `get-tuple-element` reads; None for other instructions."""
+        """Returns the tuple index that a `get-tuple-element` reads; `None` for other opcodes."""
         if self.kind != "get-tuple-element":
             return None
         return int(re.search(r"\bindex=(\d+)", self.rest.partition(")")[2])[1])
@@ -90,10 +90,10 @@ _UNKNOWN = _Instruction("", "", "")
 
 
 class _Computation(dict[str, _Instruction]):
-    """The instructions of a computation by name; the last one is the root."""
+    """Instructions of an HLO computation by their names; the last instruction is the root."""
 
     def final(self, name: str) -> _Instruction:
-        """The instruction called `name`, or the one that it copies."""
+        """Returns the instruction `name` or, if it is a copy or bitcast, the original."""
         instruction = self.get(name, _UNKNOWN)
         while instruction.kind in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
@@ -101,20 +101,28 @@ class _Computation(dict[str, _Instruction]):
 
 
 def collectives(text: str) -> dict[str, int]:
-    """Bytes of the arrays that a core receives by collectives, by kind, in an optimized module."""
+    """Returns the bytes that a core receives by each type of collective, such as "all-reduce".
+
+    Args:
+        text: text of an optimized HLO module.
+    """
     found = collections.Counter()
     for shapes, kind, start in _COLLECTIVE.findall(text):
         sizes = [
             math.prod(map(int, filter(None, shape.split(",")))) * -(-int(bits or 8) // 8)
             for bits, shape in _ARRAY.findall(shapes)
         ]
-        # The result of an all-gather-start or a permutation's start includes its operand and flags.
+        # The result of an all-gather-start or collective-permute-start includes operand and flags.
         found[kind] += max(sizes) if start and kind != "all-reduce" else sum(sizes)
     return dict(found.most_common())
 
 
 def estimate(text: str) -> Estimate:
-    """Sums the estimates of an optimized HLO module; raises a ValueError if it has none."""
+    """Sums the cycle estimates in the text of an optimized HLO module.
+
+    Raises:
+        ValueError: the text has no cycle estimates.
+    """
     module: dict[str, _Computation] = {}
     current, entry = None, None
     for line in text.splitlines():
@@ -126,7 +134,7 @@ def estimate(text: str) -> Estimate:
         elif current is not None and (found := _INSTRUCTION.match(line)):
             current[found[1]] = _Instruction(*found.groups())
     if entry is None or not _ESTIMATE.search(text):
-        raise ValueError("no HLO module with cycle estimates")
+        raise ValueError("the text is no HLO module with cycle estimates")
     return _sum(module, entry)
 
 
@@ -161,9 +169,15 @@ def _sum(module: dict[str, _Computation], name: str) -> Estimate:
 
 
 def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruction) -> int | None:
-    """The number of iterations of a loop, as noted or from its condition `counter < bound`.
+    """Returns the iteration count of a loop, or `None` if it is unknown.
 
-    If the condition has several such comparisons, the first that fails ends the loop.
+    The count comes from `known_trip_count` or, if the text has no such note, from the loop's
+    condition `counter < bound`. If the condition has several comparisons, the smallest count holds.
+
+    Args:
+        module: dict from a name to a computation.
+        around: computation that contains the loop.
+        loop: the `while` instruction.
     """
     if noted := _TRIPS.search(loop.rest):
         return int(noted[1])
@@ -190,10 +204,16 @@ def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruc
 def _at_start(
     module: dict[str, _Computation], around: _Computation, loop: _Instruction, place: int | None
 ) -> int | None:
-    """A number in the state with which a loop starts; None if it is unknown.
+    """Returns an integer in the initial state of a loop, or `None` if the integer is unknown.
 
-    The loop of a gradient runs as often as the forward loop did, so its bound is the final counter
-    of that loop.
+    The state may be the final state of an earlier loop. In a backward pass, for example, the bound
+    of a loop is the final counter of the forward loop.
+
+    Args:
+        module: dict from a name to a computation.
+        around: computation that contains the loop.
+        loop: the `while` instruction.
+        place: index in the state; `None` gives `None`.
     """
     state = around.final(loop.operands()[0])
     if place is None or state.kind != "tuple":
@@ -211,7 +231,10 @@ def _at_start(
 
 
 def _step(module: dict[str, _Computation], loop: _Instruction, place: int | None) -> int | None:
-    """By how much an iteration raises a number of the state; None if it changes it otherwise."""
+    """Returns the constant that an iteration adds to the state's integer at the index `place`.
+
+    The result is 0 if the integer does not change, and `None` if it changes in another way.
+    """
     body = module[loop.called("body")[0]]
     root = list(body.values())[-1]
     if place is None or root.kind != "tuple":

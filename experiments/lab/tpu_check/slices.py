@@ -1,9 +1,10 @@
-"""Finds the smallest TPU slice that trains each catalog model, from shapes alone.
+"""Finds the smallest TPU slice that can train each catalog model, from tensor shapes alone.
 
-The activations of a row follow Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
-Transformer Models", equations 1 and 2. A Transformer layer with F = 4 D in bfloat16 takes
-L D (34 + 5 H L / D) bytes. If M cores share the model, each holds 10 L D bytes and 1 / M of the
-others.
+The activation bytes per row follow Korthikanti et al. 2022, "Reducing Activation Recomputation in
+Large Transformer Models", equations 1 and 2. For a row of length L in bfloat16, a Transformer layer
+needs L D (34 + 5 H L / D) bytes, where D is the width, H the number of heads and 4 D the
+feed-forward width. If M cores share the layer, each core holds 10 L D of these bytes and 1 / M of
+the rest.
 """
 
 import pathlib
@@ -17,22 +18,23 @@ from macaron_tf.io.paths import read_json, write_aside
 from macaron_tf.layers.blocks import block_class
 from macaron_tf.models import EncoderConfig, EncoderDecoderConfig, catalog
 
-# A weight, its gradient and Adam's two moments, float32 each.
+# For a weight, its gradient and Adam's two moments, each in float32.
 BYTES_A_WEIGHT = 16
 RESULTS = pathlib.Path(__file__).parents[2] / "results"
 _CHIPS = ("v4", "v5e")
 _COLUMNS = (
-    "model", "parameters", "GiB: weights, gradients, moments", "row", "MiB of activations a row",
+    "model", "parameters", "GiB: weights, gradients, moments", "row length",
+    "activation MiB per row",
     *(f"{chip}: {how}" for chip in _CHIPS for how in ("data parallel", "model parallel")),
 )  # fmt: skip
 
 
 class Activations(NamedTuple):
-    """Bytes of activations that a row's backward pass needs, with products in bfloat16.
+    """Activation bytes that the backward pass of a row needs, with matrix products in bfloat16.
 
     Attributes:
-        whole: bytes that every core holds, however the model is divided.
-        divided: bytes that are divided among the cores that share a layer.
+        whole: bytes that every core holds, even if several cores share a layer.
+        divided: bytes that are split among the cores that share a layer.
     """
 
     whole: float
@@ -43,10 +45,14 @@ class Activations(NamedTuple):
         return self.whole + self.divided
 
     def cores(self, parameters: int, memory: int, most: int) -> int | None:
-        """The least number of cores, a power of two, that can share the model and one row.
+        """Returns the smallest power of 2 of cores that can train the model on one row.
 
-        Returns:
-            None if even `most` cores with `memory` bytes each are too few.
+        If more than `most` cores are needed, the result is `None`.
+
+        Args:
+            parameters: number of parameters of the model.
+            memory: memory of a core in bytes.
+            most: maximum number of cores.
         """
         cores = 1
         while (parameters * BYTES_A_WEIGHT + self.divided) / cores + self.whole > memory:
@@ -57,13 +63,16 @@ class Activations(NamedTuple):
 
 
 def parameters_of(name: str) -> int:
-    """A catalog model's number of parameters, counted without allocating its weights."""
+    """Returns the parameter count of a catalog model without allocating its weights."""
     with without_values():
         return catalog.build(name).count_params()
 
 
 def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
-    """Source and target length S, T of a row in pre-training, or in the translation recipes."""
+    """Returns the source and target length of a row in the model's training.
+
+    An encoder has one length, which the function returns twice.
+    """
     if isinstance(config, EncoderConfig):
         return (config.max_length,) * 2
     if config.relative_bias == "shared":
@@ -73,7 +82,7 @@ def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
 
 
 def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
-    """The activations of a row by the equations, applied to other blocks in the same way."""
+    """Returns the activation bytes per row; the equations are extended to other blocks."""
     source, target = lengths(config)
     if isinstance(config, EncoderConfig):
         stacks = [(config.num_layers, source, False)]
@@ -92,11 +101,14 @@ def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
 
 
 def _layer(config, block: str, length: int, memory: int | None) -> Activations:
-    """The activations of a layer.
+    """Returns the activation bytes of a layer for one row.
 
     Args:
-        length: L, the number of positions.
-        memory: S, the length of an encoder's output that the layer attends to; None: there is none.
+        config: configuration of the model.
+        block: name of the layer's block.
+        length: number of positions in the row.
+        memory: length of the encoder output that the layer attends to; `None` means no
+            cross-attention.
     """
     width = config.num_heads * (config.head_dim or config.hidden_dim // config.num_heads)
     operators = [(mix.operator, mix.width) for mix in config.splitting(block_class(block).scheme)]
@@ -106,30 +118,32 @@ def _layer(config, block: str, length: int, memory: int | None) -> Activations:
     for operator, share in operators:
         if operator == "memory" and memory is None:
             continue
-        # The inputs of the norm and of the operator, 2 bytes each, and the dropout's mask.
+        # Inputs of the norm and of the operator, 2 bytes each, and the dropout mask, 1 byte.
         whole += 5 * length * config.hidden_dim
         inner = config.feed_forward_dim * share
         if operator == "channels":
-            # Before and after the activation; twice as much with a gate. SwishRNN keeps two inputs,
-            # the states and the output, each two thirds as wide.
+            # Values before and after the activation function; a gate doubles them. A SwishRNN keeps
+            # two inputs, the states and the output, each with 2/3 of the width.
             each = 8 * 2 / 3 if block == "swish_rnn" else 8 if config.gated else 4
             divided += each * length * inner
         elif block in ("gmlp", "amlp"):
-            # Before and after the activation; and half as wide the norm, the gate, their product.
+            # Values before and after the activation function, and with half of the width the norm,
+            # the gate and their product.
             divided += 7 * length * inner + (5 * length**2 if block == "amlp" else 0)
         else:
-            # 2 bytes each: queries, result, keys, values. For attention weights 2 bytes, 1 for the
-            # dropout's mask, and 2 for the weights after dropout.
+            # Queries, outputs, keys and values, 2 bytes each. Attention weights before and after
+            # dropout, 2 bytes each, and the dropout mask, 1 byte.
             keys = length if operator == "tokens" else memory
             divided += 4 * (length + keys) * width + 5 * config.num_heads * length * keys
     return Activations(whole, divided)
 
 
 def measured() -> dict[str, tuple[int, float]]:
-    """Row length and bytes of activations of a row in the compiled recipes, by model.
+    """Returns a dict from a model to its row length and its measured activation bytes per row.
 
-    The bytes are the compiler's temporaries minus the gradients. Where memory is short, the
-    compiler recomputes activations instead of keeping them.
+    The values come from the recipes that `tpu_check` has compiled. The activation bytes are the
+    compiler's temporaries minus the gradients. If memory is scarce, the compiler recomputes
+    activations instead of keeping them.
     """
     found = {}
     for file in ("tpu_check.json", "tpu_check_slides.json"):
@@ -142,7 +156,7 @@ def measured() -> dict[str, tuple[int, float]]:
 
 
 def run(markdown: str | None) -> None:
-    """Prints the table of all models, or writes it to a file."""
+    """Prints the table of all models, or writes the table to the file `markdown`."""
     text = as_markdown(catalog.names())
     if markdown:
         write_aside(markdown, text.encode())
@@ -151,7 +165,7 @@ def run(markdown: str | None) -> None:
 
 
 def as_markdown(names: Sequence[str]) -> str:
-    """The Markdown table of `names`, and what its columns mean."""
+    """Returns a Markdown page with a table of the models `names`."""
     known = measured()
     lines = sorted((_cells(name, known.get(name)) for name in names), key=lambda each: each[0])
     table = "\n".join(studies.table(_COLUMNS, [cells for _, cells in lines]))
@@ -159,25 +173,34 @@ def as_markdown(names: Sequence[str]) -> str:
 
 `python -m experiments.lab.tpu_check --slices --markdown experiments/results/tpu_check_slices.md`
 
-By shapes, nothing was run. Weights, gradients and Adam's two moments are float32, {BYTES_A_WEIGHT}
-bytes a weight; heads of pre-training are left out. Activations are those of one row in bfloat16,
-without recomputation: * = as the compiler says of the recipe that trains the model, its temporaries
-less the gradients, which it keeps small where memory is short ([table](tpu_check.md), [tiny
-ones](tpu_check_slides.md)); else by equations 1 and 2 of Korthikanti et al. 2022, of SwishRNN, gMLP
-and encoder-decoders by the same count. They are {_agreement(known)} of the compiler's. - = not
-known, and not counted.
+The table is computed from shapes; nothing ran on a TPU. Weights, gradients and Adam's two moments
+take {BYTES_A_WEIGHT} bytes per weight in float32. Pre-training heads are not included. Activations
+are for one row in bfloat16, without recomputation.
 
-Data parallel: the smallest slice whose cores each hold all of it and a row; - = none. Model
-parallel: the smallest in which M cores share the weights and the activations within a layer, and
-M; all else is data parallel. A core of v4 has {CHIPS["v4"].core_gib} GiB, of v5e
-{CHIPS["v5e"].core_gib}. Training with a model shared by cores is the JAX engine's.
+Activations with a * are measured: they are the compiler's temporaries minus the gradients, for the
+recipe that trains the model ([table](tpu_check.md), [tiny models](tpu_check_slides.md)). If memory
+is scarce, the compiler recomputes activations, which makes the measured number smaller. All other
+activations follow equations 1 and 2 of Korthikanti et al. 2022, extended to SwishRNN, gMLP and
+encoder-decoders. For base models, the equations give {_agreement(known)} times the measured bytes.
+A - means that the activations are unknown and not counted.
+
+Data parallel: the smallest slice in which each core holds all weights and one row; a - means that
+no slice is large enough. Model parallel: the smallest slice in which M cores share the weights and
+the activations within a layer, and the number M. Only the JAX engine trains with weights that cores
+share. A v4 core has {CHIPS["v4"].core_gib} GiB, and a v5e core has {CHIPS["v5e"].core_gib} GiB.
 
 {table}
 """
 
 
 def _agreement(known: dict[str, tuple[int, float]]) -> str:
-    """The range of the equations' bytes over the compiler's, for base models at equal lengths."""
+    """Returns the range of the ratio of computed to measured activation bytes for base models.
+
+    Only models with equal row lengths in both are compared.
+
+    Args:
+        known: output of `measured`.
+    """
     ratios = []
     for name, (length, each) in known.items():
         config = catalog.CONFIGS[name]
@@ -188,7 +211,12 @@ def _agreement(known: dict[str, tuple[int, float]]) -> str:
 
 
 def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
-    """A model's number of parameters, by which lines are sorted, and the cells of its line."""
+    """Returns a model's parameter count, which is the sort key, and the cells of its table row.
+
+    Args:
+        name: name of the model.
+        seen: measured row length and activation bytes; `None` means that they are unknown.
+    """
     config, parameters = catalog.CONFIGS[name], parameters_of(name)
     by_formula = isinstance(config, (EncoderConfig, EncoderDecoderConfig))
     row, length = Activations(0.0, 0.0), "-"  # neither compiled nor in the equations

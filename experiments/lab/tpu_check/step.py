@@ -1,7 +1,6 @@
-"""Builds a recipe's train step as `fit` runs it, and its HLO for a compiler.
+"""Builds a recipe's train step as `fit` runs it, and converts the step to HLO for a compiler.
 
-If that fails, it finds the responsible line of Python: of an op in a graph, of an exception, or of
-a refusal by XLA.
+If tracing or the conversion fails, the functions find the line of Python that causes the error.
 """
 
 import dataclasses
@@ -38,7 +37,11 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 
 class Sources:
-    """Finds source lines of a `tf.Graph`'s ops, also in loops, conditions and inner functions."""
+    """Source lines of the ops in a `tf.Graph`, including ops in its loops and inner functions.
+
+    Args:
+        graph: the graph; `None` means no ops.
+    """
 
     def __init__(self, graph=None):
         self._ops, found = {}, [graph] if graph else []
@@ -49,11 +52,11 @@ class Sources:
             found += [each for each in inner if each not in found]
 
     def of(self, name: str) -> str | None:
-        """The line that made an op, as `file:line in function: code`; None if it is unknown.
+        """Returns the line that made an op as `file:line in function: code`, or `None` if unknown.
 
         Args:
-            name: name of the op as TensorFlow and the compiler write it, possibly with the names of
-                outer functions before it.
+            name: name of the op. Names of outer functions may precede the name, as in the output
+                of the compiler.
         """
         parts = name.split("/")
         for first in range(len(parts)):
@@ -63,12 +66,12 @@ class Sources:
 
 
 class Traced(NamedTuple):
-    """A step's program, or the problems that prevented it.
+    """The program of a traced step, or the problems that prevented tracing.
 
     Attributes:
-        hlo: a serialized HLO module, or for JAX StableHLO as bytecode; None if there are problems.
-        problems: see `problem`.
-        sources: finds the source lines of the step's ops.
+        hlo: serialized HLO module or, for JAX, StableHLO bytecode; `None` if there are problems.
+        problems: the problems, as `problem` returns them.
+        sources: source lines of the step's ops.
     """
 
     hlo: bytes | None
@@ -77,18 +80,28 @@ class Traced(NamedTuple):
 
 
 def problem(what: str, op: str | None = None, source: str | None = None) -> dict:
-    """A reason why a step cannot run on a TPU: a sentence, the op, and the line of code."""
+    """Returns a dict that describes why a step cannot run on a TPU.
+
+    Args:
+        what: description of the problem.
+        op: name of the op that causes the problem, if known.
+        source: line of code that makes the op, if known.
+    """
     return {"what": what, "op": op, "source": source}
 
 
 def of_exception(error: BaseException) -> str | None:
-    """The last line of this project's code that an exception passed through."""
+    """Returns the innermost line outside libraries in an exception's traceback, or `None`."""
     frames = traceback.extract_tb(error.__traceback__)
     return _innermost((frame.filename, frame.lineno, frame.name) for frame in frames)
 
 
 def _innermost(frames) -> str | None:
-    """The code of the last frame (file, line, function) outside libraries and Python itself."""
+    """Formats the last frame outside libraries; returns `None` if there is no such frame.
+
+    Args:
+        frames: triples of a file, a line number and a function, outermost first.
+    """
     ours = [
         frame
         for frame in frames
@@ -103,7 +116,7 @@ def _innermost(frames) -> str | None:
 
 
 def refused(message: str) -> list[tuple[str, str | None]]:
-    """The refusals in a message of TensorFlow's bridge to XLA: sentences with the names of ops."""
+    """Returns pairs of a problem and an op (or `None`) from an error of TensorFlow's XLA bridge."""
     lacking = re.findall(r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message)
     if lacking:
         return [(f"{kind} cannot be compiled by XLA", op) for kind, op in dict.fromkeys(lacking)]
@@ -113,20 +126,24 @@ def refused(message: str) -> list[tuple[str, str | None]]:
 
 
 class Shape(NamedTuple):
-    """One core's micro-batch: B rows of L tokens (translation: on each side)."""
+    """Shape of a core's micro-batch: number of rows, and number of tokens in a row.
+
+    For translation, source and target both have this length.
+    """
 
     rows: int
     length: int
 
 
 class Step:
-    """The train step of a recipe; each kind of recipe has a subclass.
+    """Train step of a recipe. Each class of recipes has a subclass.
 
     Attributes:
-        settings: settings of every such recipe on a TPU, before those of `--set`.
-        run_class: class of the runs that build the network.
-        length: number of tokens L in a row.
-        vocab_size: size of the network's vocabulary, if its inputs are ids.
+        settings: settings for a TPU, which are applied before the settings of `--set`.
+        run_class: class of the run that builds the network.
+        recipe: the recipe with all settings applied.
+        length: number of tokens in a row.
+        vocab_size: vocabulary size; `None` for a network without a vocabulary.
     """
 
     settings: tuple[str, ...] = ("training.dtype_policy=mixed_bfloat16",)
@@ -138,34 +155,35 @@ class Step:
 
     @staticmethod
     def sizes(recipe: Recipe) -> tuple[int, int | None]:
-        """Returns the row length and the vocabulary size that a recipe's step is compiled for."""
+        """Returns the row length and the vocabulary size; see the attributes of the class."""
         raise NotImplementedError
 
     def shape(self, batch: int | None = None) -> Shape:
-        """The shape of a core's micro-batch.
+        """Returns the shape of a core's micro-batch.
 
         Args:
-            batch: number of rows, or for translation of tokens on one side; None: the recipe's.
+            batch: number of rows or, for translation, number of tokens on each side; `None` means
+                the batch size in the recipe.
         """
         return Shape(batch or self.recipe.batch_size, self.length)
 
     def specs(self, shape: Shape) -> Specs:
-        """The tensors of a batch of the recipe's data, all shapes static."""
+        """Returns the specs of the tensors in a batch; all their shapes are static."""
         raise NotImplementedError
 
     def build(self) -> TrainedModel:
-        """The recipe's model, objective and optimizer, as its `train` builds them."""
+        """Builds the model with its objective and optimizer, as the command `train` does."""
         training = self.recipe.training
         keras.utils.set_random_seed(training.seed)
         vocabulary = self.vocab_size and types.SimpleNamespace(size=self.vocab_size)
         run = self.run_class(None, self.recipe, vocabulary)
-        network = run.make_network()  # without a memory, which `trace` makes for a shape's rows
+        network = run.make_network()  # `trace` adds the memory of a Transformer-XL
         if not network.built:
             network.build()
         stage = run.first_stage(network)
         objective = self.recipe.make_objective(static_shapes=True)
         if keras.backend.backend() == "jax":
-            from macaron_tf.training.jax_model import build_jax_model  # it needs JAX
+            from macaron_tf.training.jax_model import build_jax_model  # needs JAX
 
             model = build_jax_model(network, objective, training, stage)
         else:
@@ -174,10 +192,11 @@ class Step:
         return model
 
     def trace(self, model: TrainedModel, shape: Shape) -> Traced:
-        """Traces a whole update from one micro-batch.
+        """Traces an optimizer update from one micro-batch.
 
         Args:
-            model: the result of `build`.
+            model: output of `build`.
+            shape: shape of the micro-batch.
         """
         if keras.backend.backend() == "jax":
             return self._lower(model, shape)
@@ -190,11 +209,12 @@ class Step:
         step = tf.function(update, autograph=False, jit_compile=True)
         try:
             graph = step.get_concrete_function(*specs.values()).graph
-        except Exception as error:  # whatever the model's code raises while it is traced
+        except Exception as error:  # the model's code may raise any exception
             return _failed(error)
         sources = Sources(graph)
         try:
-            # tf2xla's CPU kernels: TensorFlow here has none for TPUs, and the HLO is the same.
+            # This uses tf2xla's CPU kernels, because this build of TensorFlow has no TPU kernels.
+            # The HLO is the same.
             hlo = step.experimental_get_compiler_ir(*specs.values())(stage="hlo_serialized")
         except (ValueError, tf.errors.OpError) as error:
             found = refused(str(error))
@@ -204,7 +224,7 @@ class Step:
         return Traced(hlo, sources=sources)
 
     def _lower(self, model: TrainedModel, shape: Shape) -> Traced:
-        """`trace` for the JAX engine; each part of the mesh along `data` has one micro-batch."""
+        """Lowers an update for JAX; each index along the mesh axis `data` has one micro-batch."""
         import jax
         from jax._src.interpreters import mlir
 
@@ -220,7 +240,7 @@ class Step:
         }
         try:
             lowered = model.lower(batch)
-        except Exception as error:  # whatever the model's code raises while it is traced
+        except Exception as error:  # the model's code may raise any exception
             return _failed(error)
         return Traced(mlir.module_to_bytecode(lowered.compiler_ir()), sources=Sources())
 
@@ -231,7 +251,7 @@ def _failed(error: Exception) -> Traced:
 
 
 class Pretraining(Step):
-    """Encoders, language models and encoder-decoders on a corpus of packed rows."""
+    """Train step of a pre-training recipe, on a corpus of packed rows."""
 
     run_class = PretrainingRun
 
@@ -257,14 +277,14 @@ class Pretraining(Step):
 
         def features(numbers: tf.Tensor) -> dict[str, tf.Tensor]:
             batch = record.features(numbers)
-            if recipe.learnt.has_memory:  # as `stream_dataset` gives them
+            if recipe.learnt.has_memory:  # see `stream_dataset`
                 starts = tf.zeros([shape.rows], tf.bool)
                 batch |= {"previous_ids": batch["token_ids"], "starts": starts}
             if recipe.bidirectional:
                 batch["backward"] = starts
             return batch
 
-        # Static masks have the same shapes, but need the numbers of rows.
+        # Static masks have the same shapes as dynamic masks, but need row numbers.
         masking = dataclasses.replace(recipe.masking, duplicates=None)
         batches = tf.data.Dataset.from_tensors(table).map(features)
         if recipe.isolate_documents:
@@ -279,7 +299,10 @@ class Pretraining(Step):
 
 
 class Translation(Step):
-    """Pairs of sentences in the longest shape that batching can choose, which needs most memory."""
+    """Train step of a translation recipe, with rows of the maximum length.
+
+    Batching makes several shapes; the longest rows need the most memory.
+    """
 
     settings = (*Step.settings, "data.batching.length_multiple=8")
     run_class = TranslationRun
@@ -299,7 +322,7 @@ class Translation(Step):
 
 
 class Words(Step):
-    """ELMo: rows of words, each with its characters."""
+    """Train step of an ELMo recipe, on rows of words with their characters."""
 
     run_class = ElmoRun
 
@@ -316,7 +339,7 @@ class Words(Step):
 
 
 class Sequences(Step):
-    """The tasks of TCN, at the length of their longest sequence."""
+    """Train step of a TCN recipe, with sequences of the maximum length."""
 
     run_class = SequenceRun
 
@@ -345,10 +368,13 @@ _STEPS: dict[type[Recipe], type[Step]] = {
 
 
 def step_of(name: str, settings: list[str] = ()) -> Step:
-    """The step of a catalog recipe, with the settings for a TPU and then those of `--set`."""
+    """Makes the step of the recipe `name`, with the settings for a TPU and then `settings`."""
     recipe = registry.load(name)
     if type(recipe) not in _STEPS:
-        raise UserError(f"{name} is a recipe of kind {recipe.kind!r}, which tpu_check cannot check")
+        raise UserError(
+            f"{name} is a recipe of kind {recipe.kind!r}, which tpu_check cannot check: choose a "
+            "recipe for pre-training, translation, ELMo or TCN"
+        )
     kind = _STEPS[type(recipe)]
     return kind(override(recipe, [*kind.settings, *settings]))
 

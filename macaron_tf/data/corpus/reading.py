@@ -550,7 +550,7 @@ def language_batches(
 
     Args:
         corpus: corpus with `batch_alpha`.
-        batch_size, seed, start_step, numbered: as in `PretrainingCorpus.dataset`.
+        batch_size, seed, start_step, numbered: arguments of `PretrainingCorpus.dataset`.
         per_update: number of batches per update. The batches of one update are either all running
             text or all translation pairs.
 

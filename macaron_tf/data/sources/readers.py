@@ -122,7 +122,7 @@ def source_files(
     translation pairs does not raise an error here.
 
     Args:
-        source, split, tfds: as in `stream_pairs` or `documents`.
+        source, split, tfds: arguments of `stream_pairs` or `documents`.
         languages: codes of the two languages of translation pairs; () for documents.
 
     Returns:
@@ -298,7 +298,7 @@ def documents(
         source: name of the source in one of the forms of `DOCUMENTS`. From a TFDS set, the field
             `text` or `book_text` is read, or the only text field. Files that match a pattern are
             read in the order of their names.
-        split, tfds: as in `stream_pairs`.
+        split, tfds: arguments of `stream_pairs`.
         language: code of the language to read if the source is a TFDS set of translation pairs;
             each line is then a document.
 

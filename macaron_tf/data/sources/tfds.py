@@ -146,7 +146,7 @@ def open_set(
         split: name of a split, or a slice such as "train[:10%]".
         tfds: folder of TensorFlow Datasets and whether to download a missing set; `None` means the
             default folder without downloads.
-        languages: as in `prepared_folder`.
+        languages: argument of `prepared_folder`.
         fields: names of fields that the records must have.
 
     Raises:
@@ -400,7 +400,7 @@ def read_columns(name: str, split: str, fields: Sequence[str], tfds: Tfds | None
     """Reads some fields of all records in a split, in the order of the records on disk.
 
     Args:
-        name, split, tfds: as in `open_set`.
+        name, split, tfds: arguments of `open_set`.
         fields: names of the fields. A field may be a scalar, a sequence of any length, or a dict of
             scalars and sequences.
 

@@ -1,4 +1,4 @@
-"""Definitions of the tasks: their texts, classes, metrics and submission files."""
+"""Definitions of the fine-tuning tasks: texts, classes, metrics and submission files."""
 
 import dataclasses
 from typing import Literal
@@ -9,12 +9,12 @@ from macaron_tf.settings import Positive, Settings
 
 @dataclasses.dataclass(frozen=True)
 class SubmissionFile:
-    """A file of predictions that a benchmark's server expects.
+    """A prediction file that a benchmark's evaluation server expects.
 
     Attributes:
-        name: name of the file.
-        source: source of the examples that it answers, see `read_examples`.
-        split: split of the source.
+        name: file name.
+        source: source of the test examples, in the notation of `read_examples`.
+        split: test split of `source`.
     """
 
     name: str
@@ -24,40 +24,42 @@ class SubmissionFile:
 
 @dataclasses.dataclass(frozen=True)
 class Task(Settings):
-    """A task: which texts are read, and how they are answered and judged.
+    """A fine-tuning task: the input fields, the classes and the metrics.
 
     Attributes:
         name: name on command lines.
-        first: fields of a record that form the first text, joined by a space. For spans it is the
-            question, for tags the words of a sentence.
-        second: fields of the second text, such as the context of a question; () for a task on one
-            text.
-        labels: names of the classes, class 0 first; () for regression.
-        metrics: metrics of the papers; their mean is the main score.
-        more_metrics: further metrics that are reported.
-        kind: `"classification"` of one or two texts, which includes regression; `"spans"`, to find
-            the answer to a question in a context; `"tags"`, a class for each word; or `"choice"`,
-            to choose which of the `second` fields fits the first text.
-        question: for choices, fields of a question about the first text that the choices answer.
-        lists: for choices, fields of a TensorFlow Datasets record that are lists. One field lists
-            the choices. Three fields are for records with several questions: the questions, the
-            choices of each, and the right choices. (): each choice has its own field.
-        source: default source of the examples, see `read_examples`, `read_questions` and
-            `read_tagged`; None: the user has to give one.
-        validation_splits: development sets; the first one selects the best model.
-        score_range: least and greatest score of a regression task; None: any number.
+        first: fields of a record that are joined by a space to form the first text. In extractive
+            question answering the first text is the question. In tagging it is the sentence.
+        second: fields of the second text, such as the context of a question. An empty tuple means
+            that the task has one text.
+        labels: class names, class 0 first. An empty tuple means regression.
+        metrics: main metrics. The mean of these metrics is the main score.
+        more_metrics: further metrics to report.
+        kind: `"classification"` of one or two texts, `"spans"`, `"tags"` or `"choice"`.
+            `"classification"` includes regression. `"spans"` is extractive question answering.
+            `"tags"` assigns a class to each word. `"choice"` is multiple choice: it selects the
+            `second` field that fits the first text.
+        question: fields of the question that the choices answer, in multiple choice.
+        lists: fields that hold lists in a TensorFlow Datasets record, in multiple choice. One field
+            holds the choices. Three fields hold the questions, the choices per question and the
+            right choices. An empty tuple means that each choice has a field of its own.
+        source: default source of the examples, in the notation of `read_examples`,
+            `read_questions` and `read_tagged`. `None` means that the user must give a source.
+        validation_splits: names of the development sets. The first development set selects the
+            best model.
+        score_range: lowest and highest score in regression. `None` means any number.
         unanswerable: whether a question may have no answer in its context.
         symmetric: whether the order of the two texts is irrelevant.
-        undecided: whether examples without a class (-1), because the annotators disagreed, are left
-            out.
-        submissions: files to submit, one for each test set.
-        server_labels: names of the classes for the server; (): their numbers.
-        own: whether columns and classes are those of the user's table, see
+        undecided: whether to drop examples with the class -1, whose annotators disagreed.
+        submissions: submission files, one for each test set.
+        server_labels: class names in submission files. An empty tuple means class indices.
+        own: whether the user's table defines the columns and the classes, see
             `macaron_tf.data.tasks.own_tables`.
-        label: column of a table with the answers.
-        mean, deviation: mean and standard deviation of the scores of a regression task; a model
-            learns (score - mean) / deviation.
-        usual_tag: tag of words without a token, if no tag is O; None: the first tag.
+        label: label column of a table.
+        mean, deviation: mean and standard deviation of the scores in regression. The model learns
+            (score - mean) / deviation.
+        usual_tag: predicted tag of words without a token if there is no tag O. `None` means the
+            first tag.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -88,7 +90,7 @@ class Task(Settings):
 
     @property
     def num_classes(self) -> int:
-        """Number of outputs of a model's head: the number of classes, or 1 for regression."""
+        """Output size of a model's head: the number of classes, or 1 for regression."""
         return len(self.labels) or 1
 
     @property
@@ -97,12 +99,15 @@ class Task(Settings):
 
     @property
     def outside(self) -> int:
-        """Number of the tag of words without a token: O, or `usual_tag` if there is no O."""
+        """Index of the tag that is predicted for words without a token.
+
+        The tag is O, or `usual_tag` if there is no tag O.
+        """
         tag = "O" if "O" in self.labels else self.usual_tag
         return self.labels.index(tag) if tag else 0
 
     def summary(self) -> str:
-        """Describes columns, classes and metrics in one line, "text -> label: 2 classes, ..."."""
+        """Returns columns, classes and metrics in one line, as in "text -> label: 2 classes"."""
         columns = " + ".join((*self.first, *self.question, *self.second)) or "words"
         classes = f"{len(self.labels)} classes, {', '.join(self.labels[:20])}"
         answers = "a score" if self.regression else classes
@@ -110,21 +115,21 @@ class Task(Settings):
 
     @property
     def grouped(self) -> bool:
-        """Whether the examples of a question are also scored together, by exact match."""
+        """Whether a metric is MultiRC's exact match, which scores all answers to a question."""
         return "em" in (*self.metrics, *self.more_metrics)
 
 
 def _glue(name: str, file: str, *fields: str, suite: str = "glue", **options) -> Task:
-    """Makes a task of GLUE or SuperGLUE; the texts are sentence1 and sentence2 by default."""
+    """Makes a task of GLUE or SuperGLUE. The default fields are sentence1 and sentence2."""
     source, fields = f"tfds:{suite}/{name}", fields or ("sentence1", "sentence2")
     files = (SubmissionFile(file, source),)
     return Task(name, fields[:1], fields[1:], source=source, submissions=files, **options)
 
 
 def _squad(name: str, version: str, *metrics: str, **options) -> Task:
-    """Makes a task of SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018); F1 is the main metric.
+    """Makes a task of SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018). F1 is the main metric.
 
-    For 2.0 it is F1 at the best threshold for unanswerable questions.
+    SQuAD 2.0 uses F1 at the best threshold for unanswerable questions.
     """
     fields, options["source"] = (("question",), ("context",)), f"tfds:squad/{version}"
     decides, *others = metrics
@@ -134,7 +139,7 @@ def _squad(name: str, version: str, *metrics: str, **options) -> Task:
 
 
 def _choice(name: str, source: str | None, first: str, *choices: str, **options) -> Task:
-    """Makes a task whose choices continue a text or answer a question about it."""
+    """Makes a multiple-choice task. The choices continue a text or answer a question about it."""
     return Task(name, (first,), choices, source=source, kind="choice", **options)
 
 
@@ -149,7 +154,7 @@ _PARAPHRASE = {"metrics": ("f1", "accuracy"), "symmetric": True}
 _TAGS = [f"{begins}-{kind}" for kind in ("PER", "ORG", "LOC", "MISC") for begins in "BI"]
 _SQUAD2 = [f"{part}{name}" for part in ("", "HasAns_", "NoAns_") for name in ("f1", "exact")]
 
-# Classes have the names and the order of TensorFlow Datasets.
+# Class names and class order are those of TensorFlow Datasets.
 _TASKS = (
     _glue(
         "cola",
@@ -184,14 +189,15 @@ _TASKS = (
         submissions=(
             SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
             SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
-            # The diagnostic set has no training data; a model of MNLI answers it.
+            # The diagnostic set AX has no training data. A model trained on MNLI answers AX.
             SubmissionFile("AX.tsv", "tfds:glue/ax"),
         ),
         server_labels=_MNLI,
     ),
     # Bowman et al. 2015.
     Task("snli", **_NLI, source="tfds:snli", undecided=True),
-    # Conneau et al. 2018: trained on English (MultiNLI), evaluated in 15 languages (`tfds:xnli`).
+    # Conneau et al. 2018. Models are trained on English (MultiNLI) and evaluated in 15 languages
+    # (`tfds:xnli`).
     Task("xnli", **_NLI, source="tfds:multi_nli", validation_splits=_TWO_GENRES),
     _glue("qnli", "QNLI.tsv", "question", "sentence", **_ENTAILMENT),
     _glue("rte", "RTE.tsv", **_ENTAILMENT),
@@ -227,11 +233,11 @@ _TASKS = (
         source="tfds:conll2003_ner",
         validation_splits=("dev",),
     ),
-    # Mostafazadeh et al. 2016; TensorFlow Datasets has no training set of it.
+    # Mostafazadeh et al. 2016. TensorFlow Datasets has no training set for the Story Cloze Test.
     _choice(
         "story_cloze", None, "context", "ending1", "ending2", labels=("1", "2"), lists=_ENDINGS
     ),
-    # Lai et al. 2017; papers train on both parts, middle and high school.
+    # Lai et al. 2017. Papers train on both parts, middle school and high school.
     _choice(
         "race",
         "tfds:race/middle,race/high",
@@ -242,10 +248,11 @@ _TASKS = (
         lists=("questions", "options", "answers"),
         validation_splits=("dev",),
     ),
-    # Zellers et al. 2018 and 2019: a sentence, the beginning of the next one, and its endings.
+    # Zellers et al. 2018 and 2019. The fields are a sentence, the beginning of the next sentence,
+    # and four endings.
     _choice("swag", "tfds:swag", "sent1", *_FOUR, question=("sent2",), labels=tuple("0123")),
     _choice("hellaswag", "tfds:hellaswag", "context", *_FOUR, labels=tuple("0123"), lists=_ENDINGS),
-    # Roemmele et al. 2011; the question is a word, "cause" or "effect".
+    # Roemmele et al. 2011. The question is the word "cause" or "effect".
     _choice(
         "copa",
         "tfds:super_glue/copa",
@@ -257,7 +264,7 @@ _TASKS = (
 )
 TASKS = {task.name: task for task in _TASKS}
 
-# Tasks on a table of the user, which determines columns and classes.
+# Tasks on the user's own table, which determines the columns and the classes.
 _OWN = (
     Task("classify", first=(), more_metrics=("macro_f1",), own=True),
     Task("regress", first=(), metrics=("pearson",), more_metrics=("spearman",), own=True),
@@ -268,13 +275,13 @@ OWN_TASKS = {task.name: task for task in _OWN}
 
 
 def get_task(name: str, own: bool = False) -> Task:
-    """Returns the task of a name.
+    """Returns the task named `name`.
 
     Args:
-        own: whether the tasks on a table of the user, `OWN_TASKS`, are also allowed.
+        own: whether to accept the tasks on the user's own table, `OWN_TASKS`, as well.
 
     Raises:
-        UserError: there is no such task.
+        UserError: no task is named `name`.
     """
     known = {**TASKS, **OWN_TASKS} if own else TASKS
     if name not in known:

@@ -1,4 +1,4 @@
-"""Encodes texts as rows of ids: one or two texts, choices, sentences, and overlapping windows."""
+"""Encoding of texts as rows of token ids: text pairs, choices, sentences and sliding windows."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from macaron_tf.special_ids import CLS_SEGMENT, PAD
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import JoinedRows, TokenRows
 
-_CHUNK = 1024  # examples tokenized together: 2 MB of ids with 512 ids per row
+_CHUNK = 1024  # number of examples per tokenizer call; with 512 ids per row, 2 MB of ids
 
 
 def encode_pairs(
@@ -31,35 +31,35 @@ def encode_pairs(
 ) -> dict[str, tf.Tensor]:
     """Encodes one or two texts as rows `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
-    Between two texts are as many [SEP] as the vocabulary's `pair_separators`. A vocabulary with
-    `cls_last` gives `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`.
+    The vocabulary's `pair_separators` is the number of [SEP] between the two texts. If the
+    vocabulary has `cls_last`, rows are `a [SEP] [CLS]` or `a [SEP] b [SEP] [CLS]`.
 
-    A causal model reads `start a extract` or `start a delimiter b extract`, and its head the output
-    at "extract", because only the last position attends to all of the text (Radford et al. 2018,
-    figure 1). Start and delimiter are [CLS] and [SEP], which in pre-training begin a row and end a
-    document. "Extract" is [MASK], which a language model has not seen before.
+    A causal model reads `start a extract` or `start a delimiter b extract`. Its head reads the
+    output at "extract", because only the last position attends to the whole row (Radford et al.
+    2018, figure 1). Start and delimiter are [CLS] and [SEP], which begin a row and end a document
+    in pre-training. "Extract" is [MASK], which does not occur in causal pre-training.
 
-    Rows that are too long are truncated as in BERT (Devlin et al. 2019, `_truncate_seq_pair`): the
-    last token of the longer text is removed until the row fits, or of the second text if both are
-    equally long.
+    Rows that are too long are truncated as in BERT (Devlin et al. 2019, `_truncate_seq_pair`). The
+    longer text loses its last token until the row fits. If both texts are equally long, the second
+    text loses its last token.
 
     `keras_hub.layers.MultiSegmentPacker` is not used, because it pads all rows to one fixed length
     and cannot put [CLS] at the end.
 
     Args:
-        first, second: `(B,)` strings; `second` is None for one text.
-        max_length: most ids of a row, with special ids.
-        causal: whether the rows are for a causal model.
-        language: language of the texts, for the vocabulary's rules.
-        special: whether rows have special ids. GPT-2 classifiers of other libraries have none.
+        first, second: `(B,)` strings. `second` is `None` if there is one text.
+        max_length: maximum number of ids in a row, including special ids.
+        causal: whether to encode for a causal model.
+        language: language code of the texts, for the vocabulary's language-specific rules.
+        special: whether to add special ids. GPT-2 classifiers of other libraries use none.
 
     Returns:
-        Dictionary of "token_ids" `(B, L)` int32, padded with 0 (PAD), and "segment_ids" `(B, L)`
-        int32: 1 in `b [SEP]`, 2 at a [CLS] that ends a row, else 0. L is the length of the longest
-        row.
+        Dict of "token_ids" `(B, L)` int32, padded with 0 (PAD), and "segment_ids" `(B, L)` int32.
+        Segment ids are 1 in `b [SEP]`, 2 at a [CLS] that ends a row, and 0 elsewhere. L is the
+        length of the longest row.
 
     Raises:
-        UserError: `max_length` leaves no room for a token of each text.
+        UserError: `max_length` leaves no room for one token of each text.
     """
     columns = [first] if second is None else [first, second]
     # (B, None) each
@@ -83,10 +83,10 @@ def encode_pairs(
 
 
 def _room(most: int, first: tf.RaggedTensor, *second: tf.RaggedTensor) -> list[tf.Tensor]:
-    """Computes how many ids of each text fit into a row of `most` ids, `(B,)` int64 each.
+    """Computes the truncated length of each text, `(B,)` int64, for rows of at most `most` ids.
 
-    Each of two texts gets half of the row, and the rest of the other half if the other text is
-    shorter. The first text gets the odd id.
+    Each of two texts may fill half of the row. A text that is shorter than its half leaves the rest
+    to the other text. If `most` is odd, the first text's half is one id longer.
     """
     if not second:
         return [tf.minimum(first.row_lengths(), most)]
@@ -104,18 +104,19 @@ def rows_of(
     causal: bool = False,
     kept: Sequence[tf.Tensor] | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Builds rows of [CLS] and several parts side by side, as `encode_pairs` describes.
+    """Concatenates [CLS] and several parts to rows, in the layout of `encode_pairs`.
 
-    All ids are concatenated to one pool, and rows are ranges of the pool. This takes 30 operations;
-    concatenating ragged tensors would take 300, most of the time to encode a single text.
+    All ids are concatenated to one pool, from which each row gathers its ranges. The graph has 30
+    operations. Concatenating ragged tensors would take 300 operations, which would dominate the
+    time to encode a single text.
 
     Args:
-        parts: (ids, segment) of each part; ids are ragged `(B, None)` int32, or one special id for
-            all rows.
-        kept: `(B,)` int64 for each ragged part, how many of its first ids a row takes; None: all.
+        parts: (ids, segment) of each part. The ids are ragged `(B, None)` int32, or a special id
+            that all rows share.
+        kept: truncated lengths `(B,)` int64 of each ragged part. `None` means no truncation.
 
     Returns:
-        "token_ids" and "segment_ids", see `encode_pairs`.
+        Dict of "token_ids" and "segment_ids", as returned by `encode_pairs`.
     """
     cls = vocabulary.cls_id
     texts = [ids for ids, _ in parts if not isinstance(ids, int)]
@@ -123,7 +124,7 @@ def rows_of(
     parts = [*parts, (cls, CLS_SEGMENT)] if vocabulary.cls_last else [(cls, 0), *parts]
     if causal:
         parts[-1] = (vocabulary.mask_id, parts[-1][1])
-    # The pool starts with PAD and the single ids, so that their positions are known.
+    # The pool starts with PAD and the special ids, so that their positions are constants.
     single = [(PAD, 0), *((ids, segment) for ids, segment in parts if isinstance(ids, int))]
     one = tf.ones_like(texts[0].row_splits[1:])  # (B,)
     places, begin = itertools.count(1), tf.constant(len(single), tf.int64)
@@ -145,7 +146,7 @@ def rows_of(
             [tf.ones_like(ids.values) * s for ids, s in parts if not isinstance(ids, int)],
         ),
     }
-    row_splits = ranges.row_splits[:: len(parts)]  # of whole rows, not of parts
+    row_splits = ranges.row_splits[:: len(parts)]  # merges the ranges of each row
     rows = tf.RaggedTensor.from_row_splits(ranges.values, row_splits, validate=False)
     rows = rows.to_tensor(0)  # (B, L), positions in the pool
     return {
@@ -158,7 +159,7 @@ WHITE_SPACE = r"[\s\v\x1c-\x1f\x{85}\pZ]"  # the characters that `str.strip` rem
 
 
 def present(choices: tf.Tensor) -> tf.Tensor:
-    """Whether each string has a character other than white space."""
+    """Returns whether each string has a character other than white space."""
     return tf.logical_not(tf.strings.regex_full_match(choices, f"{WHITE_SPACE}*"))
 
 
@@ -170,15 +171,15 @@ def encode_choices(
     max_length: int,
     causal: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Encodes contexts with one choice each as rows, by `encode_pairs`.
+    """Encodes each context with its choice by `encode_pairs`.
 
-    A question is put before the choice, `[CLS] context [SEP] question choice [SEP]` (Liu et al.
-    2019 (RoBERTa), section 5.3); for a causal model it is put after the context (Radford et al.
-    2018, section 3.3). The row of a choice that is not `present` is padding.
+    The question precedes the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et al.
+    2019 (RoBERTa), section 5.3). For a causal model the question follows the context (Radford et
+    al. 2018, section 3.3). A choice that is empty or white space gives a row of padding.
 
     Args:
-        contexts, questions, choices: `(B,)` strings; `questions` may be None.
-        max_length, causal: see `encode_pairs`.
+        contexts, questions, choices: `(B,)` strings. `questions` may be `None`.
+        max_length, causal: arguments of `encode_pairs`.
     """
     there = present(choices)
     if questions is not None and causal:
@@ -193,14 +194,17 @@ def check_length(max_length: int, least: int, needs: str, mend: str = "") -> Non
     """Raises if a row of `max_length` ids has no room for a token of each text.
 
     Args:
-        max_length: most ids of a row.
-        least: least ids that a row needs.
-        needs: what needs them, for the message.
-        mend: another remedy than a greater length, such as "lower max_question or ".
+        max_length: maximum number of ids in a row.
+        least: minimum number of ids that a row needs.
+        needs: name of the texts in the message, such as "2 text(s)".
+        mend: remedy other than a larger `max_length`, such as "lower max_question or ".
+
+    Raises:
+        UserError: `max_length` is less than `least`.
     """
     if max_length < least:
         raise UserError(
-            f"max_length={max_length} is too small: {needs} need {least} or more; "
+            f"max_length={max_length} is too small, because {needs} need at least {least} ids: "
             f"{mend}raise max_length"
         )
 
@@ -214,16 +218,16 @@ def encode_parts(
 
     Args:
         total: number of examples.
-        encode: function from a slice of the examples to ids `(M, L)` int32, padded with 0 (PAD),
-            and further arrays.
-        vocabulary_size: V.
+        encode: function from a slice of the examples to a tuple of ids `(M, L)` int32, padded with
+            0 (PAD), and further arrays. M is the number of rows of these examples.
+        vocabulary_size: number of ids in the vocabulary.
 
     Returns:
-        All rows without padding, memory-mapped from disk if they are large, and a list of each
-        chunk's further arrays.
+        All rows without padding, and a list with the further arrays of each chunk. Large rows are
+        memory-mapped from disk.
 
     Raises:
-        UserError: there is no example.
+        UserError: `total` is 0.
     """
     _check_any(total)
     rows, arrays = GrowingRows(vocabulary_size), []
@@ -237,7 +241,7 @@ def encode_parts(
 
 def _check_any(total: int) -> None:
     if not total:
-        raise UserError("there is no example to encode: give a larger split")
+        raise UserError("the split has no example: give a larger split")
 
 
 def encode_examples(
@@ -249,12 +253,15 @@ def encode_examples(
     language_id: int = 0,
     special: bool = True,
 ) -> EncodedExamples:
-    """Tokenizes a split by `encode_pairs`, or by `encode_choices` with a row for each choice.
+    """Tokenizes a split by `encode_pairs`, or multiple choice by `encode_choices`.
+
+    Multiple choice gets one row per choice.
 
     Args:
-        max_length, causal, special: see `encode_pairs`.
-        language, language_id: code and number of the language of the texts, see `EncodedExamples`;
-            not used for choices.
+        max_length, causal, special: arguments of `encode_pairs`. `special` does not apply to
+            multiple choice.
+        language: language code of the texts. Multiple choice ignores `language`.
+        language_id: language id of the texts, see `EncodedExamples`.
     """
     contexts, *choices = examples.texts
     count = len(choices) or 1
@@ -289,7 +296,9 @@ def encode_examples(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedSentences(EncodedExamples):
-    """Tokenized sets of S sentences each, without segments; the labels may be None.
+    """Tokenized sets of sentences without segments, such as pairs or triplets.
+
+    `labels` may be `None`.
 
     Attributes:
         cut: number of sentences that were truncated to `max_length`.
@@ -303,14 +312,17 @@ class EncodedSentences(EncodedExamples):
 def encode_sentences(
     vocabulary: PieceVocabulary, texts: Sequence[str], max_length: int
 ) -> tuple[TokenRows, int]:
-    """Encodes texts as rows `[CLS] text [SEP]`, as `encode_pairs` does; truncates long ones.
+    """Encodes texts as rows `[CLS] text [SEP]` and truncates long texts.
 
     Args:
-        texts: N texts; the row of an empty text has the two special ids.
-        max_length: most ids of a row, with special ids.
+        texts: N texts. An empty text gives the row `[CLS] [SEP]`.
+        max_length: maximum number of ids in a row, including special ids.
 
     Returns:
-        The N rows, and how many of them were truncated.
+        The N rows, and the number of truncated rows.
+
+    Raises:
+        UserError: `max_length` is less than 3.
     """
     check_length(max_length, 3, "sentences")
     room = max_length - 2
@@ -318,7 +330,7 @@ def encode_sentences(
     within = np.arange(len(rows.ids)) - np.repeat(rows.offsets[:-1], rows.lengths)
     kept = np.minimum(rows.lengths, room)  # (N,)
     ends = np.cumsum(kept)
-    # Positions of each row's first id and of the id after its last: (N, 2) -> (2 N,)
+    # Start and end (exclusive) of each row in the truncated ids: (N, 2) -> (2 N,)
     positions = np.stack([ends - kept, ends], axis=1).reshape(-1)
     special = np.tile([vocabulary.cls_id, vocabulary.sep_id], len(kept))
     ids = np.insert(rows.ids[within < room], positions, special)
@@ -338,9 +350,8 @@ class Windows(NamedTuple):
     """M overlapping windows over B rows that are too long for a model.
 
     Attributes:
-        ids: ragged `(M, None)`, the ids of each window.
-        starts: ragged `(B, None)` int64 with M values, the position of each window's first id in
-            its row.
+        ids: ragged `(M, None)`, token ids of each window.
+        starts: ragged `(B, None)` int64 with M values, start position of each window in its row.
     """
 
     ids: tf.RaggedTensor
@@ -348,15 +359,15 @@ class Windows(NamedTuple):
 
 
 def windows_over(rows: tf.RaggedTensor, rooms: tf.Tensor, stride: int) -> Windows:
-    """Cuts rows into windows that start every `stride` ids, up to the last id of a row.
+    """Cuts rows into windows that start every `stride` ids and cover all ids of a row.
 
     A row that fits into one window gives one window.
 
     Args:
         rows: ragged ids `(B, None)`.
-        rooms: `(B,)` int64, most ids of the windows of each row, 1 or more.
-        stride: ids between the starts of two windows; reduced to the room if it is greater, so that
-            no id is lost.
+        rooms: `(B,)` int64, maximum window length for each row, 1 or more.
+        stride: number of ids between the starts of two windows. A row whose maximum window length
+            is less than `stride` uses that length as its stride, so that no id is lost.
     """
     lengths = rows.row_lengths()
     steps = tf.minimum(tf.constant(stride, tf.int64), rooms)
@@ -366,5 +377,5 @@ def windows_over(rows: tf.RaggedTensor, rooms: tf.Tensor, stride: int) -> Window
     starts = numbers.with_values(numbers.values * tf.gather(steps, row))
     shown = tf.minimum(tf.gather(rooms, row), tf.gather(lengths, row) - starts.values)  # (M,)
     first = tf.gather(rows.row_starts(), row) + starts.values
-    positions = tf.ragged.range(first, first + shown)  # (M, None), among all ids
+    positions = tf.ragged.range(first, first + shown)  # (M, None), in the flat ids of all rows
     return Windows(positions.with_values(tf.gather(rows.values, positions.values)), starts)

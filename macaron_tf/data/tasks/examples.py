@@ -1,4 +1,4 @@
-"""Reads the examples of tasks with one or several texts, from TensorFlow Datasets or tables."""
+"""Readers of examples with one or several texts, from TensorFlow Datasets or tables."""
 
 import array
 import contextlib
@@ -22,7 +22,7 @@ from macaron_tf.io.paths import as_path
 
 _LABEL, _INDEX = "label", "idx"
 _NAMED = 20  # maximum number of classes that an error message lists
-_UNSEEN = re.compile(  # white space, joiners, direction marks, variation selectors
+_UNSEEN = re.compile(  # white space, joiners, direction marks and variation selectors
     "[\\s\\xad\\u034f\\u061c\\u180b-\\u180f\\u200b-\\u200f\\u202a-\\u202e\\u2060-\\u206f\\ufe00-\\ufe0f\\ufeff]"
 )
 # Test sets of SentEval in a single file: path, number of header lines, and column indices of the
@@ -34,9 +34,9 @@ _ONE_FILE = {
 
 
 def may_be_unlabelled(split: str) -> bool:
-    """Returns whether a split may have no labels, which is true for names such as "test" and "all".
+    """Returns whether a split may have no labels, which holds for "test", "all" and similar names.
 
-    Other splits must have labels, so that a misspelt label column of a training file is an error.
+    Other splits must have labels, so that a misspelt label column in a training file is an error.
     """
     return split.startswith(("test", "all"))
 
@@ -46,17 +46,17 @@ class Examples:
     """A split of N examples with one or several texts each, in the order of the source.
 
     Attributes:
-        texts: one sequence of N texts for each text of an example. For multiple choice, the
-            sequences are the contexts and then each choice; for triplets, they are anchors,
-            positives and negatives. A choice "" is missing, because examples may have different
-            numbers of choices. Many texts are stored on disk as `Texts`.
+        texts: one sequence of N texts for each text of an example. For multiple choice, the first
+            sequence has the contexts, and one sequence follows for each choice. For triplets, the
+            sequences are anchors, positives and negatives. An example with fewer choices has ""
+            for each missing choice. Sequences of more than 16 MB are stored on disk as `Texts`.
         labels: `(N,)` int32 classes or indices of the correct choices, or float32 scores. Scores
             from the user's table are float64, because they may have any range. `None` means that
             the labels are secret, or that the examples are triplets.
         indices: `(N,)` int64, index of each example in the benchmark, which submission files need.
         groups: `(N, 2)` int64, paragraph index and question index of each example, for tasks that
             also score all answers to a question together.
-        questions: N questions about the contexts, if the choices are answers; otherwise `None`.
+        questions: N questions about the contexts. `None` means that choices answer no question.
     """
 
     texts: tuple[Sequence[str], ...]
@@ -74,7 +74,7 @@ class Examples:
 
     @property
     def second(self) -> Sequence[str] | None:
-        """The second texts; `None` for a task with one text."""
+        """Second text of each example, or `None` if the task has one text."""
         return self.texts[1] if len(self.texts) > 1 else None
 
     def take(self, rows: np.ndarray) -> "Examples":
@@ -101,19 +101,19 @@ def read_examples(
     task has submission files. A label of -1 is secret. For multiple choice, `Task.lists` describes
     the fields, and `source` may name several sets, separated by commas.
 
-    All other sources are tables (see `Table`), and so is the TFDS set of a task on the user's
-    table. A table has a column for each field of the task and a column `label` with a score, or
-    with the name or index of a class. Other columns are ignored. The label column may be missing if
-    the name of the split begins with "test" or "all".
+    All other sources are tables (see `Table`). A task on the user's own table reads TFDS sets as
+    tables, too. A table has a column for each field of the task and a column `label`, which holds a
+    score, a class name or a class index. Other columns are ignored. The label column may be missing
+    if the name of the split begins with "test" or "all".
 
     Args:
         task: the task.
-        split, tfds: as in `open_set`.
+        split, tfds: arguments of `open_set`.
         source: name of the source, in the form `tfds:NAME[/CONFIG][:VERSION]`, `tsv:FILE`,
             `jsonl:FILE`, `parquet:FILE`, `datasets:DIR` or `python:MODULE:FUNCTION`; `None` means
             the default source of the task.
-        language: code of the language to read from records that have their texts in several
-            languages, such as XNLI.
+        language: code of the language to read if records have texts in several languages, as in
+            XNLI.
 
     Returns:
         The examples. Texts from a table are never empty, but a TFDS set may have empty texts, such
@@ -121,7 +121,7 @@ def read_examples(
 
     Raises:
         UserError: the source or the split does not exist, a label is not one of the classes, a
-            score is not a number, or `Table.rows` raised it.
+            score is not a number, or the table is invalid (see `Table.rows`).
     """
     parsed = parse_task_source(task, source, *TABLES)
     if parsed.kind == "tfds" and not task.own:
@@ -145,7 +145,7 @@ def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
     return Texts.of(map(" ".join, zip(*columns, strict=True)))
 
 
-# A dict from each field to its texts, and the `labels`, `indices` and `groups` of `Examples`.
+# Dict from field name to texts, and the `labels`, `indices` and `groups` of `Examples`.
 _Columns = tuple[Mapping[str, Sequence[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
@@ -237,7 +237,8 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
     secret = set(labels) == {-1}
     if -1 in labels and not secret:
         raise UserError(
-            f"tfds:{names}, split {split!r}: only some labels are secret (-1): prepare it again"
+            f"tfds:{names}, split {split!r} has both secret (-1) and known labels: prepare the set "
+            "again"
         )
     names = (*task.first, *task.question, *task.second)
     texts = {
@@ -324,7 +325,7 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
     shown = f"{text[:40]!a}, which looks like {alike[0]!a}," if alike else repr(text[:40])
     raise UserError(
         f"{where}: {shown} in column {task.label!r} is not {_allowed(task)}: "
-        "correct it or remove the line"
+        "correct the label or remove the line"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tasks on the user's own table: finds columns and classes, and holds out validation examples.
+"""Tasks on the user's own table: detection of columns and classes, and held-out examples.
 
 For example, `TableSettings().filled(get_task("classify", own=True), "tsv:mine.tsv")` returns the
 columns and classes of a file.
@@ -21,7 +21,7 @@ from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, 
 from macaron_tf.errors import UserError
 from macaron_tf.settings import Natural, Positive, Settings
 
-# Default names of the text column. The value is the name of the matching column of a second text.
+# Keys are default names of the text column. Values are the matching names of a second text column.
 _TEXTS = {
     "text": "text_b",
     "text_a": "text_b",
@@ -31,7 +31,7 @@ _TEXTS = {
     "question1": "question2",
 }
 _WORDS = dict.fromkeys(("tokens", "words", *_TEXTS), "")
-# Default names of the context column for multiple choice; the column of the question is `question`.
+# Default names of the context column for multiple choice. The question column is named `question`.
 _CONTEXTS = dict.fromkeys(("context", "text", "article", "passage", "premise"), "question")
 _LABELS = ("label", "tags")
 _MANY = 20  # maximum number of classes, unless half the number of lines is larger
@@ -43,29 +43,29 @@ class TableSettings(Settings):
 
     Attributes:
         text: column of the text. Several columns are joined by spaces. By default it is `text`,
-            `text_a`, `sentence`, `sentence1`, `premise` or `question1`. The task tag also knows
-            `tokens` and `words`; the task choose knows `context`, `text`, `article`, `passage` and
-            `premise` instead. If the table has none of these names, the default is the only column
-            besides the label and the choices.
-        text_b: column of a second text. For the task choose, it is the column of a question that
-            the choices answer. The default depends on the default text column; it is `text_b`,
-            `sentence2`, `hypothesis` or `question2`, and `question` for the task choose.
+            `text_a`, `sentence`, `sentence1`, `premise` or `question1`. For the task tag, it may
+            also be `tokens` or `words`. For the task choose, it is `context`, `text`, `article`,
+            `passage` or `premise`. If the table has no column with these names, the default is the
+            only column besides the label and the choices.
+        text_b: column of a second text, or of a question that the choices answer in the task
+            choose. The default matches the default text column: `text_b`, `sentence2`,
+            `hypothesis` or `question2`, or `question` in the task choose.
         choices: columns of the choices (default: `choice1`, `choice2` and so on). An example may
             leave some choices empty.
-        label: column of the class, the score or the tags. The default is `label`, and the task tag
-            also knows `tags`.
+        label: column of the class, the score or the tags. The default is `label`, or `tags` in the
+            task tag if the table has no column `label`.
         classes: names of the classes or tags, class 0 first. By default the names come from the
             TensorFlow Datasets set, the Parquet file or the saved Hugging Face set. If the source
             has no names, the default is the sorted labels of the training table, and 1, 2 and so on
             for the task choose.
         usual_tag: tag to predict for words without a token, such as a zero-width space, if the tags
             do not include O. The default is the most frequent tag of the training table.
-        mean: mean of the scores in regression. A model learns (score - mean) / deviation. The
+        mean: mean of the scores in regression. The model learns (score - mean) / deviation. The
             default is computed from the training table.
         deviation: standard deviation of the scores in regression. The default is computed from the
             training table.
         held_out: share of the examples that are held out for validation if the file name has no
-            {split} or the set has no validation split.
+            {split}, or if the data set has no validation split.
         seed: seed for drawing the held-out examples.
     """
 

@@ -11,8 +11,8 @@ from macaron_tf.data.tasks.tables import Table
 from macaron_tf.errors import UserError
 from macaron_tf.io.files import lines_of
 
-# Format string of a question for each style. "plain" is from this library, and the others are from
-# the GPT-2 and GPT-3 papers.
+# Format string of a question for each style. "plain" is from this library. The other styles are
+# from the GPT-2 and GPT-3 papers.
 QUESTIONS = {"plain": "Question: {}\nAnswer:", **dict.fromkeys(("gpt2", "gpt3"), "Q: {}\nA:")}
 _LANGUAGES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French"}
 _LANGUAGES |= {"it": "Italian", "nl": "Dutch", "pt": "Portuguese", "ro": "Romanian"}
@@ -26,13 +26,13 @@ class Prompt:
     """A prompt for one example, which a language model continues with the answer.
 
     Attributes:
-        query: text up to the answer, without a space at the end.
+        query: prompt text before the answer, without a space at the end.
         answers: one or more correct answers.
-        choices: the answers to choose from, or () if the answer is free text. All examples of a
-            task have the same number of choices.
+        choices: answers to choose from, or an empty tuple if the answer is free text. All examples
+            of a task have the same number of choices.
         label: index of the correct choice; `None` if the answer is free text.
-        bare_query: query for zero-shot prompts, before which there are no solved examples; `None`
-            means `query`.
+        bare_query: query of a zero-shot prompt, which has no solved examples. `None` means that
+            zero-shot prompts use `query`.
     """
 
     query: str
@@ -49,7 +49,7 @@ class Template:
     Attributes:
         text: format string with the fields {first} and {second} for the texts of an example.
             {second} is optional.
-        words: answer word of each class, class 0 first.
+        words: answer word of each class, beginning with class 0.
 
     Raises:
         UserError: `text` has another field or lacks {first}, or a word is empty or occurs twice.
@@ -149,7 +149,7 @@ def summary_prompts(pairs: Sequence[tuple[str, str]]) -> list[Prompt]:
     """Builds summarization prompts "TEXT TL;DR:", as in GPT-2 (Radford et al. 2019, section 3.6).
 
     Args:
-        pairs: (text, summary) pairs; pairs with an empty side are left out.
+        pairs: (text, summary) pairs. Pairs with an empty side are left out.
     """
     return [Prompt(f"{text}\nTL;DR:", (summary,)) for text, summary in _whole(pairs)]
 
@@ -163,7 +163,7 @@ def translation_prompts(
     SENTENCE A:" (Brown et al. 2020, appendix G).
 
     Args:
-        pairs: (sentence, translation) pairs; pairs with an empty side are left out.
+        pairs: (sentence, translation) pairs. Pairs with an empty side are left out.
         language: code of the target language, such as "fr".
         style: key of `QUESTIONS`.
     """
@@ -189,7 +189,7 @@ def read_last_words(source: Source, split: str) -> list[Prompt]:
 
     Args:
         source: source in the form `lambada:FILE`.
-        split: name of the split, as in `Source.path`.
+        split: name of the split, which replaces `{split}` in FILE.
 
     Raises:
         UserError: a line has fewer than two words, or the file is empty.
@@ -214,12 +214,12 @@ def read_table(source: Source, split: str, style: str = "plain") -> list[Prompt]
     number of the correct choice.
 
     Args:
-        source, split: as in `Table`.
+        source, split: arguments of `Table`.
         style: key of `QUESTIONS`.
 
     Raises:
-        UserError: the table has a single choice, an answer is not the number of a choice, or
-            `Table.rows` raised it.
+        UserError: the table has a single choice, an answer is not the number of a choice, or the
+            table is invalid (see `Table.rows`).
     """
     table = Table(source, split)
     choices = table.choices

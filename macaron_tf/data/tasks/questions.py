@@ -1,4 +1,4 @@
-"""Extractive question answering: reads SQuAD-style examples and encodes them as windows."""
+"""Extractive question answering: readers of SQuAD-style examples, and encoding as windows."""
 
 import collections
 import dataclasses
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
     Attributes:
         text: text of the answer.
-        start: position of its first character in the context.
+        start: character offset of the answer in the context.
     """
 
     text: str
@@ -40,8 +40,8 @@ class Questions:
         ids: identifier of each question in the source.
         questions: text of each question.
         contexts: context of each question.
-        labels: correct answers of each question, or () for an unanswerable question; `None` means
-            that the answers are secret.
+        labels: correct answers of each question. An unanswerable question has an empty tuple.
+            `None` means that the answers are secret.
     """
 
     ids: list[str]
@@ -65,11 +65,11 @@ def read_questions(
 
     Args:
         task: the task.
-        split, tfds: as in `open_set`.
-        source: name of the source; `None` means the default source of the task.
-            `tfds:NAME[/CONFIG][:VERSION]` is a TFDS set with the fields of SQuAD, and `squad:FILE`
-            is a JSON file in the format of SQuAD 1.1 or 2.0. Answers may be missing if the name of
-            the split begins with "test" or "all".
+        split, tfds: arguments of `open_set`.
+        source: name of the source. `None` means the default source of the task.
+            `tfds:NAME[/CONFIG][:VERSION]` is a TFDS set with the fields of SQuAD. `squad:FILE` is a
+            JSON file in the format of SQuAD 1.1 or 2.0. Answers may be missing if the name of the
+            split begins with "test" or "all".
 
     Raises:
         UserError: the source, the split or a field does not exist, or an answer is missing or not
@@ -182,8 +182,8 @@ def _field(record, name: str, kind: type, where):
 
 
 def _text(record, name: str, where: str) -> str:
-    # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. Replacing it by one "?"
-    # keeps the positions of all other characters.
+    # JSON may contain half of a surrogate pair, which UTF-8 cannot encode. Replacing the half by a
+    # single "?" keeps the positions of all other characters.
     return _field(record, name, str, where).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -194,10 +194,9 @@ class WindowPositions(NamedTuple):
         question: `(M,)` int64, index of each window's question, in ascending order.
         boundary: `(M,)` int64, position of the first context token in the scores of
             `EncoderSpanReader` for each window.
-        first_piece: `(M,)` int64, index of this first context token among the tokens of its
-            context.
-        starts, ends: ragged `(N, None)` int64, start and end of each context token in characters;
-            the end is exclusive.
+        first_piece: `(M,)` int64, index of each window's first context token in the whole context.
+        starts, ends: ragged `(N, None)` int64, start and end of each context token in characters.
+            The end is exclusive.
     """
 
     question: tf.Tensor
@@ -226,7 +225,7 @@ def encode_questions(
         questions, contexts: `(N,)` strings.
         max_length: maximum number of ids per window, including special ids.
         stride: number of context tokens between the starts of two consecutive windows.
-        max_question: maximum number of tokens per question; longer questions are truncated.
+        max_question: maximum number of tokens per question. Longer questions are truncated.
 
     Returns:
         The M windows and their positions. The windows are a dict of "token_ids" `(M, L)` int32,
@@ -267,11 +266,11 @@ class EncodedQuestions(EncodedExamples):
     """Tokenized questions as M rows, one row per window.
 
     The labels `(M, 2)` are the first and last position of the answer in the window. If the window
-    does not contain the answer, both are 0, the position of [CLS].
+    does not contain the answer, both positions are 0, which is the position of [CLS].
 
     Attributes:
-        positions: mapping from positions in the windows to characters in the contexts; its `starts`
-            and `ends` are int32.
+        positions: mapping from positions in the windows to characters in the contexts. The arrays
+            `starts` and `ends` are int32.
     """
 
     positions: WindowPositions
@@ -292,7 +291,7 @@ def encode_question_examples(
     Args:
         vocabulary: vocabulary that encodes the texts.
         examples: the questions.
-        max_length, stride, max_question: as in `encode_questions`.
+        max_length, stride, max_question: arguments of `encode_questions`.
     """
 
     def encode(part: slice) -> tuple:
@@ -300,7 +299,7 @@ def encode_question_examples(
         inputs, found = encode_questions(
             vocabulary, *texts, max_length=max_length, stride=stride, max_question=max_question
         )
-        # SQuAD has millions of tokens: int32 halves their memory.
+        # int32 halves the memory. SQuAD has millions of tokens.
         starts, ends = (tf.cast(rows, tf.int32) for rows in (found.starts, found.ends))
         found = found._replace(question=found.question + part.start, starts=starts, ends=ends)
         opening = (inputs["token_ids"] != 0) & (inputs["segment_ids"] == 0)  # (M, L)
@@ -326,12 +325,14 @@ def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray)
         limits: `(M,)`, position after the last context token of each window.
 
     Returns:
-        `(M, 2)` int32; 0, the position of [CLS], for a window without the whole answer.
+        `(M, 2)` int32 positions. Both are 0, the position of [CLS], if the window does not contain
+        the whole answer.
     """
     starts, ends = positions.starts.values.numpy(), positions.ends.values.numpy()
     splits = positions.starts.row_splits.numpy()
     question, boundary = positions.question.numpy(), positions.boundary.numpy()  # (M,)
-    # Indices of the first and last token of each answer in its context; -1 without any token.
+    # Indices of the first and last token of each answer in its context. An answer without a token
+    # has the index -1.
     pieces = np.full((len(examples), 2), -1, np.int64)  # (N, 2)
     for number, answers in enumerate(examples.labels):
         if answers:

@@ -1,7 +1,7 @@
-"""Stores the texts and ids of many examples: in memory up to 16 MB, then in temporary files.
+"""Storage of texts and token ids: in memory up to 16 MB, and in temporary files beyond 16 MB.
 
-A fine-tuning set may thus be larger than the memory. Only a few numbers per example stay in memory:
-the positions of its text and its row, and its label.
+A fine-tuning set can therefore exceed the memory. Only text offsets, row lengths and labels stay in
+memory, which are a few numbers per example.
 """
 
 import array
@@ -16,13 +16,13 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import cache_directory
 from macaron_tf.text.token_rows import TokenRows
 
-_KEPT = 1 << 24  # bytes kept in memory before they are written to disk
+_KEPT = 1 << 24  # maximum number of bytes in memory, beyond which the bytes are written to disk
 
 
 class _Pool:
     """A growing sequence of bytes, in memory and in a temporary file.
 
-    The file has no name, so that the system removes it when nothing uses it any more.
+    The file has no name, so the operating system deletes the file after its last use.
     """
 
     def __init__(self):
@@ -49,26 +49,26 @@ class _Pool:
         self.written, self._kept = self.size, bytearray()
 
     def read(self, start: int, end: int) -> bytes:
-        """Returns bytes `start` to `end`, which one call of `add` must have added."""
+        """Returns the bytes `start:end`, which must come from a single call of `add`."""
         if start >= self.written:
             return bytes(self._kept[start - self.written : end - self.written])
         return os.pread(self._file.fileno(), end - start, start)
 
     def map(self) -> mmap.mmap:
-        """Writes the bytes to disk, and returns all of them as a memory map."""
+        """Writes all bytes to disk and returns a memory map of the file."""
         self.flush()
         return mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class Texts(Sequence):
-    """A sequence of texts, on disk if they are large, to which texts are appended."""
+    """A growing sequence of texts, which is stored on disk beyond 16 MB."""
 
     def __init__(self):
         self._pool, self._ends, self._rows = _Pool(), array.array("q", [0]), None
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Texts | list[str]":
-        """Stores texts; returns a list if they fit into memory."""
+        """Stores `texts`. Returns a list if they fit into 16 MB."""
         found = cls()
         for text in texts:
             found.append(text)
@@ -79,11 +79,11 @@ class Texts(Sequence):
         self._ends.append(self._pool.size)
 
     def settled(self) -> "Texts | list[str]":
-        """Returns these texts, as a list if they fit into memory."""
+        """Returns these texts, as a list if none of them is on disk."""
         return self if self._pool.written else list(self)
 
     def taken(self, rows: np.ndarray) -> "Texts":
-        """Returns the texts with these numbers, without copying them."""
+        """Returns the texts at the indices `rows`, which share this object's storage."""
         found = Texts()
         found._pool, found._ends = self._pool, self._ends
         found._rows = rows if self._rows is None else self._rows[rows]
@@ -104,19 +104,19 @@ class Texts(Sequence):
 
 
 class GrowingRows:
-    """Collects rows of ids, on disk if they are large."""
+    """A growing collection of token id rows, which is stored on disk beyond 16 MB."""
 
     def __init__(self, vocabulary_size: int):
         self._dtype = np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
         self._pool, self._lengths = _Pool(), []
 
     def add(self, ids: np.ndarray) -> None:
-        """Adds rows `(M, L)`, without their padding (0)."""
+        """Adds M rows `(M, L)` without their padding (id 0)."""
         self._pool.add(ids[ids != 0].astype(self._dtype).tobytes())
         self._lengths.append((ids != 0).sum(axis=1))
 
     def rows(self) -> TokenRows:
-        """Returns all rows; the ids are memory-mapped if they are on disk."""
+        """Returns all rows. Ids on disk are memory-mapped."""
         offsets = np.zeros(sum(map(len, self._lengths)) + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
         if self._pool.written:

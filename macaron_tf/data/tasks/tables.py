@@ -1,4 +1,4 @@
-"""Reads tables of examples from files, Python functions and TensorFlow Datasets."""
+"""Tables of examples in files, Python functions and TensorFlow Datasets."""
 
 import itertools
 import re
@@ -17,12 +17,12 @@ TABLES = ("tsv:FILE", *RECORD_TABLES, "python:MODULE:FUNCTION")
 
 
 def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
-    """Parses the name of the source of a task.
+    """Parses a source name for a task.
 
     Args:
         task: the task.
-        source: name of the source; `None` means the default source of the task.
-        forms: accepted forms besides `tfds:`, as in `parse_source`.
+        source: name of the source. `None` means the default source of the task.
+        forms: accepted forms besides `tfds:NAME`, such as "tsv:FILE".
 
     Raises:
         UserError: the source has none of the accepted forms, or it is `None` and the task has no
@@ -54,8 +54,8 @@ class Table:
         header: names of the columns.
         class_names: dict from each column with class labels to the names of its classes, class 0
             first. Tab-separated files and functions have no class names.
-        keeps_quotes: whether quotation marks around a text are part of the text, which the user may
-            not expect.
+        keeps_quotes: whether quotation marks around a text are kept as part of the text, which is
+            so in tab-separated files.
     """
 
     keeps_quotes = False
@@ -89,7 +89,7 @@ class Table:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The columns `choice1`, `choice2` and so on, in numerical order.
+        """Names of the columns `choice1`, `choice2` and so on, in numerical order.
 
         Raises:
             UserError: a column is missing or occurs twice.
@@ -99,14 +99,14 @@ class Table:
         if found != [f"choice{n}" for n in range(1, len(found) + 1)]:
             raise UserError(
                 f"{self._head}: the columns {', '.join(found)} are not choice1 to "
-                f"choice{len(found)}: number them from 1, each number once"
+                f"choice{len(found)}: number the choices from 1 without gaps"
             )
         return tuple(found)
 
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yields the location of each row, for error messages, and its texts in some columns.
+        """Yields each row as its location, for error messages, and its texts in `columns`.
 
         Args:
             columns: names of the columns to read.
@@ -124,7 +124,7 @@ class Table:
             if self.header.count(column) != 1:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
-                    f"{self._head}: {self.header.count(column) or 'no'} column(s) named "
+                    f"{self._head} has {self.header.count(column) or 'no'} column(s) named "
                     f"{column!r} among {found}: {mend}"
                 )
         if self._set:
@@ -145,7 +145,7 @@ class Table:
         for where, cells in self._read():
             if len(cells) != len(self.header):
                 raise UserError(
-                    f"{where}: found {len(cells)} column(s), but the header has "
+                    f"{where} has {len(cells)} column(s), but the header has "
                     f"{len(self.header)}: separate columns by one tab, and remove tabs and line "
                     "breaks from texts"
                 )
@@ -178,7 +178,7 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
         where: location of the record, for error messages.
         column: name of the column.
         value: the value.
-        classes: class names of the column; () for a column without class labels.
+        classes: class names of the column. The tuple is empty if the column has no class labels.
     """
     if isinstance(value, list):
         return " ".join(_text(where, column, item, classes) for item in value)
@@ -195,7 +195,7 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
 
 
 def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Calls the Python function of a source.
+    """Reads examples by calling the Python function of a source.
 
     Returns:
         The column names, and a list with the location and the texts of each example.
@@ -213,6 +213,6 @@ def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, li
             )
         for column, value in record.items():
             if not isinstance(value, str | int | float):
-                raise UserError(f"{where}: {column!r} is {value!r:.40}: give text or a number")
+                raise UserError(f"{where}: {column!r} is {value!r:.40}: return text or a number")
         rows.append((where, [str(record[column]) for column in header]))
     return header, rows

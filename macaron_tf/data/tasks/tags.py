@@ -1,4 +1,4 @@
-"""Reads and encodes sentences with a tag for each word, from TFDS, CoNLL's columns or tables."""
+"""Reading and encoding of tagged sentences from TensorFlow Datasets, CoNLL files or tables."""
 
 import dataclasses
 import itertools
@@ -22,19 +22,19 @@ from macaron_tf.text.token_rows import TokenRows
 
 _WORDS, _TAGS = "tokens", "ner"
 _DOCUMENT = "-DOCSTART-"
-FORMS = ("conll:FILE", *TABLES)  # sources besides TFDS
-# Letters of entity tags besides O, in the schemes IOB, BIOES, BILOU, BMES and BMEWO.
+FORMS = ("conll:FILE", *TABLES)  # source notations besides `tfds:NAME`
+# Prefix letters of entity tags in the schemes IOB, BIOES, BILOU, BMES and BMEWO, without O.
 _SCHEMES = ("BI", "BIES", "BILU", "BMES", "BMEW")
 _ENTITY = re.compile("([BIESLUMW])-.+")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TaggedSentences:
-    """A split of N tagged sentences, in the source's order.
+    """A split of tagged sentences, in the order of the source.
 
     Attributes:
-        words: the words of each sentence.
-        labels: `(words,)` int32 numbers of the tags for each sentence; None: they are unknown.
+        words: words of each sentence.
+        labels: `(words,)` int32 tag indices for each sentence. `None` means unknown tags.
     """
 
     words: list[list[str]]
@@ -44,7 +44,7 @@ class TaggedSentences:
         return len(self.words)
 
     def take(self, rows: np.ndarray) -> "TaggedSentences":
-        """Returns the sentences with these numbers."""
+        """Returns the sentences at the indices `rows`."""
         labels = self.labels and [self.labels[row] for row in rows]
         return TaggedSentences([self.words[row] for row in rows], labels)
 
@@ -52,23 +52,25 @@ class TaggedSentences:
 def read_tagged(
     task: Task, split: str, tfds: Tfds | None = None, source: str | None = None
 ) -> TaggedSentences:
-    """Reads a split of a tagging task; tags in IOB1 are converted to IOB2.
+    """Reads a split of a tagging task, and converts IOB1 tags to IOB2.
 
     Args:
-        split, tfds: see `open_set`.
-        source: source of the sentences; None: the task's own source. One of
-            `tfds:NAME[/CONFIG][:VERSION]`: records with `tokens` and their classes `ner`.
-            `conll:FILE`, see `Source.path`: one word per line. The first column is the word and the
-                last one its tag, or the columns are those of CoNLL-U. Tabs separate columns, or
-                spaces in lines without tabs. An empty line ends a sentence; comments such as
-                `# id 1` precede a sentence.
-            `tsv:FILE`, another form of `TABLES`, or for a task on the user's table `tfds:NAME`: a
-                `Table` whose cells have the words of a sentence and, in the label column, a tag for
-                each word, separated by spaces.
+        split, tfds: arguments of `open_set`.
+        source: source of the sentences, in a notation below. `None` means the task's own source.
+
+            - `tfds:NAME[/CONFIG][:VERSION]` has records with words in `tokens` and class indices
+              in `ner`.
+            - `conll:FILE` has one word per line, see `Source.path`. The first column is the word
+              and the last column is the tag, or the columns are in CoNLL-U order. Columns are
+              separated by tabs, or by spaces if the line has no tabs. An empty line ends a
+              sentence. A comment such as `# id 1` may precede a sentence.
+            - `tsv:FILE` and the other notations of `TABLES` name a `Table`. A text cell has the
+              words of a sentence, and the label cell has one tag per word, separated by spaces.
+              For a task on the user's own table, `tfds:NAME` also is a `Table`.
 
     Raises:
-        UserError: the source, split or a field does not exist, or the task does not have a tag. The
-            message names the file and the line.
+        UserError: the source, split or a field does not exist, or a tag is not in `task.labels`.
+            The message names the file and the line.
     """
     parsed = parse_task_source(task, source, *FORMS)
     if parsed.kind == "tfds" and not task.own:
@@ -83,8 +85,8 @@ def read_tagged(
             if one not in numbers:
                 begins = "" if one == tag else f", which is {one[:40]!r} in IOB2,"
                 raise UserError(
-                    f"{place}: the tag {tag[:40]!r}{begins} is not one of the task {task.name!r}, "
-                    f"{', '.join(task.labels)}: correct it"
+                    f"{place}: the tag {tag[:40]!r}{begins} is not a tag of the task "
+                    f"{task.name!r}: replace it by one of {', '.join(task.labels)}"
                 )
         sentences.words.append(list(words))
         sentences.labels.append(np.array([numbers[tag] for tag in meant], np.int32))
@@ -94,43 +96,45 @@ def read_tagged(
 def sentences_of(
     task: Task, source: Source, split: str, tfds: Tfds | None = None
 ) -> Iterator[tuple[Sequence[str], Sequence[str], Sequence[str]]]:
-    """Yields the words, the tags and the tags' places of each sentence.
+    """Yields each sentence as (words, tags, locations), where a location is a file and a line.
 
     Args:
-        source: a `conll:` file, or a table.
+        source: a `conll:` file or a table.
 
     Raises:
-        UserError: a row has different numbers of words and tags, or there is no sentence.
+        UserError: the word count and the tag count of a table row differ, or a `conll:` file has no
+            sentence.
     """
     if source.kind == "conll":
         path, sentence = source.path(split), None
         for sentence in _of_lines(path, task):
             yield tuple(zip(*sentence, strict=True))
         if not sentence:
-            raise UserError(f"{path} has no sentence: give one word and its tag per line")
+            raise UserError(f"{path} has no sentence: write one word and its tag per line")
         return
     for where, cells in Table(source, split, tfds).rows((*task.first, task.label)):
         words, tags = (at_spaces(cell) for cell in cells)
         if len(words) != len(tags):
             raise UserError(
-                f"{where}: {len(words)} words, but {len(tags)} tags in column {task.label!r}: give "
-                "a tag for each word, with spaces between"
+                f"{where}: column {task.label!r} has {len(tags)} tag(s) for {len(words)} word(s): "
+                "write one tag for each word, separated by spaces"
             )
         yield words, tags, [where] * len(tags)
 
 
 def at_spaces(text: str) -> list[str]:
-    """Splits a text at ASCII white space only, as `tf.strings.split` does in an exported model."""
+    """Splits a text at ASCII white space only, to match `tf.strings.split` in exported models."""
     return [word.decode() for word in text.encode().split()]
 
 
 def as_iob2(tags: Sequence[str]) -> list[str]:
-    """Converts the tags of a sentence from IOB1, or a mixture, to IOB2.
+    """Converts the tags of a sentence from IOB1, or from a mixture of IOB1 and IOB2, to IOB2.
 
-    In IOB1, the format of CoNLL's own files, the first tag of an entity is B- only if an entity of
-    the same type precedes it, and else I-. In IOB2 it is always B-. In TensorFlow Datasets' copy of
-    CoNLL-2003, 267 entities of the training set still begin with I-, and a metric for IOB2 would
-    miss them. Schemes that mark the end of entities (see `scheme_of`) are not changed.
+    In IOB2 the first tag of an entity is always B-. In IOB1, the format of the original CoNLL
+    files, the first tag is B- only if the entity directly follows an entity of the same type, and
+    I- otherwise. The CoNLL-2003 training set in TensorFlow Datasets has 267 entities that begin
+    with I-, which an IOB2 metric would miss. Tags in schemes that mark the end of entities, such as
+    BIOES, are not changed.
     """
     found, before = [], "O"
     ended = any(tag[0] not in "BI" for tag in tags if _ENTITY.fullmatch(tag))
@@ -142,23 +146,27 @@ def as_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def scheme_of(tags: Iterable[str]) -> str | None:
-    """Finds the scheme of entity tags; returns its letters besides O, or None for other tags."""
+    """Returns the prefix letters of the entity tagging scheme without O, such as "BIES" for BIOES.
+
+    Returns `None` if the tags do not mark entities.
+    """
     found = [_ENTITY.fullmatch(tag) for tag in tags if tag != "O"]
     letters = {match[1] for match in found if match}
-    # None for IOE: none of its letters marks the start of an entity.
+    # The scheme IOE gives None, because none of its letters marks the start of an entity.
     if not all(found) or (letters - {"I"} and letters.isdisjoint("BSUW")):
         return None
     return next((scheme for scheme in _SCHEMES if letters <= {*scheme}), None)
 
 
 def strays_among(counts: Mapping[str, int]) -> list[str]:
-    """Finds tags that are probably mistakes, such as a single `0` for O.
+    """Returns the tags that are probably mistakes, such as a single `0` for O.
 
-    The tags that occur three times or more determine the scheme; tags outside it are mistakes. If
-    these are the majority, the tags do not mark entities, and none is a mistake.
+    The tags that occur three times or more determine the tagging scheme. Tags outside this scheme
+    are mistakes. If more than half of the distinct tags are outside, the tags do not mark entities,
+    and the list is empty.
 
     Args:
-        counts: number of occurrences by tag.
+        counts: dict from a tag to its number of occurrences.
     """
     entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
     letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
@@ -173,21 +181,21 @@ def _of_tfds(task: Task, name, split, tfds) -> Iterator[tuple[list, list, tuple]
     names = columns.class_names.get(_TAGS, ())
     if set(names) != set(task.labels):
         raise UserError(
-            f"tfds:{name} has the tags {', '.join(names) or 'none'}, but the task {task.name!r} "
-            f"{', '.join(task.labels)}: give a set with the task's tags"
+            f"tfds:{name} has the tags {', '.join(names) or '(none)'}, but the task {task.name!r} "
+            f"has {', '.join(task.labels)}: give a data set with the tags of the task"
         )
     for words, tags in zip(columns.values[_WORDS], columns.values[_TAGS], strict=True):
         yield decoded(words), [names[tag] for tag in tags], ()
 
 
 def _cells(line: str) -> list[str]:
-    """Splits a line into columns at tabs, or at spaces if it has no tabs."""
-    # Only at plain spaces, because a word may contain a no-break space.
+    """Splits a line into columns at tabs, or at spaces if the line has no tabs."""
+    # No other white space separates columns, because a word may contain a no-break space.
     return [cell for part in line.split("\t" if "\t" in line else " ") if (cell := part.strip(" "))]
 
 
 def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
-    """Yields sentences of a file in columns as lists of (word, tag, place)."""
+    """Yields each sentence of a CoNLL file as a list of (word, tag, location)."""
     tags, widths, numbered = {"#", *task.labels}, set(), True
     for row in map(_cells, lines_of(path)):
         if row and row[0][0] != "#" and row[0] != _DOCUMENT:
@@ -195,8 +203,10 @@ def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
             widths.add(len(row))
             numbered = numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
     if numbered and min(widths, default=0) > 2 and widths != {10}:
-        raise UserError(f"{path}: the first column has numbers instead of words: remove it")
-    # CoNLL-U has ten columns, among them the word and its universal part of speech.
+        raise UserError(
+            f"{path}: the first column has numbers instead of words: remove the first column"
+        )
+    # In CoNLL-U, columns 1 and 3 of ten are the word and its universal part of speech.
     word, tag = (1, 3) if numbered and widths == {10} else (0, -1)
     sentence: list[tuple[str, str, str]] = []
     for number, line in enumerate(itertools.chain(lines_of(path), [""]), start=1):
@@ -208,18 +218,18 @@ def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
         elif sentence or not _is_comment(line, tags):
             if len(row) < 2:
                 raise UserError(
-                    f"{path}, line {number}: {row[0][:40]!r} is the only column: give a word and "
-                    "its tag with a tab or a space between, and an empty line after each sentence"
+                    f"{path}, line {number}: {row[0][:40]!r} is the only column: separate a word "
+                    "and its tag by a tab or a space, and end each sentence by an empty line"
                 )
-            if not word or row[0].isdecimal():  # in CoNLL-U, lines 1-2 and 1.1 are not words
+            if not word or row[0].isdecimal():  # in CoNLL-U, ids such as 1-2 and 1.1 are no words
                 sentence.append((row[word], row[tag], f"{path}, line {number}"))
 
 
 def _is_comment(line: str, tags: Set[str]) -> bool:
-    """Whether a line is a comment, such as `# id 1` or `# text = A`, not the word `#` and its tag.
+    """Returns whether a line is a comment such as `# id 1`, and not the word `#` with its tag.
 
     Args:
-        tags: tags of the file and of the task.
+        tags: all tags of the file and of the task, and `#`.
     """
     mark, *others = line.split()
     if line.startswith("#\t") or not others:
@@ -230,12 +240,12 @@ def _is_comment(line: str, tags: Set[str]) -> bool:
 
 
 class WordPositions(NamedTuple):
-    """Positions of the first tokens of W words, whose outputs are used to predict the tags.
+    """Positions of the first tokens of W words. The outputs at these positions predict the tags.
 
     Attributes:
-        rows: `(W,)` int64, the number of the token's window; -1 if the word has no token, such as a
-            single control character.
-        columns: `(W,)` int64, the token's position in the window, or -1.
+        rows: `(W,)` int64 window indices. A word without a token, such as a control character, has
+            the index -1.
+        columns: `(W,)` int64 positions in the window. A word without a token has the position -1.
     """
 
     rows: tf.Tensor
@@ -245,22 +255,26 @@ class WordPositions(NamedTuple):
 def encode_words(
     vocabulary: PieceVocabulary, words: tf.RaggedTensor, max_length: int
 ) -> tuple[dict[str, tf.Tensor], WordPositions]:
-    """Encodes sentences as windows `[CLS] tokens [SEP]`, which overlap by half.
+    """Encodes sentences as M windows `[CLS] tokens [SEP]`, which overlap by half.
 
-    A word is tagged in the window in which its first token is nearest to the middle. A vocabulary
-    with `cls_last` gives `tokens [SEP] [CLS]`.
+    A word is tagged in the window in which its first token is nearest to the middle. If the
+    vocabulary has `cls_last`, windows are `tokens [SEP] [CLS]`.
 
     Args:
         words: ragged strings `(N, words)`.
-        max_length: most ids of a window.
+        max_length: maximum number of ids in a window, including special ids.
 
     Returns:
-        Dictionary of "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)`
-        int32, 2 at a [CLS] that ends a row, else 0; and the positions of the words in order.
+        A dict of "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)`
+        int32, which are 2 at a [CLS] that ends a row and 0 elsewhere.
+        The positions of all words, in order.
+
+    Raises:
+        UserError: `max_length` is less than 3.
     """
     check_length(max_length, 3, "sentences")
     room = max_length - 2
-    # With a space before each word, by which a byte-level vocabulary marks the start of words.
+    # Byte-level vocabularies mark the start of a word by the space before it.
     pieces = vocabulary.encode(tf.strings.join([" ", words.values]))  # (W, None)
     sentences = tf.RaggedTensor.from_row_splits(
         pieces.values, tf.gather(pieces.row_splits, words.row_splits)
@@ -284,9 +298,9 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
     """Computes the probability of each tag for each word, `(W, C)` float32.
 
     Args:
-        logits: `(M, L, C)`, outputs of the tagger.
-        positions: positions of the words.
-        outside: number of the tag of words without a token, see `Task.outside`.
+        logits: outputs of the tagger `(M, L, C)` for M windows and C tags.
+        positions: positions of W words.
+        outside: tag index of words without a token, see `Task.outside`.
     """
     has_piece = positions.rows >= 0
     # Position 0 always exists, because even a sentence without tokens has a window.
@@ -297,14 +311,15 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncodedTaggedSentences(EncodedExamples):
-    """Tokenized sentences as M rows, one for each window.
+    """Tokenized sentences, with one row per window.
 
-    The label at a word's first token, in the window that tags the word, is the tag's number plus 1;
-    all other labels are 0.
+    The label at a word's first token is the tag index plus 1, in the window that tags the word. All
+    other labels are 0.
 
     Attributes:
-        positions: positions of the W words as NumPy arrays.
-        splits: `(N + 1,)` int64; sentence i has the words `splits[i]` to `splits[i + 1] - 1`.
+        positions: positions of all words as NumPy arrays.
+        splits: `(N + 1,)` int64 for N sentences. Sentence i has the words
+            `splits[i]:splits[i + 1]`.
     """
 
     positions: WordPositions
@@ -316,7 +331,7 @@ def encode_tagged(
     examples: TaggedSentences,
     max_length: int,
 ) -> EncodedTaggedSentences:
-    """Tokenizes a split by `encode_words`; rows are windows, in the order of the sentences."""
+    """Tokenizes a split by `encode_words`. Rows are windows, in the order of the sentences."""
 
     def encode(part: slice) -> tuple:
         words = tf.ragged.constant(examples.words[part], tf.string, ragged_rank=1)

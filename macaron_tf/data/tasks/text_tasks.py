@@ -1,4 +1,4 @@
-"""Converts tasks to text-to-text format, as in T5: input texts with prefixes, and answer texts."""
+"""Text-to-text format of tasks, as in T5: input texts with prefixes, and answer texts."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from macaron_tf.data.tasks.questions import Questions
 
 # Input prefixes of the tasks whose examples are pairs of a source and a target text.
 PREFIXES = {"summarization": "summarize: ", "translation": "translate: "}
-_STEP = 0.2  # scores are rounded to multiples of 0.2, so that STS-B has 26 different answers
+_STEP = 0.2  # scores are rounded to multiples of this step, so STS-B has 26 different answers
 
 
 def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:

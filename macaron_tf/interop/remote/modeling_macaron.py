@@ -1,12 +1,12 @@
-"""The encoders of macaron_tf for PyTorch: Macaron, SwishRNN, BERT-rab, gMLP, aMLP, any scheme.
+"""PyTorch implementation of macaron_tf's encoders: Macaron, SwishRNN, BERT-rab, gMLP and aMLP.
 
 A folder with this file and weights can be loaded without macaron_tf:
 
     AutoModel.from_pretrained(DIR, trust_remote_code=True)
 
-A layer is one step of a numerical solver for x' = f(x). The field `layers` of `config.json` has the
-sub-layers of each layer, which are the functions f, with their step sizes. Shapes: B = batch,
-L = length, D = hidden_dim, H = num_heads.
+A layer is one step of a numerical solver for the differential equation x' = f(x). The field
+`layers` of `config.json` lists the sub-layers of each layer. A sub-layer computes one summand of f.
+In shapes, B is the batch size, L the sequence length, D `hidden_dim` and H `num_heads`.
 """
 
 import math
@@ -24,15 +24,15 @@ ACTIVATIONS = {
     **{"relu": functional.relu, "silu": functional.silu},
     **{"tanh": torch.tanh, "sigmoid": torch.sigmoid},
 }
-# Explicit Runge-Kutta methods: a row has the weights of the previous slopes for the next point, the
-# last row those for the result.
+# Explicit Runge-Kutta methods. Row n weights slopes 0 to n: their weighted sum leads to the next
+# point where f is evaluated. The sum of the last row leads to the result.
 SOLVERS = {
     "euler": ((1.0,),),
     "midpoint": ((1 / 2,), (0.0, 1.0)),
     "heun": ((1.0,), (1 / 2, 1 / 2)),
     "rk4": ((1 / 2,), (0.0, 1 / 2), (0.0, 0.0, 1.0), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
 }
-# Settings and defaults, by their names in `macaron_tf.models.EncoderConfig`, which documents them.
+# Settings with their defaults. `macaron_tf.models.EncoderConfig` documents the settings.
 SETTINGS = {
     **{"vocab_size": 8, "hidden_dim": 8, "embedding_dim": None, "num_heads": 1, "head_dim": None},
     **{"num_layers": 0, "layers": (), "activation": "gelu", "gated": False},
@@ -46,19 +46,22 @@ SETTINGS = {
 
 
 class MacaronConfig(PretrainedConfig):
-    """The configuration, with `SETTINGS` as attributes.
+    """Configuration of a model, with `SETTINGS` as attributes.
 
-    `layers` has a list of sub-layers for each layer. The fields of a sub-layer are:
+    `layers` has a list of sub-layers for each layer. A sub-layer is a dict with these keys:
 
-    - `name`: the name of its weights; sub-layers of the same name share them.
-    - `mixer`, `step_size`, `solver`, and the sizes of the mixer.
-    - `bias`: the name of the relative bias of an attention, if it has one.
-    - `joined`: if True, the next sub-layer starts from the same input, and both steps are added.
-    - `norm`: the name of the sub-layer whose norm it uses, if not its own.
+    - `name`: name of the weights. Sub-layers with the same name share weights.
+    - `mixer`: key of `MIXERS`. The settings of the mixer are further keys.
+    - `step_size`: step size of the solver.
+    - `solver`: key of `SOLVERS`.
+    - `bias`: name of an attention's relative position bias. The key is optional.
+    - `joined`: whether the next sub-layer starts from the same input, so that both steps are added.
+      The key is optional.
+    - `norm`: name of another sub-layer whose norm is used. The key is optional.
     """
 
     model_type = "macaron"
-    attribute_map = {  # noqa: RUF012 (transformers declares it so)
+    attribute_map = {  # noqa: RUF012 (transformers does not annotate this attribute either)
         "hidden_size": "hidden_dim",
         "num_hidden_layers": "num_layers",
         "num_attention_heads": "num_heads",
@@ -71,9 +74,9 @@ class MacaronConfig(PretrainedConfig):
 
 
 def layer_norm(config, width=None):
-    """Makes a LayerNorm of `width`, or without `width` the norm of a sub-layer or stack.
+    """Builds a LayerNorm of size `width`, or a norm of size `hidden_dim` if `width` is None.
 
-    The latter is an RMSNorm if `norm_type` is "rms".
+    Without `width`, the norm is an RMSNorm if `norm_type` is "rms", and a LayerNorm otherwise.
     """
     if width is None and config.norm_type == "rms":
         return nn.RMSNorm(config.hidden_dim, config.epsilon)
@@ -82,7 +85,7 @@ def layer_norm(config, width=None):
 
 
 class Embeddings(nn.Module):
-    """The sum of token, position and segment embeddings, then norm and dropout."""
+    """Sum of token, position and segment embeddings, followed by a norm and dropout."""
 
     def __init__(self, config):
         super().__init__()
@@ -114,7 +117,10 @@ class Embeddings(nn.Module):
 
 
 def sinusoids(positions, width):
-    """Sinusoidal positions: sin, cos, sin, ... of position / 10000^(2i / width), (L, width)."""
+    """Computes sinusoidal position embeddings `(L, width)`.
+
+    Channels 2i and 2i + 1 are the sine and cosine of position / 10000^(2i / width).
+    """
     half = torch.arange(width // 2, dtype=torch.float64, device=positions.device)
     frequencies = (10_000.0 ** (-2 * half / width)).float()
     angles = positions.float()[..., None] * frequencies
@@ -122,14 +128,14 @@ def sinusoids(positions, width):
 
 
 class Attention(nn.Module):
-    """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads."""
+    """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads of width d."""
 
     def __init__(self, config, step, heads=None, head_dim=None, output_dim=None):
         super().__init__()
         self.heads = heads or config.num_heads
         self.head_dim = head_dim or config.head_dim or config.hidden_dim // self.heads
         width = self.heads * self.head_dim
-        self.scale = None if config.scaled or head_dim else 1.0  # None: 1 / sqrt(d)
+        self.scale = None if config.scaled or head_dim else 1.0  # None means 1 / sqrt(d)
         self.dropout = config.attention_dropout
         biased = config.use_bias or head_dim is not None
         self.query_key_value = nn.Linear(config.hidden_dim, 3 * width, bias=biased)
@@ -138,7 +144,7 @@ class Attention(nn.Module):
     def forward(self, x, mask, bias=None):
         qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
-        # Masked positions get a finite score, so that rows of padding alone do not become NaN.
+        # Masked positions get a finite score, so that a sequence of only padding does not give NaN.
         scores = torch.zeros(mask.shape, dtype=x.dtype, device=x.device)
         scores = scores.masked_fill(~mask, -1e4 if x.dtype == torch.float16 else -1e9)
         scores = scores[:, None, None]  # (B, 1, 1, L)
@@ -151,7 +157,10 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Feed-forward: `activation(x W1 + b1) W2 + b2`; gated: `(activation(x W1) * (x V)) W2`."""
+    """Feed-forward layer: `activation(x W1 + b1) W2 + b2`.
+
+    If `gated` is set, the layer is `(activation(x W1 + b1) * (x V + c)) W2 + b2`.
+    """
 
     def __init__(self, config, step):
         super().__init__()
@@ -171,10 +180,10 @@ class FeedForward(nn.Module):
 
 
 class SwishRNN(nn.Module):
-    """SwishRNN (Lei et al. 2022): `((C + b_c) * gate(x W2 + b_s)) W3 + b_3`.
+    """SwishRNN layer (Lei et al. 2022): `((C + b_c) * gate(x W2 + b_s)) W3 + b_3`.
 
     C is the recurrence `c[i] = Swish(c[i - k] - x1[i]) + x1[i]` over x1 = x W1. Its k chains are
-    independent, and one step of the loop advances all of them.
+    independent of each other, so one step of the loop advances all chains. R is the inner width.
     """
 
     def __init__(self, config, step):
@@ -208,9 +217,10 @@ class SwishRNN(nn.Module):
 
 
 class Gating(nn.Module):
-    """gMLP's spatial gating: `u * (W norm(v) + b)`, where W mixes positions.
+    """Spatial gating of gMLP: `u * (W norm(v) + b)`.
 
-    W is a full matrix, or a Toeplitz matrix with one weight for each distance.
+    The input `(B, L, F)` is split into u and v. W `(L, L)` mixes positions, either as a full matrix
+    or as a Toeplitz matrix with one weight per distance.
     """
 
     def __init__(self, config, width):
@@ -227,14 +237,17 @@ class Gating(nn.Module):
         v = self.norm(v).masked_fill(~mask[..., None], 0.0)
         length, places = v.shape[1], torch.arange(v.shape[1], device=v.device)
         kernel = self.kernel[:length, :length] if self.kernel.ndim == 2 else None
-        if kernel is None:  # M[t, s] = w[most - 1 + s - t]
+        if kernel is None:  # W[t, s] = self.kernel[max_position_embeddings - 1 + s - t]
             kernel = self.kernel[len(self.bias) - 1 + places - places[:, None]]
         gate = kernel @ v + self.bias[:length, None]
         return u * (gate if addition is None else gate + addition)
 
 
 class GatedMLP(nn.Module):
-    """gMLP's block (Liu et al. 2021); aMLP adds the output of a tiny attention to its gate."""
+    """Block of gMLP or aMLP (Liu et al. 2021).
+
+    In aMLP, the output of a single-head attention is added to the gate.
+    """
 
     def __init__(self, config, step):
         super().__init__()
@@ -259,7 +272,7 @@ MIXERS = {
 
 
 class SubLayer(nn.Module):
-    """A mixer with its norm; together they are an f of x' = f(x)."""
+    """Mixer, such as attention, with its norm and dropout. It computes a summand f of x' = f(x)."""
 
     def __init__(self, config, step):
         super().__init__()
@@ -269,7 +282,7 @@ class SubLayer(nn.Module):
         self.add_module(self.kind, MIXERS[self.kind](config, step))
 
     def forward(self, moved, x, norm, step_size, solver, mask, bias):
-        """Makes a step of the solver from x, and returns `moved` plus the step."""
+        """Returns `moved` plus one step of the solver, which starts at `x`."""
         mixer, point, slopes = self.get_submodule(self.kind), x, []
         for row in SOLVERS[solver]:
             slopes.append(self.dropout(mixer(norm(point) if self.pre else point, mask, bias)))
@@ -279,7 +292,7 @@ class SubLayer(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """T5's relative bias (1, H, L, L): one weight for each head and bucket of distances."""
+    """Relative position bias `(1, H, L, L)` of T5, with one weight per head and distance bucket."""
 
     def __init__(self, config, buckets=32, max_distance=128):
         super().__init__()
@@ -297,7 +310,7 @@ class RelativeBias(nn.Module):
 
 
 class Stack(nn.Module):
-    """The layers, with a final norm if they are pre-norm."""
+    """Stack of layers, with a final norm if the layers are pre-norm."""
 
     def __init__(self, config):
         super().__init__()
@@ -314,7 +327,7 @@ class Stack(nn.Module):
         self.final_norm = layer_norm(config) if self.pre else None
 
     def forward(self, x, mask):
-        """Returns x after the embeddings and after each layer, `(B, L, D)` each."""
+        """Returns `x` and the output of each layer, each `(B, L, D)`."""
         states, biases = [x], {}
         for layer in self.layers:
             start = x
@@ -346,7 +359,7 @@ class MacaronPreTrainedModel(PreTrainedModel):
 
 
 class MacaronModel(MacaronPreTrainedModel):
-    """The encoder without a head: it maps ids to hidden states."""
+    """Encoder without a head, which maps ids `(B, L)` to hidden states `(B, L, D)`."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -384,7 +397,10 @@ class MacaronModel(MacaronPreTrainedModel):
 
 
 class MaskedLanguageHead(nn.Module):
-    """Scores of tokens: `LayerNorm(activation(x W + b)) E^T + bias`, E the token embeddings."""
+    """Masked language head: `LayerNorm(activation(x W + b)) E^T + bias`.
+
+    E is the table of token embeddings.
+    """
 
     def __init__(self, config):
         super().__init__()
@@ -407,7 +423,7 @@ class MacaronForMaskedLM(MacaronPreTrainedModel):
         self.post_init()
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """Resizes the embeddings and the head's bias, which is 0 for new tokens."""
+        """Resizes the token embeddings and the head's bias. The bias of new tokens is 0."""
         table = super().resize_token_embeddings(*args, **kwargs)
         bias = self.masked_language.bias.data
         bias = functional.pad(bias, (0, table.num_embeddings - len(bias)))
@@ -424,13 +440,14 @@ class MacaronForMaskedLM(MacaronPreTrainedModel):
 
 
 class TaskModel(MacaronPreTrainedModel):
-    """Base of the models for tasks: the encoder with a head of dropout and a linear layer.
+    """Base class of task models: the encoder with a task head of dropout and a linear layer.
 
-    The head reads every position, or if `pooled` the pooler `activation(x[0] W + b)`.
+    If `pooled` is True, the head reads the pooler `activation(x[0] W + b)`, where x[0] is the first
+    position. Otherwise, the head reads every position.
     """
 
     pooled = False
-    heads = None  # number of scores; None: one for each label
+    heads = None  # number of scores; None means one score per label
     answer = None
 
     def __init__(self, config):
@@ -444,7 +461,7 @@ class TaskModel(MacaronPreTrainedModel):
         self.post_init()
 
     def scores(self, *args, **kwargs):
-        """Returns the head's scores, and the hidden states if they are requested."""
+        """Returns the head's scores, and all hidden states if `output_hidden_states` is True."""
         out = self.macaron(*args, return_dict=True, **kwargs)
         x = out.last_hidden_state
         if self.pooled:
@@ -503,7 +520,7 @@ class MacaronForQuestionAnswering(TaskModel):
 
 
 def cross_entropy(logits, labels):
-    """Returns the mean loss over all labels except -100; None without labels."""
+    """Returns the mean cross-entropy over all labels except -100, or None if `labels` is None."""
     if labels is None:
         return None
     return functional.cross_entropy(logits.flatten(0, -2), labels.flatten())

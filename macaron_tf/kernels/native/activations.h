@@ -1,5 +1,6 @@
-// The functions of the kernels' loops, for the compiler to vectorize: no branches, no calls,
-// no tables. Errors are of the size of float's rounding; NaN and infinity come out as they should.
+// Activation functions that the compiler can vectorize: they have no branches, no calls and no
+// tables. Their errors are about as large as the rounding error of a float. NaN propagates, and
+// infinite inputs give the limits of the functions.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_ACTIVATIONS_H_
 #define MACARON_TF_KERNELS_NATIVE_ACTIVATIONS_H_
@@ -13,8 +14,8 @@ namespace macaron_tf {
 
 constexpr float kLog2E = 1.44269504f;
 
-// 2^y = fraction * scale for y in [-127, 128]: 0 and infinity at the ends. NaN stays NaN.
-// The low bits of y + 1.5 2^23 are y rounded to an integer, so no float is cast to an integer.
+// 2^y = fraction * scale for y in [-127, 128], with 0 and infinity at the ends. NaN stays NaN. The
+// low bits of y + 1.5 2^23 contain y rounded to an integer, so no cast to an integer is necessary.
 struct Power {
   float fraction;
   float scale;
@@ -23,7 +24,7 @@ struct Power {
     constexpr float kRound = 12582912.0f + 127.0f;  // 127: a float's exponent bias
     const float shifted = y + kRound;
     const float r = y - (shifted - kRound);  // [-1/2, 1/2]
-    // Minimax, relative error 7.5e-8.
+    // Minimax polynomial with a relative error of 7.5e-8.
     float p = 1.3276476e-3f;
     p = p * r + 9.6755419e-3f;
     p = p * r + 5.5507131e-2f;
@@ -35,22 +36,22 @@ struct Power {
   }
 };
 
-// e^z for z <= 0.
+// Returns e^z for z <= 0.
 inline float ExpOfNegative(float z) {
   const float y = kLog2E * z;
   const Power power(y < -127.0f ? -127.0f : y);
   return power.fraction * power.scale;
 }
 
-// s = 1 / (1 + 2^y), exactly 1 and 0 at the ends; `curve` = s (1 - s), from 1 - s = 2^y s, which
-// keeps its digits where s is near 1.
+// Returns s = 1 / (1 + 2^y), which is exactly 1 and 0 at the ends, and sets `curve` to s (1 - s).
+// Here 1 - s is computed as 2^y s, which is accurate if s is near 1.
 inline float SigmoidOfPower(float y, float& curve) {
   y = y < -127.0f ? -127.0f : y;
   y = y > 128.0f ? 128.0f : y;
   const Power power(y);
   const float e = power.fraction * power.scale;
   const float s = 1.0f / (1.0f + e);
-  curve = (e > 3e38f ? 3e38f : e) * s * s;  // infinity would make 0 a NaN
+  curve = (e > 3e38f ? 3e38f : e) * s * s;  // infinity times 0 would give NaN
   return s;
 }
 
@@ -59,7 +60,7 @@ inline float SigmoidOfPower(float y) {
   return SigmoidOfPower(y, curve);
 }
 
-// The gates at z. `Both` writes the derivative too.
+// Gate functions. `Value` returns the gate at z. `Both` also sets `slope` to its derivative.
 struct NoGate {};
 
 struct SigmoidGate {
@@ -67,7 +68,7 @@ struct SigmoidGate {
   static float Both(float z, float& slope) { return SigmoidOfPower(-kLog2E * z, slope); }
 };
 
-// z / 2 (1 + tanh(w)) = z sigmoid(2 w), w = sqrt(2 / pi) (z + 0.044715 z^3).
+// GELU by tanh: z / 2 (1 + tanh(w)) = z sigmoid(2 w) with w = sqrt(2 / pi) (z + 0.044715 z^3).
 struct TanhGelu {
   static constexpr float kLinear = 2.0f * 0.797884561f;
   static constexpr float kCubic = kLinear * 0.044715f;
@@ -82,13 +83,15 @@ struct TanhGelu {
   }
 };
 
-// z Phi(z), Phi the normal distribution's: 1 - Phi(a) = e^(-a^2 / 2) Q(a), a >= 0. Q, half the
-// scaled complementary error function of a / sqrt 2, is a polynomial here whose error is at most
-// 1.2e-7 / max(1, a) once multiplied. The slope needs the exponential too; nothing is divided.
+// Exact GELU: z Phi(z), where Phi is the cumulative distribution function of the normal
+// distribution. For a >= 0, 1 - Phi(a) = e^(-a^2 / 2) Q(a). Q(a) is half of the scaled
+// complementary error function erfcx(a / sqrt 2), which a polynomial approximates. The error of the
+// product is at most 1.2e-7 / max(1, a). The slope also uses the exponential. There are no
+// divisions.
 struct ErfGelu {
   static float Phi(float z, float& bell) {
     float a = std::fabs(z);
-    a = a > 13.25f ? 13.25f : a;  // where the power below is 0
+    a = a > 13.25f ? 13.25f : a;  // from 13.25 on, the power below is 0
     const Power power(-0.5f * kLog2E * a * a);
     bell = power.fraction * power.scale;
     float q = 1.2713592e-6f;

@@ -1,5 +1,6 @@
-// Cross-entropy of a row of scores x against the target (1 - e) one_hot(label) + e / n, and its
-// gradient p - target, p = softmax(x) = exp(x - top) / sum, which is made again from x.
+// Softmax cross-entropy of a row of n scores x with label smoothing e, and its gradient. The target
+// is (1 - e) one_hot(label) + e / n. The gradient is p - target with p = softmax(x) =
+// exp(x - top) / sum. The gradient computes p from x again.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_LOOPS_H_
 #define MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_LOOPS_H_
@@ -11,7 +12,7 @@
 
 namespace macaron_tf {
 
-// The greatest of n values, in lanes as `SumOf`; NaN is passed over.
+// Returns the maximum of n values, computed in lanes like `SumOf`. NaN is ignored.
 template <class T>
 inline float MaximumOf(int64_t n, const T* x) {
   constexpr int kLanes = 64;
@@ -31,7 +32,7 @@ inline float MaximumOf(int64_t n, const T* x) {
   return lanes[0];
 }
 
-// Writes the loss, -log p[label], and top and sum.
+// Writes the loss, nll = -log p[label], and the statistics (top, sum).
 template <class T>
 MACARON_TF_ALONE void CrossEntropyRow(int64_t n, float smoothing, const T* x, int64_t label,
                                       float* loss, float* nll, float* statistics) {
@@ -46,7 +47,7 @@ MACARON_TF_ALONE void CrossEntropyRow(int64_t n, float smoothing, const T* x, in
   statistics[1] = sum;
 }
 
-// dx may be x.
+// Writes the gradient dx. dx may be the same array as x.
 template <class T>
 MACARON_TF_ALONE void CrossEntropyRowBack(int64_t n, float smoothing, const T* x, int64_t label,
                                           const float* statistics, float dloss, T* dx) {

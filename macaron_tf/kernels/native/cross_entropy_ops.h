@@ -1,4 +1,4 @@
-// Softmax cross-entropy with label smoothing and its gradient as operations. The loops are in
+// Operations for softmax cross-entropy with label smoothing and for its gradient. The loops are in
 // cross_entropy_loops.h.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_CROSS_ENTROPY_OPS_H_
@@ -10,8 +10,8 @@
 namespace macaron_tf {
 namespace {
 
-// Logits (N, V), labels (N,); statistics (N, 2), the greatest score of each row and the sum of
-// exp(score - greatest).
+// Shapes: logits (N, V), labels (N,), statistics (N, 2). The statistics of a row are its maximum
+// score and the sum of exp(score - maximum).
 REGISTER_OP("MacaronTf>CrossEntropy")
     .Input("logits: T")
     .Input("labels: int32")
@@ -44,14 +44,14 @@ inline absl::Status CheckLabels(const Tensor& labels, const RowBlocks& blocks) {
   for (int64_t row = 0; status.ok() && row < blocks.rows; ++row) {
     const int32_t label = Read<int32_t>(labels)[row];
     if (label < 0 || label >= blocks.width) {
-      status = InvalidArgument("label ", label, " of row ", row, " is not within 0 to ",
+      status = InvalidArgument("label ", label, " of row ", row, " is not between 0 and ",
                                blocks.width - 1);
     }
   }
   return status;
 }
 
-// The losses, or with kBack their gradient.
+// Computes the losses or, with kBack, their gradient.
 template <class T, bool kBack>
 class CrossEntropyKernel : public OpKernel {
  public:
@@ -71,7 +71,7 @@ class CrossEntropyKernel : public OpKernel {
       OP_REQUIRES_OK(context, CheckShape("statistics", statistics, statistics_shape));
       OP_REQUIRES_OK(context, CheckShape("dloss", dloss, labels.shape()));
       Tensor* dlogits;
-      // In the place of the logits where nothing else reads them.
+      // The gradient overwrites the logits if no other operation reads them.
       OP_REQUIRES_OK(context, context->forward_input_or_allocate_output({0}, 0, logits.shape(),
                                                                         &dlogits));
       constexpr int64_t kCyclesOfElement = 2;

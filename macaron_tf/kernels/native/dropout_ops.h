@@ -1,4 +1,4 @@
-// Dropout as an operation, its own gradient too. The loops are in dropout_loops.h.
+// Dropout as an operation, which also computes its own gradient. The loops are in dropout_loops.h.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_DROPOUT_OPS_H_
 #define MACARON_TF_KERNELS_NATIVE_DROPOUT_OPS_H_
@@ -35,7 +35,7 @@ class DropoutKernel : public OpKernel {
     const Tensor& key = context->input(1);
     OP_REQUIRES_OK(context, CheckShape("key", key, TensorShape({2})));
     const uint32_t* words = Read<uint32_t>(key);
-    // The expected value of what is kept is x exactly, for the rate as 16 bits have it.
+    // The scale uses the rate rounded to 16 bits, so that the expected value of y is exactly x.
     const Dropped dropped = {
         {words[0], words[1]}, threshold_, 65536.0f / static_cast<float>(65536u - threshold_)};
     Tensor* y;

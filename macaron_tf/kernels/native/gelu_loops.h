@@ -1,4 +1,4 @@
-// GELU(x + bias) of rows and its gradient: z is made again from x, and nothing but x is kept.
+// GELU(x + bias) of rows and its gradient. The gradient needs only x and the bias.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_GELU_LOOPS_H_
 #define MACARON_TF_KERNELS_NATIVE_GELU_LOOPS_H_
@@ -15,7 +15,7 @@ MACARON_TF_ALONE void GeluRow(int64_t n, const T* x, const float* bias, T* y) {
   for (int64_t j = 0; j < n; ++j) Store(Gelu::Value(Load(x[j]) + bias[j]), y[j]);
 }
 
-// dx = dy gelu'(x + bias), which is also added to the sum of the bias.
+// Writes dx = dy gelu'(x + bias), and adds dx to the sum for the bias gradient.
 template <class Gelu, class T>
 MACARON_TF_ALONE void GeluRowBack(int64_t n, const T* x, const float* bias, const T* dy, T* dx,
                                   float* bias_sum) {

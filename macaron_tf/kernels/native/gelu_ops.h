@@ -1,4 +1,4 @@
-// GELU(x + bias), exact or by tanh, and its gradient as operations. The loops are in gelu_loops.h.
+// Operations for GELU(x + bias), exact or by tanh, and its gradient. The loops are in gelu_loops.h.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_GELU_OPS_H_
 #define MACARON_TF_KERNELS_NATIVE_GELU_OPS_H_
@@ -30,7 +30,7 @@ REGISTER_OP("MacaronTf>BiasGeluGrad")
       return absl::OkStatus();
     });
 
-// y, or with kBack the gradients.
+// Computes y or, with kBack, the gradients.
 template <class T, bool kBack>
 class BiasGeluKernel : public OpKernel {
  public:

@@ -1,4 +1,4 @@
-// What all kernels share: tensors as pointers, errors, and rows divided among threads.
+// Helpers of all kernels: access to tensors, errors, and the division of rows among threads.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_KERNEL_SUPPORT_H_
 #define MACARON_TF_KERNELS_NATIVE_KERNEL_SUPPORT_H_
@@ -56,7 +56,7 @@ inline absl::Status CheckShape(const char* name, const Tensor& tensor,
                                const TensorShape& expected) {
   if (tensor.shape() == expected) return absl::OkStatus();
   return InvalidArgument(name, " must be of shape ", expected.DebugString(),
-                         " beside such an x, but is ", tensor.shape().DebugString());
+                         " to match x, but its shape is ", tensor.shape().DebugString());
 }
 
 // Registers a kernel such as `Kernel<T>` for both types T.
@@ -71,12 +71,12 @@ inline absl::Status CheckShape(const char* name, const Tensor& tensor,
       __VA_ARGS__);                                                             \
   }
 
-// Rows in blocks of a fixed size, so that sums over a block do not depend on the threads.
+// Rows in blocks of a fixed size, so that sums over a block do not depend on the thread count.
 struct RowBlocks {
   static constexpr int64_t kRows = 32;
   int64_t rows, width;
 
-  // Of a tensor (..., width).
+  // Divides the rows of a tensor (..., width).
   explicit RowBlocks(const Tensor& tensor)
       : rows(tensor.dims() == 0 || tensor.NumElements() == 0
                  ? 0
@@ -99,7 +99,8 @@ struct RowBlocks {
   }
 };
 
-// Adds up, in the order of the parts, the vector number `index` of sums (parts, vectors, width).
+// Computes the sum of sums[:, index] over the parts, for an array (parts, vectors, width). The
+// order of the additions is fixed.
 inline void Total(const Tensor& sums, int64_t index, Tensor* total) {
   const int64_t vectors = sums.dim_size(1), width = sums.dim_size(2);
   float* to = Write<float>(total);

@@ -1,6 +1,6 @@
-// Layer normalization (Ba et al. 2016) of rows and its gradient: y = (x - mean) r scale + offset,
-// r = 1 / sqrt(variance + epsilon). A row stays in the nearest cache between its passes, so memory
-// is read and written once.
+// Layer normalization of rows (Ba et al. 2016) and its gradient: y = (x - mean) r scale + offset
+// with r = 1 / sqrt(variance + epsilon). A row stays in the first-level cache between the passes
+// over the row, so memory is read and written only once.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_LAYER_NORM_LOOPS_H_
 #define MACARON_TF_KERNELS_NATIVE_LAYER_NORM_LOOPS_H_
@@ -12,7 +12,7 @@
 
 namespace macaron_tf {
 
-// Writes y, and the row's mean and r.
+// Writes y, and the statistics (mean, r) of the row.
 template <class T>
 MACARON_TF_ALONE void NormalizeRow(int64_t n, float epsilon, const T* x, const float* scale,
                                    const float* offset, T* y, float* statistics) {
@@ -28,8 +28,8 @@ MACARON_TF_ALONE void NormalizeRow(int64_t n, float epsilon, const T* x, const f
   for (int64_t j = 0; j < n; ++j) Store((Load(x[j]) - mean) * r * scale[j] + offset[j], y[j]);
 }
 
-// With g = dy scale and z = (x - mean) r: dx = r (g - mean(g) - z mean(g z)). Adds dy z and dy to
-// the sums of the scale and the offset.
+// Writes dx = r (g - mean(g) - z mean(g z)) with g = dy scale and z = (x - mean) r. Adds dy z to
+// the sum for the scale gradient, and dy to the sum for the offset gradient.
 template <class T>
 MACARON_TF_ALONE void NormalizeRowBack(int64_t n, const T* x, const float* scale,
                                        const float* statistics, const T* dy, T* dx,

@@ -1,4 +1,4 @@
-// Layer normalization over the last axis and its gradient as operations. The loops are in
+// Operations for layer normalization over the last axis and for its gradient. The loops are in
 // layer_norm_loops.h.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_LAYER_NORM_OPS_H_
@@ -10,7 +10,8 @@
 namespace macaron_tf {
 namespace {
 
-// Scale and offset (D,); statistics (rows, 2), the mean and 1 / deviation of each row.
+// Shapes: scale and offset (D,), statistics (rows, 2). The statistics of a row are its mean and
+// 1 / sqrt(variance + epsilon).
 REGISTER_OP("MacaronTf>LayerNorm")
     .Input("x: T")
     .Input("scale: float")
@@ -41,7 +42,7 @@ REGISTER_OP("MacaronTf>LayerNormGrad")
       return absl::OkStatus();
     });
 
-// y and the statistics, or with kBack the gradients, which need no epsilon.
+// Computes y and the statistics or, with kBack, the gradients, which need no epsilon.
 template <class T, bool kBack>
 class LayerNormKernel : public OpKernel {
  public:

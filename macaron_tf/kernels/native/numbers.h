@@ -1,4 +1,4 @@
-// The numbers that the kernels' loops load and store: float and bfloat16. Arithmetic is float.
+// Number types that the loops load and store: float and bfloat16. All arithmetic is in float.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_NUMBERS_H_
 #define MACARON_TF_KERNELS_NATIVE_NUMBERS_H_
@@ -16,7 +16,7 @@ inline To Bits(From from) {
   return to;
 }
 
-// The upper half of a float.
+// A bfloat16 number, which is the upper half of a float.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -27,14 +27,15 @@ inline float Load(BFloat16 value) { return Bits<float>(static_cast<uint32_t>(val
 inline void Store(float value, float& to) { to = value; }
 inline void Store(float value, BFloat16& to) {
   const uint32_t bits = Bits<uint32_t>(value);
-  // To nearest, ties to even: adding just under half a place carries into the upper half.
+  // Rounds to nearest, ties to even: adding 0x7fff plus the lowest kept bit carries into the upper
+  // half if the lower half must be rounded up.
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   // The carry could turn a NaN into infinity.
   to.bits = static_cast<uint16_t>(value != value ? 0x7fc0u : rounded);
 }
 
-// The sum of term(0) to term(n - 1), in 64 partial sums: float addition is not associative, so the
-// compiler alone would add one after another.
+// Returns the sum of term(0) to term(n - 1), computed in 64 partial sums. Float addition is not
+// associative, so the compiler could not vectorize a single sum.
 template <class Term>
 inline float SumOf(int64_t n, Term term) {
   constexpr int kLanes = 64;
@@ -50,8 +51,9 @@ inline float SumOf(int64_t n, Term term) {
   return lanes[0];
 }
 
-// A loop whose turns share nothing, and a function that is optimized by itself: inlined, GCC 12
-// gives up on some of these loops, and they take eight times as long.
+// MACARON_TF_INDEPENDENT marks a loop with independent iterations. MACARON_TF_ALONE prevents
+// inlining of a function: GCC 12 does not vectorize some of the loops after inlining, and they then
+// take eight times as long.
 #if defined(__clang__)
 #define MACARON_TF_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

@@ -1,7 +1,7 @@
 // The library's operations, for TensorFlow on CPUs.
 //
-// Their names carry a namespace, so that `tf.saved_model.save` with a `namespace_whitelist` refuses
-// them: a server has no library of ours.
+// The names of the operations have a namespace. `tf.saved_model.save` with a `namespace_whitelist`
+// therefore rejects graphs with these operations, which a server could not load.
 
 #include "cross_entropy_ops.h"
 #include "dropout_ops.h"

@@ -1,5 +1,5 @@
-// The kernels of swish_ops.cc: inputs checked, work divided among threads, gradients of the vectors
-// summed.
+// Kernels of the operations in swish_ops.h. A kernel checks its inputs, divides the work among
+// threads, and adds up the gradients of alpha, beta and the biases.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_SWISH_KERNELS_H_
 #define MACARON_TF_KERNELS_NATIVE_SWISH_KERNELS_H_
@@ -13,8 +13,8 @@
 
 namespace macaron_tf {
 
-// The states, with kGated the gated ones too, or with kBack the gradients. S is what the loops see
-// of T.
+// Computes the states and, with kGated, the gated states. With kBack, computes the gradients. S is
+// the storage type of T in the loops.
 template <class T, bool kGated, bool kBack>
 class SwishKernel : public OpKernel {
  public:
@@ -59,7 +59,7 @@ class SwishKernel : public OpKernel {
                                  dstart == nullptr ? nullptr : Write<float>(dstart),
                                  Write<float>(&sums) + b * kVectors * width);
       });
-      // In the order of the batch, however many threads there were.
+      // The sums are in batch order, so they do not depend on the number of threads.
       for (int i = 0; i < kVectors; ++i) {
         Tensor* output;
         OP_REQUIRES_OK(context, context->allocate_output(1 + i, TensorShape({width}), &output));
@@ -88,7 +88,7 @@ class SwishKernel : public OpKernel {
     in.length = x.dim_size(1);
     in.stride = x.dim_size(2);
     if (kGated && in.stride % 2 != 0) {
-      return InvalidArgument("x must be two halves side by side, but its width is ", in.stride);
+      return InvalidArgument("the last dimension of x must be even, but is ", in.stride);
     }
     in.width = kGated ? in.stride / 2 : in.stride;
     in.step_size = step_size_;
@@ -120,8 +120,9 @@ class SwishKernel : public OpKernel {
   }
 
   // Calls `loop(gate, b, first, last)` for every sequence b, on the device's threads. The columns
-  // are divided only where the batch alone does not feed the threads evenly: short rows cost
-  // bandwidth. No sum crosses a division, so the results do not depend on it.
+  // are divided only if the batch size alone does not occupy the threads evenly, because short rows
+  // reduce memory bandwidth. Each sum is within one column, so the results do not depend on the
+  // division.
   template <class Loop>
   void ForSequences(OpKernelContext* context, const Call& call, Loop loop) const {
     const auto& threads = *context->device()->tensorflow_cpu_worker_threads();
@@ -131,7 +132,7 @@ class SwishKernel : public OpKernel {
            call.batch * parts < 4 * threads.num_threads && call.in.width / (2 * parts) >= kLeast) {
       parts *= 2;
     }
-    // Whole cache lines, of bfloat16 too.
+    // The columns fill whole cache lines, even in bfloat16.
     const int64_t columns = ((call.in.width + parts - 1) / parts + 31) / 32 * 32;
     if (columns == 0) return;
     parts = (call.in.width + columns - 1) / columns;

@@ -1,12 +1,13 @@
-// SwishRNN's recurrence c[i] = u sigmoid(alpha u + beta) + x[i], u = c[i-k] - x[i], alone or with
-// its gate y[i] = (c[i] + state_bias) gate(x2[i] + gate_bias), and their gradients.
+// Loops for SwishRNN's recurrence c[i] = u sigmoid(alpha u + beta) + x[i] with u = c[i-k] - x[i],
+// for its gate y[i] = (c[i] + state_bias) gate(x2[i] + gate_bias), and for their gradients.
 //
-// Plain loops for the compiler to vectorize, without TensorFlow. B batch, L length, R width,
-// k step_size. One call takes one sequence and some of its columns; calls share nothing they
-// write. Tensors are float or BFloat16, the state and all arithmetic float.
+// The loops do not use TensorFlow, and the compiler vectorizes them. Shapes have the batch size B,
+// the length L, the width R and the step size k. One call computes a range of columns of one
+// sequence, and no two calls write to the same memory. Tensors are float or BFloat16. The state and
+// all arithmetic are float.
 //
-// Memory sets the pace, so each tensor is passed over once: a position at a time, its recurrence
-// and its gate in one loop over the columns.
+// Memory bandwidth limits the speed, so each tensor is read or written once. For each position, one
+// loop over the columns computes the recurrence and the gate.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_SWISH_LOOPS_H_
 #define MACARON_TF_KERNELS_NATIVE_SWISH_LOOPS_H_
@@ -20,23 +21,23 @@
 
 namespace macaron_tf {
 
-// What the loops read. The first x of a position and the first of the next are `stride` apart: R,
-// or 2 R where x2 lies behind x.
+// Inputs of the loops. `stride` is the distance between the x of consecutive positions: R without a
+// gate, and 2 R with a gate, because x2 follows x.
 template <class T>
 struct Inputs {
   int64_t length, width, stride, step_size;
   const T* x;
-  const float* alpha;       // (R,), as the next three
-  const float* beta;
-  const float* state_bias;  // of a gate, else null
-  const float* gate_bias;
-  const uint8_t* mask;      // (B, L), 0 where the state passes unchanged, 2 where it is 0; or null
-  const float* start;       // (B, k, R); or null for zeros
+  const float* alpha;       // (R,)
+  const float* beta;        // (R,)
+  const float* state_bias;  // (R,); null without a gate
+  const float* gate_bias;   // (R,); null without a gate
+  const uint8_t* mask;      // (B, L); 0 keeps the state, 2 resets the previous state to 0; or null
+  const float* start;       // (B, k, R); null means zeros
 };
 
-// Rows of n floats, all zero, each at the start of a cache line. Seven lines between them keep
-// rows of 2^j columns from falling on the same few sets of the cache, where the tensors' rows
-// already do: a third of the time of the gate's gradient at R = 2048.
+// Rows of n floats, initially zero. Each row starts at a cache line. Seven cache lines between rows
+// prevent rows of 2^j columns from mapping to the same few cache sets, to which the rows of the
+// tensors already map. At R = 2048, the gap saves a third of the time of the gate's gradient.
 class Rows {
  public:
   Rows(int64_t rows, int64_t n)
@@ -56,8 +57,8 @@ class Rows {
   float* first_;
 };
 
-// A copy of the parameters of columns [first, first + n). `power_alpha`, `power_beta`: alpha and
-// beta times -log2(e), so that u goes straight to 2^y.
+// Copy of the parameters for columns [first, first + n). `power_alpha` and `power_beta` are alpha
+// and beta times -log2(e), so that y = power_alpha u + power_beta is an exponent of 2.
 struct Parameters {
   Rows rows;
   const float *alpha, *power_alpha, *power_beta, *state_bias, *gate_bias;
@@ -78,7 +79,8 @@ struct Parameters {
   }
 };
 
-// One position: `state` in, c[i-k]; out, c[i]. Without a gate x2 and y are unused.
+// Computes one position. `state` is c[i-k] before the call, and c[i] after the call. Without a
+// gate, x2 and y are unused.
 template <bool kHeld, class Gate, class T>
 MACARON_TF_ALONE void ForwardRow(int64_t n, const Parameters& parameters, const T* x, const T* x2,
                                  float* state, T* c, T* y) {
@@ -100,11 +102,12 @@ MACARON_TF_ALONE void ForwardRow(int64_t n, const Parameters& parameters, const 
   }
 }
 
-// Sums over positions: rows of alpha, beta, state_bias, gate_bias.
+// Rows of the sums over positions, which are the gradients of the parameters.
 enum Sum { kAlphaSum, kBetaSum, kStateBiasSum, kGateBiasSum };
 
-// One position. `carried` in, what c[i] gets from c[i+k]; out, what c[i] gives to c[i-k], whose
-// value is `past`. `dy` is of y, or without a gate of c.
+// Computes the gradients for one position. Before the call, `carried` is the gradient that c[i]
+// receives from c[i+k]. After the call, it is the gradient for c[i-k], whose value is `past`. `dy`
+// is the gradient of y or, without a gate, of c.
 template <bool kHeld, class Gate, class T, class Past>
 MACARON_TF_ALONE void BackwardRow(int64_t n, const Parameters& parameters, const T* x, const T* x2,
                                   const T* c, const Past* past, const T* dy, float* carried, T* dx,
@@ -145,7 +148,7 @@ MACARON_TF_ALONE void BackwardRow(int64_t n, const Parameters& parameters, const
   }
 }
 
-// c and, with a gate, y, each (B, L, R): columns [first, last) of sequence b.
+// Computes the columns [first, last) of sequence b in c and, with a gate, y, both (B, L, R).
 template <class Gate, class T>
 void Forward(const Inputs<T>& in, int64_t b, int64_t first, int64_t last, T* c, T* y) {
   const int64_t n = last - first, k = in.step_size;
@@ -172,8 +175,9 @@ void Forward(const Inputs<T>& in, int64_t b, int64_t first, int64_t last, T* c, 
   }
 }
 
-// From dy, (B, L, R), what `Forward` made of c, and its inputs. Writes dx (B, L, stride), dstart
-// (B, k, R) unless null, and of sequence b `sums`, (2, R) or with a gate (4, R).
+// Computes the gradients for the columns [first, last) of sequence b, from dy (B, L, R), the inputs
+// of `Forward`, and its output c. Writes dx (B, L, stride), dstart (B, k, R) unless it is null, and
+// `sums` of sequence b, which is (2, R), or (4, R) with a gate.
 template <class Gate, class T>
 void Backward(const Inputs<T>& in, int64_t b, int64_t first, int64_t last, const T* c, const T* dy,
               T* dx, float* dstart, float* sums) {

@@ -1,5 +1,5 @@
-// SwishRNN's recurrence and its gated form as operations: what they take and give. The kernels are
-// in swish_kernels.h, their loops in swish_loops.h.
+// Operations for SwishRNN's recurrence, with and without a gate: inputs, outputs and shapes. The
+// kernels are in swish_kernels.h, and the loops in swish_loops.h.
 
 #ifndef MACARON_TF_KERNELS_NATIVE_SWISH_OPS_H_
 #define MACARON_TF_KERNELS_NATIVE_SWISH_OPS_H_
@@ -13,17 +13,17 @@ namespace {
 
 using tensorflow::shape_inference::DimensionHandle;
 
-// An optional argument is a list of one tensor or none.
+// Returns the shape of an optional argument, which is a list of at most one tensor.
 absl::Status OptionalShape(InferenceContext* context, const char* list, int rank,
                            ShapeHandle* shape) {
   std::vector<ShapeHandle> shapes;
   TF_RETURN_IF_ERROR(context->input(list, &shapes));
-  if (shapes.size() > 1) return InvalidArgument(list, " must be one tensor or none");
+  if (shapes.size() > 1) return InvalidArgument(list, " must have at most one tensor");
   *shape = context->UnknownShapeOfRank(rank);
   return shapes.empty() ? absl::OkStatus() : context->WithRank(shapes[0], rank, shape);
 }
 
-// Checks the inputs; gives (B, L, R), the shape of c.
+// Checks the shapes of the inputs, and sets `state` to (B, L, R), the shape of c.
 absl::Status StateShape(InferenceContext* context, bool gated, ShapeHandle* state) {
   ShapeHandle x, vector;
   TF_RETURN_IF_ERROR(context->WithRank(context->input(0), 3, &x));
@@ -54,7 +54,7 @@ absl::Status ForwardShapes(InferenceContext* context) {
   return absl::OkStatus();
 }
 
-// dx, the gradients of the vectors and of start have the shapes of what they are gradients of.
+// Each gradient has the shape of its input.
 template <bool kGated>
 absl::Status BackwardShapes(InferenceContext* context) {
   ShapeHandle state;

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-# TensorFlow's default algorithm depends on the device. A named one gives equal draws on all.
+# TensorFlow's default algorithm depends on the device. A fixed one gives equal draws everywhere.
 _ALGORITHM = "philox"
 
 
@@ -314,7 +314,7 @@ def choose_spans(
         left -= tf.reduce_max(tf.where(taken, tokens, 0), axis=-1)
         # If not even a span of one word fits, the row is done.
         left = tf.where((found > 0) | (drawn > 1), left, 0)
-        last = first + tf.reduce_sum(tf.cast(taken, tf.int32), axis=-1)  # the word after
+        last = first + tf.reduce_sum(tf.cast(taken, tf.int32), axis=-1)  # the word after the span
         inside = (order >= first[:, None]) & (order < last[:, None])  # (B, L)
         near = (order >= first[:, None] - gap) & (order < last[:, None] + gap)
         free &= ~(near & (found[:, None] > 0))

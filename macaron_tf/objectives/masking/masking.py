@@ -43,15 +43,15 @@ class MaskingConfig(Settings):
         mask: fraction of the chosen tokens that become [MASK].
         random: fraction of the chosen tokens that become a random piece. The remaining chosen
             tokens stay unchanged.
-        choice: unit of masking. `"tokens"` chooses single tokens, and `"whole_words"` whole words.
-            `"ngrams"` chooses n-grams of 1 to 3 whole words with p(n) ~ 1/n. `"spans"` chooses
-            spans of 1 to 10 whole words with geometrically distributed lengths.
+        choice: unit of masking. `"tokens"` chooses single tokens, and `"whole_words"` chooses whole
+            words. `"ngrams"` chooses n-grams of 1 to 3 whole words with p(n) ~ 1/n. `"spans"`
+            chooses spans of 1 to 10 whole words with geometrically distributed lengths.
         fate: unit of replacement. `"token"` decides for each chosen token between [MASK], a random
             piece and no change. `"span"` decides once for all tokens of a word, n-gram or span.
             Random pieces are drawn per token in both cases.
         round_up: whether to mask `ceil(rate n)` of n tokens instead of `round(rate n)`.
         duplicates: number of different masks per row in static masking, which the epochs use in
-            turn (10 in BERT's released data). `None` means dynamic masking, a new mask in each
+            turn (10 in BERT's released data). `None` means dynamic masking, with a new mask in each
             epoch.
 
     References: Devlin et al. 2018 (BERT), appendix A.1; Lan et al. 2020 (ALBERT), section 4.1;
@@ -111,9 +111,9 @@ def mask_tokens(
 ) -> Batch:
     """Masks tokens of a batch. Equal seeds mask the same tokens on every device.
 
-    In a row of n tokens, special tokens not counted, `max(1, round(rate n))` tokens are masked, or
-    at most this number if whole words are chosen. BERT's released code also counts [CLS] and [SEP]
-    in n, which sometimes masks one token more.
+    Let n be the number of tokens in a row, without special tokens. Then `max(1, round(rate n))`
+    tokens are masked, or fewer if only whole words may be chosen. BERT's released code also counts
+    [CLS] and [SEP] in n, so it sometimes masks one token more.
 
     Random pieces are drawn uniformly from the vocabulary without its special tokens. BERT draws
     from the whole vocabulary, but here a drawn [PAD] would be treated as padding.
@@ -188,8 +188,8 @@ def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
     """
     if token_ids.shape[1] is None:
         raise ValueError(
-            "the row length of token_ids is not static, but the shapes of the masks depend on it: "
-            "set it with tf.ensure_shape"
+            "the row length of token_ids is not static, but masks need a static shape: set the "
+            "length with tf.ensure_shape"
         )
     return token_ids.shape[1]
 
@@ -248,7 +248,7 @@ def flat_positions(masked: tf.Tensor, room: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def masked_features(token_ids: tf.Tensor, flat: tf.Tensor, real: tf.Tensor) -> Batch:
-    """Builds `masked_positions`, `masked_labels` and `masked_weights`, see `mask_tokens`.
+    """Builds `masked_positions`, `masked_labels` and `masked_weights` (see `mask_tokens`).
 
     Args:
         token_ids: `(B, L)` int, the ids before masking.

@@ -1,4 +1,4 @@
-"""A corpus of numbers, each a piece of its own: every id of a row tells where it comes from."""
+"""A corpus whose words are numbers with one token each, so that each token shows its origin."""
 
 import pathlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ BOTH = ("train", "validation")
 
 
 def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
-    """A small corpus of the first folder's documents, or of both folders with weights."""
+    """Returns the config of a small corpus: folder "a" alone, or "a" and "b" with `weights`."""
     sources = (f"text:{texts}/a/*.txt",)
     if weights:
         folders = zip("ab", weights, strict=True)
@@ -25,43 +25,47 @@ def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
 
 
 def rows_of(corpus: PretrainingCorpus, *splits: str) -> np.ndarray:
-    """(rows, L) token ids of splits, of both if none is named, in the files' order."""
+    """Returns the token ids of `splits`, or of both splits, in file order: `(rows, L)`."""
     return np.stack([row["token_ids"] for row in each_row(corpus, *splits)])
 
 
 def each_row(corpus: PretrainingCorpus, *splits: str) -> Iterator[dict[str, np.ndarray]]:
-    """The arrays of each row of splits, of both if none is named, in the files' order."""
+    """Yields the features of each row of `splits`, or of both splits, in file order."""
     for split in splits or BOTH:
         dataset = corpus.dataset(split, 7, seed=None, repeat=False, drop_remainder=False)
         yield from dataset.unbatch().as_numpy_iterator()
 
 
 def numbers_of(corpus: PretrainingCorpus, rows: np.ndarray) -> list[int]:
-    """The numbers in rows, in their order."""
+    """Returns the numbers in rows, in their order."""
     ids = rows[(rows >= len(SPECIAL_PIECES)) & (rows < corpus.vocabulary.pieces - 1)]
     return (ids - len(SPECIAL_PIECES)).tolist()
 
 
 def halves_of(corpus: PretrainingCorpus, ids: np.ndarray) -> tuple[list[int], list[int]]:
-    """The numbers in the two segments of a row of pairs."""
+    """Returns the numbers of each of the two segments in a sentence-pair row."""
     first, _ = np.flatnonzero(ids == 3)
     return numbers_of(corpus, ids[:first]), numbers_of(corpus, ids[first:])
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    """The bytes of a folder's files by name, but for the lock."""
+    """Returns a dict from file name to content, without the lock file."""
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.name != ".lock"}
 
 
 @pytest.fixture(scope="session")
 def vocabulary() -> WordPieceVocabulary:
-    """A piece for each number up to 999 and the full stop."""
+    """Returns a vocabulary with a piece for each number up to 999 and for the full stop."""
     return WordPieceVocabulary([*SPECIAL_PIECES, *map(str, range(1000)), "."])
 
 
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory) -> pathlib.Path:
-    """Two folders in one: 12 documents of 0 to 599 in sentences of 5, 3 of 600 to 749."""
+    """Writes the corpus into folders "a" and "b".
+
+    "a" holds the numbers 0 to 599 in 12 documents, "b" the numbers 600 to 749 in 3 documents. A
+    sentence has 5 numbers.
+    """
     folder = tmp_path_factory.mktemp("texts")
     for name, first, documents in (("a", 0, 12), ("b", 600, 3)):
         (folder / name).mkdir()
@@ -74,13 +78,13 @@ def texts(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture
 def out(tmp_path) -> pathlib.Path:
-    """The folder where `make` prepares a corpus."""
+    """Returns the folder where `make` prepares a corpus."""
     return tmp_path / "out"
 
 
 @pytest.fixture
 def make(texts, vocabulary, out):
-    """Prepares the corpus of numbers with other settings."""
+    """Returns a function that prepares the number corpus with the settings that it is passed."""
 
     def make(out=out, vocabulary=vocabulary, processes=1, write=None, **settings):
         config = config_of(texts, **settings)
@@ -91,7 +95,10 @@ def make(texts, vocabulary, out):
 
 @pytest.fixture
 def sources(texts, tmp_path) -> tuple[CorpusSource, ...]:
-    """Numbers to 599 in "a", from 600 in "b", and 40 pairs n, n + 600, one of them too long."""
+    """Returns sources in two languages: numbers below 600 are language "a", the others "b".
+
+    The third source has 40 translation pairs; pair 7 is too long.
+    """
     pairs = [(f"{n} {n + 1}", f"{n + 600}") for n in range(40)]
     pairs[7] = (" ".join(["7"] * 20), "607")
     (tmp_path / "pairs.tsv").write_text("\n".join("\t".join(pair) for pair in pairs))

@@ -1,4 +1,4 @@
-"""Settings of a corpus: what cannot be, what follows, what earlier versions wrote."""
+"""Corpus settings: invalid values, derived values and values written by earlier versions."""
 
 import dataclasses
 import json
@@ -80,7 +80,7 @@ def test_properties():
     assert config.languages == ("de", "en", "fr") and config.has_translations
     assert config.sources[3].languages == ("en", "fr")
     assert CorpusConfig(("text:a",)).languages == ()
-    # A record of JSON comes back.
+    # A record in JSON can be read back.
     config = CorpusConfig((BOTH, GERMAN), language_alpha=0.5)
     assert CorpusConfig(**json.loads(json.dumps(dataclasses.asdict(config)))) == config
     assert CorpusConfig(("text:a",)).row_packing == "doc_text"

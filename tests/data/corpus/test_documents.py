@@ -1,4 +1,4 @@
-"""The documents of a corpus: mixed in an order and in shares, cut into sentences and ids."""
+"""The documents of a corpus: mixing order and shares, sentences and token ids."""
 
 import collections
 import itertools
@@ -29,7 +29,7 @@ def test_without_weights_every_document_comes_once():
     texts = [document.text for document in mixed]
     assert sorted(texts) == sorted([*(f"a{n}" for n in range(30)), "b0", "b1", "b2", "c0"])
     assert not any(document.repeated for document in mixed)
-    for name in "ab":  # each source in its own order
+    for name in "ab":  # each source keeps its own order
         own = [int(text[1:]) for text in texts if text[0] == name]
         assert own == sorted(own)
     assert texts[:3] != ["a0", "a1", "a2"] or texts.index("b0") < 20
@@ -40,7 +40,7 @@ def test_weights_are_shares_until_every_source_was_read(seed):
     counts = {"a": 20, "b": 1000}
     mixed = list(mixed_documents([reader(n, c) for n, c in counts.items()], [1.0, 4.0], seed))
     drawn = collections.Counter(document.text[0] for document in mixed)
-    assert drawn["b"] == 1000  # the last to end ends the mixture
+    assert drawn["b"] == 1000  # the mixture ends with the last source
     assert abs(drawn["a"] - 250) < 60
     times = collections.Counter(document.text for document in mixed)
     assert {times[f"b{n}"] for n in range(1000)} == {1}
@@ -72,7 +72,7 @@ def test_a_document_that_is_held_out_stays_so(weights):
     for document in mixed:
         sides[document.text].add(document.held_out)
     assert len(sides) == 320 and all(len(found) == 1 for found in sides.values())
-    first = list(sides)  # in the order in which they first come
+    first = list(sides)  # in the order of first occurrence
     held_out = [number for number, text in enumerate(first) if True in sides[text]]
     assert held_out == [0, 2, 50, 100, 150, 200, 250, 300]
     plain = mixed_documents(readers, weights, 0)
@@ -90,7 +90,7 @@ SIZES = [(50, 6_000), (900, 3_000), (100, 400), (600, 600)]
 
 
 def shares(alpha: float) -> dict[tuple[str, ...], float]:
-    """The formula: q_i = p_i^alpha / sum p_j^alpha."""
+    """Returns the shares q_i = p_i^alpha / Σ p_j^alpha."""
     lines = {("en",): 9_000, ("ne",): 400, ("en", "ne"): 600}
     powers = {language: (count / 10_000) ** alpha for language, count in lines.items()}
     return {language: power / sum(powers.values()) for language, power in powers.items()}
@@ -105,11 +105,11 @@ def test_shares_of_lines_in_expectation(alpha):
     for source, share in zip(LANGUAGES, lines, strict=True):
         found[source.languages] += share
     assert found == pytest.approx(shares(alpha))
-    assert lines[0] / lines[1] == pytest.approx(6_000 / 3_000)  # within a language as they are
+    assert lines[0] / lines[1] == pytest.approx(6_000 / 3_000)  # unchanged within a language
 
 
 def test_shares_of_a_hundred_thousand_draws():
-    """Documents of one line each: shares of lines are shares of draws."""
+    """If each document has one line, shares of lines equal shares of draws."""
     counts = [80_000, 2_000, 500]
     sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
     weights = language_weights(sources, [(n, n) for n in counts], 0.5)
@@ -139,7 +139,7 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
         assert isinstance(document.text, tuple) == (document.source == 2)
         lines[document.source] += 1 if document.source else 2
     assert {d.text for d in drawn if d.source == 2} == {("one", f"ek {n}") for n in range(100)}
-    assert sum(not document.repeated for document in drawn) == 520  # each once at least
+    assert sum(not document.repeated for document in drawn) == 520  # each at least once
     assert all(abs(lines[source] / lines.total() - 1 / 3) < 0.06 for source in range(3))
     assert drawn == list(corpus_mixture(config))
     read, read_pairs = [], corpus_documents.read_pairs
@@ -149,7 +149,7 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(progress, "_SECONDS", 0)
     capsys.readouterr()
     list(corpus_mixture(config))
-    assert len(read) == 1  # the pairs come again from memory
+    assert len(read) == 1  # later epochs read the pairs from memory
     last = capsys.readouterr().err.splitlines()[-1]
     assert last == "counting lines  520 documents  0:00:00 elapsed"
     few = list(corpus_mixture(config, max_documents=3))
@@ -157,7 +157,7 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
 
 
 def texts_of(source: CorpusSource, tfds, count: int | None = None) -> list:
-    """The texts of a source's parts, one after another."""
+    """Returns the texts of all parts of a source, in order."""
     parts = source_parts(source, tfds)
     assert count is None or len(parts) == count
     return [text for part in parts for text in open_source(part, tfds)]
@@ -170,7 +170,7 @@ def test_parts_make_up_a_source(tmp_path):
     for kind, count in (("text", 2), ("text-paragraphs", 2), ("text-lines", 2)):
         source = CorpusSource(f"{kind}:{tmp_path}/y.{{split}},{tmp_path}/x.*")
         assert texts_of(source, None, count) == list(open_source(source))
-    whole = CorpusSource(f"text:{tmp_path}/*.train")  # a file's name is a pattern
+    whole = CorpusSource(f"text:{tmp_path}/*.train")  # a file's name is a glob pattern
     assert source_parts(whole) == [whole] and len(texts_of(whole, None)) == 3
     pairs = CorpusSource(f"tsv:{tmp_path}/pairs.tsv", language=("en", "de"))
     assert texts_of(pairs, None, 1) == [("a", "b"), ("c", "d")]

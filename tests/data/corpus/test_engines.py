@@ -1,4 +1,4 @@
-"""Preparation in several processes and as a pipeline of Apache Beam: the files of one process."""
+"""Preparation in several processes or with Apache Beam writes the same files as one process."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ KINDS = {
 
 @pytest.fixture
 def settings(request, sources, monkeypatch):
-    """The settings of a kind of corpus, whose documents are tokenized by the handful."""
+    """Returns the settings of a corpus type, and tokenizes few documents at a time."""
     monkeypatch.setattr(documents, "_GROUP", 600)
     found = dict(KINDS[request.param])
     return found | {"sources": sources} if "sources" in found else found
@@ -46,7 +46,7 @@ def settings(request, sources, monkeypatch):
 
 @pytest.fixture
 def agrees(texts, vocabulary, settings, tmp_path):
-    """Checks that some engine writes what one process does."""
+    """Returns a check that another engine writes the same files as one process."""
 
     def agrees(**engine):
         config = config_of(texts, **settings)
@@ -69,7 +69,7 @@ def test_processes(agrees):
 
 @pytest.mark.parametrize("settings", ["next_sentence"], indirect=True)
 def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch, capsys):
-    """Killed every few file operations; each life has one process or two in turn."""
+    """A preparation that is killed and resumed with 1 or 2 processes gives the same files."""
     monkeypatch.setattr(progress, "_SECONDS", 0)
     make(tmp_path / "whole", **settings)
     lines = capsys.readouterr().err.splitlines()
@@ -81,11 +81,11 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
     _, kills = made_with_kills(monkeypatch, made, out, operations=9, **settings)
     assert kills >= 1 and contents(out) == contents(tmp_path / "whole")
     words = capsys.readouterr().err.splitlines()[-1].split("  ")
-    assert words[:2] == lines[-1].split("  ")[:2]  # all documents, those gone past included
+    assert words[:2] == lines[-1].split("  ")[:2]  # the document count includes the skipped ones
 
 
 def pipeline(*options: str):
-    """Writes a corpus with Apache Beam; skips the test where there is none."""
+    """Returns a writer that uses Apache Beam; skips the test if Beam is not installed."""
     reason = "Apache Beam has an environment of its own: make test-beam"
     pytest.importorskip("apache_beam", reason=reason)
     from macaron_tf.data.corpus import beam
@@ -113,7 +113,7 @@ def test_the_sentence_of_a_worker(make, tmp_path):
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
-    """The process ids of the workers that a preparation has begun."""
+    """Returns the process ids of the workers that a preparation has started."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def workers_of(process: subprocess.Popen) -> list[int]:
 
 @pytest.mark.slow
 def test_workers_killed_at_random(vocabulary, tmp_path):
-    """Ten kills, of a worker, which is replaced, or of all at once: the command is given again."""
+    """A killed worker is replaced; after a kill of all processes, the same command resumes."""
     rng = random.Random(24)
     (tmp_path / "texts").mkdir()
     for number in range(300):
@@ -160,7 +160,7 @@ def test_workers_killed_at_random(vocabulary, tmp_path):
         os.kill(victim, signal.SIGKILL)
         killed.append(victim == process.pid)
         if killed[-1]:
-            # Until the workers, which share its output, have ended.
+            # Wait for the workers, which share its output, to end.
             process.communicate(timeout=300)
             process = begun("killed", 4)
     said, _ = process.communicate(timeout=900)

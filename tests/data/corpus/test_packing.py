@@ -1,4 +1,4 @@
-"""Rows of running text, of pairs and of translations, and their records."""
+"""Rows of running text, of sentence pairs and of translations, and their records."""
 
 import collections
 import itertools
@@ -22,7 +22,7 @@ CLS, SEP = 2, 3
 
 
 def in_sentences(*documents: list[int]) -> list[TokenRows]:
-    """Documents of sentences of these lengths, of the ids 10, 11, 12, ... one after another."""
+    """Returns documents with sentences of these lengths, whose ids count up from 10."""
     bounds = 10 + np.cumsum([0, *map(sum, documents)])
     return [
         TokenRows(np.arange(a, b), np.unique(np.cumsum([0, *lengths])))
@@ -56,14 +56,18 @@ SENTENCES = ([2, 3], [1, 4, 1], [3])
         ),
         (SENTENCES, True, True, "^abcde|f| ^ghijk|.. ^lmn|....", [0, 1, 2]),
         (SENTENCES, False, True, "^abcde|. ^fghijk| ^lmn|...", [0, 1, 2]),
-        # A sentence longer than a row is cut; its rest goes before the next one.
+        # A sentence longer than a row is cut, and its rest goes before the next sentence.
         (([2, 7, 1, 2],), False, True, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
         (([2, 7, 1, 2],), True, True, "^ab|.. ^cdef| ^ghij| ^kl|..", [0] * 4),
     ],
     ids=["doc_text", "full_text", "full_sentences", "doc_sentences", "cut", "cut across"],
 )
 def test_rows_of_running_text(documents, across, whole_sentences, expected, owners):
-    """The id 10 is "a", 11 "b", ...; "^" is [CLS], "|" [SEP] and "." padding."""
+    """Rows hold the expected ids, and their records name the right documents.
+
+    Rows are spelt with "a" for the id 10, "b" for 11, ..., "^" for [CLS], "|" for [SEP] and "." for
+    padding.
+    """
     expected = expected.split()
     length = len(expected[0])
     rows = filled(pack_rows(in_sentences(*documents), length, across, whole_sentences), length)
@@ -85,14 +89,14 @@ def test_rows_of_sentences_end_with_them_and_lose_no_id(cross_documents, length)
     ends = 10 + np.cumsum([length for document in lengths for length in document]) - 1
     sentences = dict(zip(ends.tolist(), [n for d in lengths for n in d], strict=True))
     for row in ids:
-        if row[-1] not in sentences:  # inside one that fills all of the row
+        if row[-1] not in sentences:  # a sentence that fills the whole row
             end = ends[np.searchsorted(ends, row[-1])]
             assert len(row) == length - 2 and sentences[int(end)] > length - 2
             assert row[0] > end - sentences[int(end)]
     documents_of = np.repeat(np.arange(60), [sum(d) for d in lengths])
     crossing = sum(len(set(documents_of[row - 10])) > 1 for row in ids)
     assert (crossing > 0) == (cross_documents and length > 3)
-    if length == 40 and cross_documents:  # nothing that fits is left for the next row
+    if length == 40 and cross_documents:  # a sentence that fits is never left for the next row
         for row, following in itertools.pairwise(ids):
             sentence = sentences[int(ends[np.searchsorted(ends, following[0])])]
             borders = len(set(documents_of[row - 10])) - 1
@@ -115,11 +119,11 @@ def test_no_id_is_lost_and_rows_are_full(cross_documents, length):
         assert (real < length).sum() <= len(documents)
 
 
-FIVES = [5] * 100  # a document of sentences of 5 ids
+FIVES = [5] * 100  # a document with sentences of 5 ids
 
 
 def document_of(number: int) -> int:
-    """The document of an id of `in_sentences(FIVES, FIVES, ...)`."""
+    """Returns the document of an id in `in_sentences(FIVES, FIVES, ...)`."""
     return (number - 10) // 500
 
 
@@ -134,7 +138,7 @@ def halves(row: np.ndarray, boundary: int) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("single_sentences", [False, True])
 def test_next_sentences_are_berts(single_sentences):
-    # Sentences of 5 ids and pairs of 61: chunks of a single sentence are rare.
+    # Sentences have 5 ids and pairs 61, so few chunks have a single sentence.
     rows = paired(in_sentences(*[FIVES] * 40), 1, single_sentences=single_sentences)
     assert len(rows.token_ids) > 400
     real = (rows.token_ids != 0).sum(axis=1)
@@ -144,20 +148,20 @@ def test_next_sentences_are_berts(single_sentences):
         assert (row == SEP).sum() == 2 and (row == CLS).sum() == 1
         a, b = halves(row, boundary)
         assert len(a) and len(b)
-        for half in (a, b):  # each a stretch of one document
+        for half in (a, b):  # each is a span of one document
             assert (np.diff(half) == 1).all() and document_of(half[0]) == document_of(half[-1])
         same = document_of(a[0]) == document_of(b[0])
         assert document_of(a[0]) == rows.owners[number]
         assert same == (rows.pair_label[number] == 0)
         if same:
-            # Nothing but what trimming took, a sentence's worth, may lie between the halves.
+            # Between the halves lie at most the ids that trimming removed: one sentence.
             assert 0 < b[0] - a[-1] <= (1 if single_sentences else 5 + 1)
             follows[number] = True
         if single_sentences:
             assert len(a) == len(b) == 5 and a[0] % 5 == b[0] % 5 == 0
     assert abs(follows.mean() - 0.5) < (0.05 if single_sentences else 0.06)
     if not single_sentences:
-        short = (real < 60).mean()  # a target of 10% of the rows, and the ends of documents
+        short = (real < 60).mean()  # the target is 10% of rows, plus ends of documents
         assert 0.05 < short < 0.25
 
 
@@ -177,7 +181,7 @@ def test_the_longer_half_is_trimmed_at_either_end():
     for seed in range(20):
         rows = paired([one, two], seed, 35, short_probability=0.0)
         a, b = halves(rows.token_ids[0], rows.boundaries[0])
-        assert rows.owners[0] == 0 and rows.pair_label[0] == 1  # it has no second half
+        assert rows.owners[0] == 0 and rows.pair_label[0] == 1  # the other half is another document
         assert len(a) + len(b) == 32 and len(b) in (10, 16)
         assert a[0] > 10 and a[-1] < 1009
         fronts.add(int(a[0]))
@@ -196,12 +200,12 @@ def test_sentence_order_swaps_half_of_consecutive_segments(single_sentences):
         assert len(a) and len(b)
         assert document_of(a[0]) == document_of(b[-1]) == owner
         assert (np.diff(a) == 1).all() and (np.diff(b) == 1).all()
-        # Nothing but what trimming took, a sentence's worth at most, lies between them.
+        # Between the halves lie at most the ids that trimming removed: one sentence.
         assert 0 < b[0] - a[-1] <= 5 + 1
         if single_sentences:
             assert len(a) == len(b) == 5 and b[0] == a[-1] + 1
         used[(owner, int(a[0]))] += 1
-    assert max(used.values()) == 1  # no segment comes twice
+    assert max(used.values()) == 1  # no segment is repeated
     share = rows.pair_label.mean()
     assert abs(share - 0.5) < 3 * 0.5 / np.sqrt(count)
 
@@ -225,7 +229,7 @@ def test_a_sentence_alone_is_cut_inside_for_its_order():
 def test_translations_are_a_row_each_or_left_out():
     pairs = [
         TokenRows(np.arange(10, 15), np.array([0, 2, 5])),
-        TokenRows(np.arange(20, 23), np.array([0, 3])),  # a half without ids
+        TokenRows(np.arange(20, 23), np.array([0, 3])),  # one side has no ids
         TokenRows(np.arange(30, 36), np.array([0, 3, 6])),  # too long
         TokenRows(np.arange(40, 42), np.array([0, 1, 2])),
     ]

@@ -1,4 +1,4 @@
-"""Batches of a prepared corpus: static, seeded, the same after a restart."""
+"""Batches of a prepared corpus: static shapes, seeded order, and exact restarts."""
 
 import collections
 import itertools
@@ -30,7 +30,7 @@ ROWS = 90
 
 
 def lines_corpus(folder, vocabulary, validation_every=10) -> PretrainingCorpus:
-    """100 documents of one row, 10 a shard; the numbers of a row are its own."""
+    """Returns a corpus of 100 one-row documents, 10 per shard; document n repeats the number n."""
     (folder / "lines.txt").write_text("\n".join(f"{n} {n} {n}" for n in range(100)))
     shape = {"sequence_length": 8, "validation_every": validation_every, "rows_per_shard": 10}
     config = CorpusConfig((f"text-lines:{folder}/lines.txt",), **shape)
@@ -60,7 +60,7 @@ def test_each_epoch_is_a_permutation(corpus, monkeypatch, shuffled_rows):
     assert sorted(rows[:ROWS]) == sorted(rows[ROWS:]) == everything
     assert rows[:ROWS] != rows[ROWS:] and rows[:ROWS] != everything
     assert joined(corpus.dataset("train", 9, seed=4).take(10)) != rows[:ROWS]
-    if shuffled_rows == 1000:  # rows of one shard are dealt over the whole epoch
+    if shuffled_rows == 1000:  # rows of one shard are spread over the whole epoch
         assert np.std([rows.index(number) for number in range(1, 10)]) > 12
     assert joined(corpus.dataset("train", 9, seed=None).take(10)) == everything
 
@@ -94,7 +94,7 @@ def test_sizes_of_batches(corpus):
 
 
 def test_the_files_of_several_processes(corpus, monkeypatch):
-    """Ten files, seven of 10 rows, the others smaller, for three processes."""
+    """Ten files with up to 10 rows are divided evenly among three processes."""
     assert corpus.shard(0, 1).rows("train") == ROWS
     parts = [corpus.shard(index, 3) for index in range(3)]
     names = [{shard.name for shard in part.shards["train"]} for part in parts]
@@ -138,7 +138,7 @@ def test_a_shard_that_is_lost_during_training_is_named(corpus, tmp_path, harm):
         list(dataset)
     sentence = str(harmed.shard_error(raised.value))
     assert sentence.startswith(f"{path} is missing or damaged: remove {tmp_path}/copy/corpus.json")
-    # An error of the model's is not taken for one of the corpus.
+    # An error in the model is not mistaken for an error in the corpus.
     assert corpus.shard_error(raised.value) is None
 
 
@@ -151,7 +151,10 @@ def test_a_folder_that_cannot_be_reached_is_named(corpus):
 
 
 def test_a_row_keeps_its_number(corpus, monkeypatch):
-    """Over epochs, after a restart and in a part of the files: what static masks are drawn from."""
+    """A row's number stays the same over epochs, after a restart and in a shard of the files.
+
+    Static masks are seeded by that number.
+    """
     monkeypatch.setattr(corpus, "shuffled_rows", 30)
 
     def numbered(corpus, **settings):
@@ -167,7 +170,7 @@ def test_a_row_keeps_its_number(corpus, monkeypatch):
             )
 
     through = list(numbered(corpus))
-    # Rows 0, 10, 20, ... are held out: row n of the others is of number n + n // 9 + 1.
+    # Every tenth row is held out, so training row n has the text n + n // 9 + 1.
     assert all(text == row + row // 9 + 1 for _, row, text in through)
     assert [epoch for epoch, _, _ in through] == [place // ROWS for place in range(210)]
     assert sorted(row for epoch, row, _ in through if epoch == 1) == list(range(ROWS))
@@ -200,14 +203,14 @@ def test_the_fingerprint_is_of_the_rows(corpus, vocabulary, tmp_path):
     assert lines_corpus(tmp_path, vocabulary, 20).fingerprint != corpus.fingerprint
 
 
-SHARDS = (5, 1, 7, 7, 3, 7, 2)  # of seven shards
+SHARDS = (5, 1, 7, 7, 3, 7, 2)  # rows of each of seven shards
 TOTAL = sum(SHARDS)
 FIRST_ROWS = (0, 5, 6, 13, 20, 23, 30)
 
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory) -> tuple[str, ...]:
-    """Shards whose records count on from one to the next."""
+    """Returns the paths of shards whose records count on from one shard to the next."""
     folder = tmp_path_factory.mktemp("shards")
     paths = tuple(str(folder / f"{shard}.tfrecord") for shard in range(len(SHARDS)))
     for path, first, rows in zip(paths, FIRST_ROWS, SHARDS, strict=True):
@@ -218,15 +221,15 @@ def paths(tmp_path_factory) -> tuple[str, ...]:
 
 
 def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
-    """The first rows of batches of two, which do not divide the shards."""
+    """Returns the first rows of batches of two; the shard sizes are not multiples of two."""
     batches = order.batches(start, size, tf.strings.to_number, repeat, drop_remainder=False)
     rows = batches.unbatch().take(count).as_numpy_iterator()
     found, places = [], []
     for number, row_number, epoch in rows:
-        assert number == row_number  # the records are their own numbers
+        assert number == row_number  # each record is its own number
         found.append(int(number))
         places.append(int(epoch) * TOTAL)
-    # A row's epoch is that of its place.
+    # A row's epoch follows from its position.
     assert places == [(start + place) // TOTAL * TOTAL for place in range(len(found))]
     return found
 
@@ -256,7 +259,7 @@ def test_a_start_reads_one_group_only(paths, tmp_path):
     (wanted,) = order_of(RowOrder(paths, SHARDS, FIRST_ROWS, 1, (1, 0)), 2 * TOTAL - 1, True, 1)
     copies = tuple(str(tmp_path / str(number)) for number in range(len(paths)))
     shard = int(np.searchsorted(np.cumsum(SHARDS), wanted, side="right"))
-    tf.io.gfile.copy(paths[shard], copies[shard])  # no other is there
+    tf.io.gfile.copy(paths[shard], copies[shard])  # the other shards do not exist
     assert order_of(RowOrder(copies, SHARDS, FIRST_ROWS, 1, (1, 0)), 2 * TOTAL - 1, False) == [
         wanted
     ]
@@ -267,7 +270,7 @@ def test_a_start_reads_one_group_only(paths, tmp_path):
 
 
 def test_all_orders_are_equally_likely(paths):
-    """Of the first of three rows, over 600 seeds: 200 times each, three deviations at most."""
+    """Over 600 seeds, each of three rows is first 200 times, within three standard deviations."""
     firsts = collections.Counter()
     order = RowOrder(paths[4:5], SHARDS[4:5], FIRST_ROWS[4:5], 10, (0, 0))
     batches = order.batches(0, 3, tf.strings.to_number, repeat=True, drop_remainder=True)
@@ -347,7 +350,7 @@ def test_it_begins_at_any_step(stream_corpus, both):
 
 @pytest.mark.parametrize("start", [0, 5])
 def test_an_update_s_batches_have_texts_of_their_own(stream_corpus, start):
-    """Three batches of two are one of six, from any of them on."""
+    """Three batches of two rows equal one batch of six, whichever batch is first."""
     whole = batches(stream_dataset(stream_corpus, "train", 6), 5)
     dataset = stream_dataset(stream_corpus, "train", 2, start, turns=3)
     assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
@@ -360,18 +363,18 @@ def test_an_update_s_batches_have_texts_of_their_own(stream_corpus, start):
 
 @pytest.fixture
 def languages(make, sources):
-    """Rows of two languages and of their pairs, of which one in ten is held out."""
+    """Returns a corpus of two languages and their translation pairs."""
     return make(sources=sources, batch_alpha=0.5, packing="full_text")
 
 
 def language_of(batch) -> tuple[int, ...]:
-    """The languages of a batch's rows, all the same, in their order."""
+    """Returns the languages of a batch, in order; all rows of a batch have the same languages."""
     [found] = {tuple(dict.fromkeys(row)) for row in batch["language_ids"].tolist()}
     return found
 
 
 def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch):
-    """And text and pairs take turns; every start is the middle of the whole, past a draw's end."""
+    """Updates with text and with pairs alternate, and any start step resumes the sequence."""
     monkeypatch.setattr(reading, "_DRAWS", 64)
     whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
     drawn = [language_of(batch) for batch in whole]
@@ -383,7 +386,7 @@ def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch
     share = rows[0,] ** 0.5 / (rows[0,] ** 0.5 + rows[1,] ** 0.5)
     assert drawn.count((0,)) / 300 == pytest.approx(share, abs=0.08)
     assert drawn.count((1, 0)) == 300
-    for language, count in rows.items():  # each row of a language once an epoch
+    for language, count in rows.items():  # each row of a language occurs once per epoch
         mine = [b for b, one in zip(whole, drawn, strict=True) if one == language]
         numbers = np.concatenate([batch["row_number"] for batch in mine])
         assert len(set(numbers[:count])) == count and set(numbers) == set(numbers[:count])
@@ -409,5 +412,5 @@ def test_rows_are_held_out_by_the_run(make):
     assert len(held_out) >= 9
     for first in range(0, len(held_out) - 2, 3):
         numbers = numbers_of(corpus, held_out[first : first + 3])
-        assert len(numbers) > 20 and set(np.diff(numbers)) == {1}  # they go on
+        assert len(numbers) > 20 and set(np.diff(numbers)) == {1}  # rows continue the text
     assert sorted(numbers_of(corpus, rows_of(corpus))) == list(range(600))

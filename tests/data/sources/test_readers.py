@@ -1,4 +1,4 @@
-"""Readers of pairs and documents: files, TFDS sets, one sentence for all that is wrong."""
+"""Readers of pairs and documents from files and TFDS sets, and their one-line errors."""
 
 import bz2
 import gzip
@@ -31,7 +31,7 @@ def read(source, split="train"):
 
 @pytest.fixture
 def files(disk_or_bucket) -> epath.Path:
-    """A folder of aligned files, and of two with documents."""
+    """Returns a folder with aligned files and with two documents."""
     folder = storage.as_path(disk_or_bucket)
     english = "one\ntwo\u2028lines\n\nfour\n".encode()
     for name, content in {
@@ -127,7 +127,8 @@ def test_both_directions_and_slices(tfds):
     pairs = read_set(tfds, "tfds:multi30k/de-en")
     assert len(pairs) == 1014
     assert pairs[0][0].startswith("A man") and pairs[0][1].startswith("Ein Mann")
-    # Without a configuration, the one of the two languages; with a version; in the set's order.
+    # The configuration is found by the two languages. A version may follow, and the languages may
+    # be in either order.
     assert read_set(tfds, "tfds:multi30k") == pairs
     assert read_set(tfds, "tfds:multi30k/de-en:1.0.0", "validation[:7]") == pairs[:7]
     assert read_set(tfds, "tfds:multi30k", languages=("de", "en"))[0] == pairs[0][::-1]
@@ -276,11 +277,11 @@ def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
     rest, held = parts(pairs)
     said = f"{source}: {len(held)} of 1,000 pairs are held out for validation, drawn by data.seed=1"
     assert capsys.readouterr().err == f"{said}\n" and 70 < len(held) < 130
-    # Both in the file's order, none lost, equal pairs on one side.
+    # Both parts keep the file's order, none is lost, and equal pairs are in the same part.
     assert sorted(rest + held) == sorted(pairs) and not {*rest} & {*held}
     assert all(part == [pair for pair in pairs if pair in {*part}] for part in (rest, held))
     assert parts([("new", "neu"), *pairs[::-1]])[1][::-1][: len(held)] == held
-    # A large file's part is bounded.
+    # The part held out of a large file is bounded.
     few_rest, few = parts(pairs, most=20)
     assert 18 <= len({*few}) <= 20 and {*few} < {*held}
     assert sorted(few_rest + few) == sorted(pairs) and not {*few_rest} & {*few}
@@ -305,7 +306,7 @@ def test_packed_files(pack, tmp_path):
         refuses(
             f"{name} is a truncated or damaged {pack.__name__} file", read, f"tsv:{tmp_path}/{name}"
         )
-    for name in ("a.tsv", f"a.tsv{end}"):  # packed without a name that says so, or twice
+    for name in ("a.tsv", f"a.tsv{end}"):  # compressed without a suffix, or twice
         (tmp_path / name).write_bytes(whole if name == "a.tsv" else pack.compress(whole))
         refuses("is an archive, a spreadsheet or compressed: save", read, f"tsv:{tmp_path}/{name}")
 

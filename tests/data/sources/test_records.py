@@ -36,7 +36,7 @@ def write_jsonl(path, rows):
 
 
 def write_set(folder, rows, files=2, features=None):
-    """As `Dataset.save_to_disk` of Hugging Face's `datasets` 4 does."""
+    """Writes a set as `Dataset.save_to_disk` of `datasets` 4 does; returns the table."""
     pa = pytest.importorskip("pyarrow")
     folder.mkdir(parents=True)
     table = pa.Table.from_pylist(rows)
@@ -53,7 +53,7 @@ def write_set(folder, rows, files=2, features=None):
 
 
 def write_all(folder):
-    """The forms of the same records; two splits in the folder `dict`."""
+    """Writes the same records in every format; folder `dict` has two splits."""
     parquet = pytest.importorskip("pyarrow.parquet")
     write_jsonl(folder / "a.jsonl", ROWS)
     write_jsonl(folder / "a.jsonl.gz", ROWS)

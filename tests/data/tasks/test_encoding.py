@@ -1,4 +1,4 @@
-"""Rows of ids: the layout, the trimming, the graph, choices, sentences, windows."""
+"""Token rows of a task: layout, trimming, choices, sentences and windows."""
 
 import copy
 import dataclasses
@@ -31,7 +31,10 @@ def encoded(vocabulary, first, second, max_length, causal=False):
 
 
 def spelt(vocabulary, *arguments, **options):
-    """Rows as text: "." is padding, "?" [UNK], "^" [CLS], "|" [SEP], "!" the extract token."""
+    """Returns rows as text.
+
+    "." is padding, "?" [UNK], "^" [CLS], "|" [SEP] and "!" the extract token.
+    """
     return as_text(*encoded(vocabulary, *arguments, **options))
 
 
@@ -59,7 +62,7 @@ def as_text(rows, segments):
             8,
             ["^abcd|a| 00000011", "^a|abcd| 00011111", "^abc|ed| 00000111"],
         ),
-        # Two separators as RoBERTa's.
+        # Two separators, as in RoBERTa.
         (
             {"pair_separators": 2},
             ["a b c", "a"],
@@ -68,7 +71,7 @@ def as_text(rows, segments):
             ["^ab||de| 00000111", "^a||b|.. 00001100"],
         ),
         ({"pair_separators": 2}, ["a"], None, 8, ["^a| 000"]),
-        # [CLS] ends a row as in XLNet.
+        # [CLS] ends a row, as in XLNet.
         (
             {"cls_last": True},
             ["a b c", "a"],
@@ -77,7 +80,7 @@ def as_text(rows, segments):
             ["ab|de|^ 0001112", "a|b|^.. 0011200"],
         ),
         ({"cls_last": True}, ["a b c", ""], None, 4, ["ab|^ 0002", "|^.. 0200"]),
-        # Start, delimiter and extract of a causal model.
+        # Start, delimiter and extract tokens of a causal model.
         ({"causal": True}, ["a b", "c"], None, 8, ["^ab! 0000", "^c!. 0000"]),
         ({"causal": True}, ["a b", ""], ["c", "d e"], 8, ["^ab|c! 000011", "^|de!. 001110"]),
         ({"causal": True}, ["a b c d e"], None, 5, ["^abc! 00000"]),
@@ -89,7 +92,7 @@ def test_rows(vocabulary, options, first, second, length, rows):
     vars(vocabulary).update(options)
     assert spelt(vocabulary, first, second, length, causal=causal) == rows
     least = 3 if second is None else 4 + vocabulary.pair_separators
-    refuses(f"need {least} or more", encoded, vocabulary, first, second, least - 1, causal)
+    refuses(f"need at least {least} ids", encoded, vocabulary, first, second, least - 1, causal)
 
 
 @pytest.mark.parametrize("room", [2, 3, 7, 8])
@@ -102,7 +105,7 @@ def test_kept_lengths_equal_trimming_step_by_step(vocabulary, room):
     pairs = [(a, b) for a in range(15) for b in range(15)]
     first, second = (["a " * count for count in side] for side in zip(*pairs, strict=True))
     ids, segments = map(np.array, encoded(vocabulary, first, second, room + 3))
-    kept = (ids == A)[..., None] & (segments[..., None] == [0, 1])  # (N, L, 2)
+    kept = (ids == A)[..., None] & (segments[..., None] == [0, 1])  # `(N, L, 2)`
     assert kept.sum(axis=1).tolist() == [list(trimmed(a, b)) for a, b in pairs]
 
 
@@ -213,7 +216,7 @@ def test_windows_see_every_id():
             windows.starts.to_list(), lengths, rooms.numpy(), strict=True
         ):
             step = min(stride, room)
-            # The released code's loop.
+            # The loop in the released code.
             expected, start = [], 0
             while not expected or start < length:
                 expected.append(start)

@@ -1,4 +1,4 @@
-"""The registry of tasks; their examples, from TFDS and from tables; triplets of sentences."""
+"""The task registry, the examples read from TFDS and tables, and sentence triplets."""
 
 import gzip
 
@@ -43,7 +43,7 @@ def test_the_classes_are_those_of_the_official_builders():
         for config in builder.BUILDER_CONFIGS
     }
     for task in CLASSIFICATION.values():
-        if task.name in ("snli", "xnli"):  # have no configurations
+        if task.name in ("snli", "xnli"):  # sets without configurations
             continue
         config = configs[task.source]
         assert tuple(config.label_classes or ()) == task.labels, task.name
@@ -114,11 +114,11 @@ def test_scores_and_questions_with_several_answers(tfds):
         "? the bum getting knocked in the head and the blood flowing"
     )
     assert examples.first[0].startswith("The film begins with Brick Bardo")
-    # One paragraph has one text.
+    # Each paragraph has one text.
     texts = {}
     for (paragraph, _), text in zip(examples.groups, examples.first, strict=True):
         assert texts.setdefault(paragraph, text) == text
-    # A question has several answers.
+    # Each question has several answers.
     assert len(np.unique(examples.groups, axis=0)) < len(examples) / 3
 
 
@@ -135,7 +135,7 @@ def test_tfds_errors(tfds, tmp_path):
 
 
 def prepare(folder, features, **splits):
-    """Writes a TFDS set, glue/toy."""
+    """Writes the TFDS set glue/toy."""
     tfds = pytest.importorskip("tensorflow_datasets")
     tfds.dataset_builders.store_as_tfds_dataset(
         name="glue",
@@ -181,7 +181,7 @@ COPA = {"premise": "It rained.", "question": "effect", "choice1": "wet", "choice
 
 
 def test_choices_of_official_records(tmp_path):
-    """Lists of RACE's and HellaSwag's kind, and COPA's fields."""
+    """The lists of RACE and HellaSwag, and the fields of COPA, become choices."""
     tfds = pytest.importorskip("tensorflow_datasets").features
     text, texts = tfds.Text(), tfds.Sequence(tfds.Text())
     race = {"article": text, "questions": texts, "options": tfds.Sequence(texts), "answers": texts}
@@ -209,7 +209,7 @@ def test_choices_of_official_records(tmp_path):
     assert found.questions is None
     secret = {**ENDING, "label": -1}
     assert read("hellaswag", endings, secret, split="test").labels is None
-    refuses("only some labels are secret", read, "hellaswag", endings, ENDING, secret)
+    refuses("has both secret", read, "hellaswag", endings, ENDING, secret)
     stories = [{**ENDING, "endings": ["a", "b"], "label": label} for label in (1, 2)]
     assert read("story_cloze", endings, *stories).labels.tolist() == [0, 1]
     names = tfds.ClassLabel(names=["choice1", "choice2"])
@@ -252,7 +252,7 @@ def test_a_table_of_choices(line, message, table):
 
 @pytest.mark.parametrize("labels, kept", [([2, -1, 0], [2, 0]), ([-1, -1], None)])
 def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
-    """As SNLI has them, whose records have no number either."""
+    """SNLI marks such pairs with label -1, and its records have no index."""
     tfds = pytest.importorskip("tensorflow_datasets")
     features = {name: tfds.features.Text() for name in ("premise", "hypothesis")}
     features["label"] = tfds.features.ClassLabel(names=TASKS["snli"].labels)
@@ -269,7 +269,10 @@ def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
 
 
 def write_senteval(folder, **changes: str) -> None:
-    """A folder of SentEval's layout, of two sub-sets and SICK; files replaced by their names."""
+    """Writes a SentEval folder with two STS16 sub-sets, STSb and SICK.
+
+    `changes` replaces the content of files by name.
+    """
     header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
     files = {
         "STS/STS16-en-test/STS.input.headlines.txt": "a\tb\nc\td\n",
@@ -288,7 +291,7 @@ def test_sentevals_sets(tmp_path):
     write_senteval(tmp_path)
     sets = read_senteval(str(tmp_path))
     assert {name: examples.labels.tolist() for name, examples in sets.items()} == {
-        "STS16": [2.25, 5.0],  # a pair without a score is left out
+        "STS16": [2.25, 5.0],  # a pair without a score is dropped
         "STSb": [4.5],
         "SICK-R": [pytest.approx(3.3)],
     }
@@ -313,7 +316,7 @@ def test_bad_senteval_files(changes, message, tmp_path):
     scores = tmp_path / "STS/STS16-en-test/STS.gs.headlines.txt"
     write_senteval(tmp_path)
     scores.write_text("5\n")
-    refuses("headlines.txt has 1 lines and .*headlines.txt 2: give", read_senteval, str(tmp_path))
+    refuses("headlines.txt has 1 lines, but .*headlines.txt has 2", read_senteval, str(tmp_path))
     refuses("give the folder data/downstream", read_senteval, str(tmp_path / "STS"))
 
 
@@ -363,25 +366,25 @@ def test_a_table_without_labels(table):
     assert read_examples(SENTIMENT, "test_a", source=source).labels is None
     whole = table("text\tlabl", "so good\tgood")
     assert read_examples(SENTIMENT, "all", source=whole).labels is None
-    with pytest.raises(UserError, match="line 1: no column.s. named 'label' among 'text', 'labl'"):
+    with pytest.raises(UserError, match="line 1 has no column.s. named 'label' among 'text', 'la"):
         read_examples(SENTIMENT, "train", source=whole)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["label\tbody", "good\tx"], "line 1: no column.s. named 'text' among 'label'"),
-        (["label\ttext\ttext", "good\tx\tx"], "line 1: 2 column.s. named 'text' among"),
+        (["label\tbody", "good\tx"], "line 1 has no column.s. named 'text' among 'label'"),
+        (["label\ttext\ttext", "good\tx\tx"], "line 1 has 2 column.s. named 'text' among"),
         (["label\ttext", "good\tx", "great\tx"], "line 3: 'great' in column 'label' is not one of"),
         (["label\ttext", "2\tx"], "line 2: '2' in column 'label' is not one of the classes bad, g"),
         (["label\ttext", "-1\tx"], "line 2: '-1' in column 'label' is not one of the classes bad"),
         (["label\ttext", "good\tx", "bad\t "], "line 3: the text in column 'text' is empty"),
-        (["label\ttext", "good\tx\ty"], "line 2: found 3 column.s., but the header has 2"),
+        (["label\ttext", "good\tx\ty"], "line 2 has 3 column.s., but the header has 2"),
         (["label\ttext", "good\tx", "", "bad\ty"], "line 3: found 1 .* but the header has 2"),
         (["label\ttext", 'good\t"x', 'y"'], "line 3: found 1 .* remove tabs and line breaks"),
         (["label\ttext", "Good\tx"], "line 2: 'Good', which looks like 'good', in column 'label'"),
         (["label\ttext"], "has no example"),
-        ([], "line 1: no column.s. named 'text' among ''"),
+        ([], "line 1 has no column.s. named 'text' among ''"),
     ],
 )
 def test_bad_tables(lines, message, table):

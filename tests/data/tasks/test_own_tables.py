@@ -1,4 +1,4 @@
-"""Columns and classes that a table tells, and the examples held out of it."""
+"""Columns and classes inferred from a user's table, and the examples held out of the table."""
 
 import gzip
 
@@ -18,7 +18,7 @@ CHOICES = "context\tquestion\tchoice1\tchoice2\tchoice3\tlabel\n"
 
 
 def filled(task, folder, content: str, name: str = "own.tsv", **settings):
-    """The settings of a file's content, and the task that they describe."""
+    """Returns the inferred settings of a file's content, and the task that they describe."""
     kind = "conll" if name.endswith(".txt") else "tsv"
     data = gzip.compress(content.encode()) if name.endswith(".gz") else content.encode()
     (folder / name).write_bytes(data)
@@ -50,11 +50,11 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
 @pytest.mark.parametrize(
     ("task", "text", "words"),
     [
-        (CLASSIFY, "", "own.tsv is empty: give a header"),
+        (CLASSIFY, "", "own.tsv is empty: write a header"),
         (CLASSIFY, "text\tlabel\n", "own.tsv has no example"),
-        (CLASSIFY, "text\tclass\na\tx\n", "line 1: no column.s. named 'label' among 'text', 'cl"),
+        (CLASSIFY, "text\tclass\na\tx\n", "line 1 has no column.s. named 'label' among 'text', 'c"),
         (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "which column of 'a', 'b', 'label' has the text"),
-        (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x': give examples of two"),
+        (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x': give examples of at least tw"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
         (
             CLASSIFY,
@@ -63,7 +63,7 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         ),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
         (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
-        (TAG, "words\ttags\na b\tX\n", "line 2: 2 words, but 1 tags in column 'tags'"),
+        (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag.s. for 2 word.s."),
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
         (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "1 column of choices among 'context', 'c"),
         (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "no column of choices among"),
@@ -80,14 +80,14 @@ ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
 
 @pytest.mark.parametrize("tag", ["0", "o", "E-PER", "U-LOC", "B_PER", "-"])
 def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
-    words = rf"own.txt, line 13: the tag '{tag}', found 1 time.s., does not fit the others, B-LOC"
+    words = rf"own.txt, line 13: the tag '{tag}', found 1 time.s., does not fit the other tags B-LO"
     refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
     table = "words\ttags\n" + "Ann of\tB-PER O\n" * 3 + f"Ann of\tB-PER {tag}\n"
     refuses("own.tsv, line 5: the tag", filled, TAG, tmp_path, table)
-    named = {"classes": ("O", tag, "B-PER", "B-LOC")}  # the user's word
+    named = {"classes": ("O", tag, "B-PER", "B-LOC")}  # the classes are the user's choice
     _, task = filled(TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt", **named)
     assert task.labels == named["classes"]
-    if tag[1:2] != "-":  # of another scheme, if it is everywhere
+    if tag[1:2] != "-":  # the other scheme is accepted if all tags use it
         everywhere = ENTITIES.replace(" O", f" {tag}")
         refuses("line 2: the tag .*, found 3 time", filled, TAG, tmp_path, everywhere, "own.txt")
 
@@ -96,7 +96,7 @@ def test_rare_types_of_entities_are_told(tmp_path, capsys):
     _, task = filled(TAG, tmp_path, f"{ENTITIES}x I-LCO\n", "own.txt")
     assert task.labels == ("O", *(f"{b}-{t}" for t in ("LCO", "LOC", "PER") for b in "BI"))
     said = capsys.readouterr().err
-    assert "found once or twice may be misspelt: 'B-LCO'" in said and "own.txt, line 13)" in said
+    assert "only once or twice may be misspelt: 'B-LCO'" in said and "own.txt, line 13)" in said
     filled(TAG, tmp_path, ENTITIES, "own.txt")
     assert not capsys.readouterr().err
 
@@ -142,7 +142,7 @@ def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
     said = capsys.readouterr().err
     assert f"own.tsv, line 4: the label {other!a} looks like {one!a} of " in said
     assert said.isascii() and said.count("warning") == 1
-    for label in (f"{one}\u00a0", "same"):  # stripped; unlike
+    for label in (f"{one}\u00a0", "same"):  # equal after stripping, or dissimilar
         filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{label}\n")
         assert not capsys.readouterr().err
 
@@ -161,7 +161,7 @@ def test_choices_are_numbered_columns(tmp_path):
     assert examples.texts == (["a", "f"], ["c", "h"], ["d", "i"], ["e", ""])
     assert examples.questions == ["b", "g"] and examples.labels.tolist() == [2, 0]
     assert table.filled(CHOOSE, f"tsv:{tmp_path}/own.tsv") == table
-    numbers = range(12, 0, -1)  # by their numbers, in whichever order they stand
+    numbers = range(12, 0, -1)  # choices are ordered by number, whatever the order of columns
     header, cells = (map(name.format, numbers) for name in ("choice{}", "c{}"))
     text = "\t".join([*header, "context", "label\n"]) + "\t".join([*cells, "a", "10\n"])
     _, task = filled(CHOOSE, tmp_path, text)
@@ -189,7 +189,7 @@ def test_choices_are_numbered_columns(tmp_path):
         source=f"tsv:{tmp_path}/own.tsv",
     )
     refuses(
-        "choices=.* is only for the task choose, not classify",
+        "choices=.* applies only to the task choose, not to classify",
         TableSettings(choices=("a", "b")).check_task,
         CLASSIFY,
     )
@@ -236,10 +236,10 @@ def test_scores_of_every_size_are_held_out_by_the_seed():
     scores = np.random.default_rng(0).normal(size=100)
     held = [TableSettings(held_out=0.2, seed=seed).held(scores, "x") for seed in range(1, 21)]
     ranks = np.argsort(np.argsort(scores))
-    for mask in held:  # one of each five neighbours
+    for mask in held:  # one example of each five neighbours
         np.testing.assert_array_equal(np.sort(ranks[mask]) // 5, np.arange(20))
     times = np.sum(held, axis=0)
-    assert times.max() < 12 and (times == 0).sum() < 10  # each example now and then
+    assert times.max() < 12 and (times == 0).sum() < 10  # each example is held out sometimes
 
 
 def test_scores_of_any_range_are_told_apart(tmp_path):

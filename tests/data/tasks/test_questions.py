@@ -1,4 +1,4 @@
-"""SQuAD's questions: read from files and TFDS, and as windows over contexts."""
+"""SQuAD questions, read from files and TFDS, and windows over their contexts."""
 
 import copy
 import json
@@ -50,7 +50,7 @@ def test_places_count_characters(tmp_path):
     refuses("the answer ' ' is not", read_questions, SQUAD, "train", source=source)
     source = write(tmp_path / "a.json", question("q1", *answers), question("q1", *answers))
     refuses("1 question id.* repeated, such as 'q1'", read_questions, SQUAD, "train", source=source)
-    # Half a character keeps the others' places.
+    # An unpaired surrogate does not shift the other positions.
     source = write(tmp_path / "a.json", question("q1", ("Rome", 4)), context="x\ud83d, Rome")
     assert read_questions(SQUAD, "train", source=source).contexts == ["x?, Rome"]
     one = question()
@@ -118,7 +118,7 @@ def test_rows_and_labels(vocabulary):
     ]
     assert rows[3] == [cls, *ids("a"), sep, sep]
     assert encoded.positions.question.numpy().tolist() == [0, 0, 0, 1, 2, 3]
-    # "h i" is whole in the second window only; a text of no piece is no answer.
+    # "h i" is whole in the second window only; an answer without tokens has no label.
     assert encoded.labels.tolist() == [[0, 0], [5, 6], [0, 0], [0, 0], [4, 4], [0, 0]]
     assert encoded.labels.dtype == np.int32
     positions = encoded.positions
@@ -175,8 +175,8 @@ def test_batches_carry_two_positions(vocabulary):
 def test_no_room_is_refused(vocabulary):
     room = {"max_length": 7, "stride": 2, "max_question": 4}
     for texts, message in (
-        (["a"], "max_length=7 is too small: questions of 4 tokens need 8 or more"),
-        ([], "there is no example to encode"),
+        (["a"], "max_length=7 is too small, because questions of 4 tokens need at least 8 ids"),
+        ([], "the split has no example"),
     ):
         examples = Questions(texts, texts, texts, None)
         refuses(message, encode_question_examples, vocabulary, examples, **room)
@@ -197,7 +197,7 @@ def test_real_answers_are_found_again(cls_last, tfds, bert):
         start, end = positions.starts.values[first], positions.ends.values[last]
         assert examples.contexts[question][start:end] == examples.labels[question][0].text
         found.add(int(question))
-        # [CLS], which ends a row, is position 0 all the same.
+        # A [CLS] at the end of a row still has position 0.
         inside = encoded.rows.offsets[window] + encoded.labels[window] - cls_last
         pieces = encoded.rows.ids[inside[0] : inside[1] + 1]
         assert pieces.tolist() == bert.encode_lines([examples.contexts[question][start:end]])[0]

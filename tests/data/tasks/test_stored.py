@@ -1,4 +1,4 @@
-"""Examples on the disk are those in memory."""
+"""Examples stored on disk equal those in memory."""
 
 import json
 
@@ -16,7 +16,7 @@ from macaron_tf.text.token_rows import JoinedRows
 
 @pytest.mark.parametrize("second", [False, True])
 def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabulary, second):
-    """Texts, a held-out share of them, ids, batches and fingerprints; one text or two."""
+    """Texts, the held-out share, ids, batches and fingerprints are equal, with one text or two."""
     monkeypatch.setenv("MACARON_TF_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
     words = ["ä low", "new", "lower", "wide newer"]
@@ -50,7 +50,7 @@ def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabul
     for one, other in zip(batches, same_batches, strict=True):
         for name, values in one.items():
             np.testing.assert_array_equal(values, other[name])
-    assert not list((tmp_path / "cache").iterdir())  # the files have no name
+    assert not list((tmp_path / "cache").iterdir())  # the cached files are already unlinked
 
 
 def test_texts_keep_what_no_encoding_has():

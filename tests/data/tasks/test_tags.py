@@ -1,4 +1,4 @@
-"""Tagged sentences: read in any IOB, cut into windows with no word lost."""
+"""Tagged sentences: read from any IOB scheme, and cut into windows without losing a word."""
 
 import copy
 import dataclasses
@@ -85,7 +85,7 @@ def test_columns_and_comments(text, found, tmp_path):
 @pytest.mark.parametrize("line", ["1\tAnn\tB-PER\t-\tme\n", "1 Ann B-PER\n2 is O\n"])
 def test_a_column_of_numbers_is_refused(line, tmp_path):
     (tmp_path / "own.txt").write_text(f"# id = 1\n{line}\n{line}")
-    message = "own.txt: the first column has numbers instead of words: remove it"
+    message = "own.txt: the first column has numbers instead of words: remove the first column"
     refuses(message, read_tagged, TASK, "train", source=f"conll:{tmp_path}/own.txt")
 
 
@@ -102,7 +102,7 @@ def test_schemes_of_entities():
 def test_a_tag_that_only_iob2_has_is_refused(tmp_path):
     task = dataclasses.replace(get_task("tag", own=True), labels=("O", "I-XYZ"))
     (tmp_path / "own.txt").write_text("a O\nb I-XYZ\n")
-    message = "line 2: the tag 'I-XYZ', which is 'B-XYZ' in IOB2, is not one"
+    message = "line 2: the tag 'I-XYZ', which is 'B-XYZ' in IOB2, is not a tag"
     refuses(message, read_tagged, task, "train", source=f"conll:{tmp_path}/own.txt")
 
 
@@ -110,7 +110,7 @@ def test_tfds(tfds):
     found = read_tagged(TASK, "dev", tfds)
     assert len(found) == 3250 and sum(map(len, found.words)) == 51362
     counts = np.bincount(np.concatenate(found.labels), minlength=9)
-    # CoNLL-2003's own counts of the entities of its development set: PER, ORG, LOC, MISC.
+    # CoNLL-2003's published entity counts of the development set: PER, ORG, LOC, MISC.
     assert counts[1::2].tolist() == [1842, 1341, 1837, 922]
     refuses("no field 'tokens'", read_tagged, TASK, "train", tfds, source="tfds:glue/rte")
 
@@ -140,10 +140,11 @@ def test_no_word_is_lost(vocabulary, max_length, cls_last):
         else:
             assert encoded.rows.ids[place[number]] == vocabulary.words.index(word[0])
             assert encoded.labels.ids[place[number]] == 1 + numbers[number]
-    # Each word is labelled once, and nothing else is.
+    # Each word is labelled once, and nothing else is labelled.
     assert (encoded.labels.ids > 0).sum() == len(flat) - flat.count("\u200b")
     assert encoded.splits[-1] == len(flat)
-    # Where a sentence has several windows, a word is seen with a quarter of one on either side.
+    # If a sentence has several windows, each word has a quarter of a window as context on both
+    # sides.
     room = max_length - 2
     lengths = np.array([sum(len(w) for w in row if w != "\u200b") for row in words])
     pieces, at = [], 0

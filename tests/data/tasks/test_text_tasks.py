@@ -1,4 +1,4 @@
-"""Examples as texts: inputs and answers of text-to-text models, and prompts."""
+"""Examples as texts: inputs and targets of text-to-text models, and prompts."""
 
 import dataclasses
 import gzip
@@ -40,7 +40,7 @@ def examples_of(first, second, labels):
 
 
 def test_the_papers_examples():
-    """Raffel et al. 2020, appendix D."""
+    """The texts are those of Raffel et al. 2020, appendix D."""
     pairs = as_texts(get_task("sst2"), examples_of(["it is  so\nfine "], None, [1]))
     assert pairs == [("sst2 sentence: it is so fine", "positive")]
     pairs = as_texts(get_task("rte"), examples_of(["A."], ["B."], [1]))
@@ -124,7 +124,7 @@ def test_examples_become_prompts():
 
 def test_templates_that_cannot_be():
     for text in ("{third}", "{first.third}", "{first[third]}"):
-        refuses("other fields", Template, text, ("a", "b"))
+        refuses("has a field other than", Template, text, ("a", "b"))
     refuses("has no .first.", Template, "Sentiment:", ("a", "b"))
 
 
@@ -149,7 +149,7 @@ def test_tables_of_choices_and_of_answers(table):
     assert prompt.query == "Question: sky?\nAnswer:" and prompt.answers == ("blue",)
     [prompt] = read("answer\tquestion", "blue\tsky?")
     assert prompt.answers == ("blue",) and not prompt.choices
-    refuses("line 1: no column.s. named 'answer'", read, "question\tchoice1\tchoice2")
+    refuses("line 1 has no column.s. named 'answer'", read, "question\tchoice1\tchoice2")
     refuses("line 1: 'choice1' is the only choice", read, "question\tchoice1\tanswer")
     refuses("1 to 2", read, "question\tchoice1\tchoice2\tanswer", "a\tb\tc\t3")
 

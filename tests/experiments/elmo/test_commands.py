@@ -1,4 +1,4 @@
-"""ELMo from the command on: train, go on, evaluate, embed, tag, export."""
+"""ELMo by the commands: training, resumption, evaluation, embedding, tagging and export."""
 
 import json
 import pathlib
@@ -18,14 +18,17 @@ COLOURS = ("red", "blue", "green")
 
 @pytest.fixture(autouse=True)
 def no_long_text(monkeypatch):
-    """An export compares no text of 2,800 words: each word is a step of four LSTMs in Python."""
+    """Leaves texts of 2,800 words out of the export's comparison.
+
+    Each word is a step of four LSTMs in Python.
+    """
     short = tuple(text for text in certificate.TEXTS if len(text.split()) < 100)
     monkeypatch.setattr(certificate, "TEXTS", short)
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> str:
-    """Documents in which a colour follows its number."""
+    """Returns a source of documents in which each number is followed by its colour."""
     rng = np.random.default_rng(0)
     lines = []
     for _ in range(120):
@@ -143,7 +146,7 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     assert capsys.readouterr().out.count("complete") == 3
     assert main([*words, "--epochs", "4"]) == 2
     assert "was made with --epochs 5, not 4: give another folder" in capsys.readouterr().err
-    # Another split is scored by the epoch that dev chose; here its sentences have other tags.
+    # Another split is scored with the epoch chosen on "dev". Its sentences have other tags here.
     (tmp_path / "test.conll").write_text(sentences(20, 20).replace("B-PER", "B-MISC"))
     words[2] = str(tmp_path / "test")
     assert main([*words[:-3], "--epochs", "5", "--split", "test"]) == 0
@@ -165,12 +168,12 @@ def test_neighbours_by_letters_and_by_context(run, text, capsys):
     assert shown == "0 [red] and 1 blue ."
     scores = [float(line.split()[0]) for line in found]
     assert len(found) == 2 and scores == sorted(scores, reverse=True)
-    # A vector of the context: the word that stands behind a number, and most often "red".
+    # The vectors depend on the context, so the nearest words follow "0" too.
     assert all("0 [red]" in line for line in found)
 
 
 def colour_tables(folder) -> dict[str, list[str]]:
-    """Tasks by name, with the arguments of `finetune train` for them."""
+    """Returns a dict from task name to the arguments of `finetune train`."""
     rng = np.random.default_rng(1)
     for split, count in (("train", 160), ("validation", 24), ("dev", 24)):
         rows = [(n, COLOURS[n]) for n in rng.integers(0, 3, count)]
@@ -239,7 +242,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
     new = str(tmp_path / "new")
     for words, message in (
         (["train", "bert_tiny", new], "bert_tiny is a recipe of kind 'pretraining'"),
-        (["train", "elmo_tiny", new, "--set", "model=bert_tiny"], "is no ELMo"),
+        (["train", "elmo_tiny", new, "--set", "model=bert_tiny"], "is not an ELMo"),
         (["train", "elmo_tiny", new, "--set", "row_length=1"], "row_length=1 must be"),
         (
             ["train", "elmo_tiny", new, *UNREAD],
@@ -247,15 +250,18 @@ def test_bad_input_is_named(run, tmp_path, refused):
         ),
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
-            "the sources have 1 document only, which is held out for validation",
+            "the sources have only 1 document, which is held out for validation",
         ),
         (["evaluate", str(tmp_path)], "is not a run"),
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
         (["tag", run, new, "--epochs", "0"], "--epochs 0"),
-        (["neighbours", run, "cat", "--in", "a dog"], "--in 'a dog' does not have the word 'cat'"),
+        (
+            ["neighbours", run, "cat", "--in", "a dog"],
+            "--in 'a dog' does not contain the word 'cat'",
+        ),
         (
             ["neighbours", run, "a", "--in", "a dog", "--source", f"text:{tmp_path}/a.txt"],
-            "the text has no other word than 'a'",
+            "the text has only the word 'a'",
         ),
     ):
         refused(main, words, message, tmp_path)

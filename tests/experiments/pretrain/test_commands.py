@@ -1,4 +1,4 @@
-"""The commands of pre-training, from text to filled-in words, on a language of letters."""
+"""The pre-training commands, from text to filled-in masks, on a toy language of letters."""
 
 import collections
 import contextlib
@@ -36,7 +36,7 @@ def corpus(source, tmp_path_factory) -> str:
 
 
 def long_run(steps: int = 90, sources: str = "text:/nowhere/*") -> list[str]:
-    """Settings of a run with dropout, validated thrice; its corpus is prepared already."""
+    """Returns the settings of a run with dropout and three validations, on a prepared corpus."""
     changes = [f"training.validate_every={steps // 3}", f"training.save_every_steps={steps // 3}"]
     changes += ["training.schedule=inverse_sqrt", "model.dropout=0.1", "vocabulary.size=999"]
     return [*toy_settings(sources, steps), *changes, "model.num_layers=2"]
@@ -53,17 +53,17 @@ def trained(corpus, tmp_path_factory):
 def test_it_learns_which_letter_a_document_says(trained, corpus):
     lines = validations(trained)
     assert [line["step"] for line in lines] == [30, 60, 90]
-    # Chance is 1 in 10; where a sentence ends cannot be known.
+    # Chance level is 1 in 10. The end of a sentence is unpredictable.
     assert lines[-1]["accuracy"] > 0.7
     opened = PretrainingRun.open(trained)
     answer = macaron_tf.load(trained).predict("c c [MASK] c c", top=3)
     [words], [shares] = answer["words"], answer["probabilities"]
     assert words[0] == "c" and shares[0] > 0.5
     assert len(words) == 3 and shares[0] >= shares[1] >= shares[2]
-    # The run says what its corpus is, not what the recipe would have prepared.
+    # The run records its corpus, not the corpus that the recipe would have prepared.
     assert opened.recipe.corpus == PretrainingCorpus.open(corpus).config
     assert opened.recipe.vocabulary.size == 27
-    # So the same command goes on with it.
+    # So the same command resumes the run.
     assert train("bert_tiny", trained, corpus, long_run()) == 0
 
 
@@ -93,7 +93,7 @@ PAIRS += ["masking.mask=0.8", "masking.random=0.1"]
     ],
 )
 def test_one_command_pre_trains_every_family(recipe, changes, least, source, tmp_path):
-    """Without --corpus the recipe's own is prepared, in the cache; pairs are learnt besides."""
+    """Without --corpus, the recipe's corpus is prepared in the cache; pairs are learnt too."""
     settings = flags([*toy_settings(source), *changes])
     assert main(["train", recipe, str(tmp_path / "run"), *settings]) == 0
     first, *_, last = read_lines(tmp_path / "run" / "metrics.jsonl")
@@ -108,8 +108,10 @@ def test_one_command_pre_trains_every_family(recipe, changes, least, source, tmp
 def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
     recipe, trained, corpus, tmp_path, monkeypatch, capsys
 ):
-    """To the bit: weights and metrics, with dropout, masks drawn anew, tokens sampled by a
-    generator and shuffled rows. The same command goes on."""
+    """A run stopped by SIGTERM resumes to bit-identical weights and metrics.
+
+    The run has dropout, dynamic masks, a generator's samples and shuffled rows.
+    """
     whole, parts, settings = trained, tmp_path / "parts", long_run()
     if recipe != "bert_tiny":
         whole, settings = tmp_path / "whole", long_run(30)
@@ -136,7 +138,7 @@ def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
 
 @pytest.mark.slow
 def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path, monkeypatch):
-    """2,000 updates with validations and checkpoints in between."""
+    """2,000 updates with validations and checkpoints retrace nothing, and memory stays flat."""
     import experiments.train_run as module
 
     models, memory, build = [], {}, module.build_fit_model
@@ -291,13 +293,13 @@ def test_every_kind_of_vocabulary_is_trained_and_used(
     corpus, run = str(tmp_path / "corpus"), str(tmp_path / "run")
     assert main(["prepare", "bert_tiny", corpus, *settings]) == 0
     assert load_encoder_vocabulary(corpus).hash == vocabulary.hash
-    if kind == "byte_bpe":  # the others are trained with elsewhere
+    if kind == "byte_bpe":  # other tests train with the other types
         assert main(["train", "bert_tiny", run, "--corpus", corpus, *settings]) == 0
 
 
 @pytest.fixture
 def recipe(tmp_path) -> PretrainingRecipe:
-    """100 lines of English, 4 of Nepali, and their translations."""
+    """Returns a recipe with 100 lines of English, 4 of Nepali, and their translations."""
     (tmp_path / "en.txt").write_text("\n".join(f"en {n}" for n in range(100)))
     (tmp_path / "ne.txt").write_text("\n".join(f"ne {n}" for n in range(4)))
     (tmp_path / "both.tsv").write_text("pair a\tpair b")
@@ -338,7 +340,7 @@ def test_a_model_has_the_corpus_languages(recipe):
 
 
 def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_path, ran):
-    """On other text, by the first run's vocabulary, to pairs of sentences, which are new to it."""
+    """The second phase uses other text with the first run's vocabulary, and adds a pair head."""
     few = ["training.max_steps=1", "training.learning_rate=1e-9", "training.warmup_steps=0"]
     changes = [f"corpus.sources={source}", "corpus.sequence_length=32", "batch_size=8", *few]
     changes += ["corpus.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
@@ -350,7 +352,7 @@ def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_
     )
     opened, before = PretrainingRun.open(run), PretrainingRun.open(trained)
     assert opened.recipe.init == str(trained) and opened.vocabulary.hash == before.vocabulary.hash
-    assert opened.recipe.model_config().hidden_dim == 32  # the first run's shapes
+    assert opened.recipe.model_config().hidden_dim == 32  # from the first run
     one, other = opened.load_network(), before.load_network("best")
     for ours, theirs in zip(one.encoder.get_weights(), other.encoder.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)

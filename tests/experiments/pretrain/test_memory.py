@@ -1,4 +1,4 @@
-"""Pre-training with a memory: resumed to the bit, evaluated with longer ones."""
+"""Pre-training with memory: bit-identical resumption, and evaluation with longer memories."""
 
 import json
 import shutil
@@ -65,20 +65,20 @@ def memory_of(run) -> dict[str, np.ndarray]:
 def test_a_resumed_run_is_the_uninterrupted_one(
     whole, settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """To the bit, and so is what it remembers: of attention and of recurrences."""
+    """A resumed run has the same bits, including the memories of attention and recurrence."""
     settings, parts = [*settings, "model.dropout=0.1"], tmp_path / "parts"
     assert train(XL, parts, corpus, [*settings, "training.max_steps=6"]) == 0
     assert train(XL, parts, corpus, settings) == 0
     assert (parts / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     one, other = memory_of(whole), memory_of(parts)
-    # Of each of 2 blocks: attention's hidden states and which of them it may see, the recurrence's
+    # For each of 2 blocks: attention's hidden states, the mask of visible states, and the recurrent
     # state.
     assert set(one) == set(other) and len(one) == 2 * 3
     for name in one:
         assert one[name].any()
         np.testing.assert_array_equal(one[name], other[name])
     assert_same_weights(*(PretrainingRun.open(run).load_network("last") for run in (whole, parts)))
-    # As on two devices of four rows each.
+    # As on two devices with four rows each.
     monkeypatch.setattr(state, "_copies", lambda model, variable: [variable] * 2)
     assert train(XL, parts, corpus, [*settings, "training.max_steps=14"]) == 2
     assert "use the batch_size, memory_length and devices it was" in capsys.readouterr().err
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 @pytest.mark.slow
 def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_path):
-    """After 3 updates, each of which goes on with all texts where the one before ended."""
+    """After 3 updates with memory, weights are equal."""
     settings = [*settings, "training.max_steps=3", "training.epsilon=0.01"]
     assert train(XL, tmp_path / "parts", corpus, settings) == 0
     settings += ["batch_size=8", "training.accumulation_steps=1"]
@@ -98,7 +98,7 @@ def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_
         np.testing.assert_allclose(numpy_of(one), numpy_of(other), atol=1e-6, err_msg=one.path)
     mine, theirs = memory_of(tmp_path / "parts"), memory_of(tmp_path / "whole")
     for name in mine:
-        # (4, 2, ...) -> (8, ...): the second micro-batch has the last four texts.
+        # `(4, 2, ...) -> (8, ...)`: the second micro-batch has the last four texts.
         found = np.concatenate([mine[name][:, 0], mine[name][:, 1]])
         np.testing.assert_allclose(found * 1.0, theirs[name][:, 0] * 1.0, atol=1e-5)
 
@@ -111,7 +111,7 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
     found = {record["memory"]: record["nll"] for record in records}
     assert set(found) == {12, 40} and found[12] != found[40]
     assert found[12] == pytest.approx(validations(whole)[-1]["nll"], abs=1e-6)
-    # All texts are of one length; a split of fewer rows than the training's batch has shorter ones.
+    # All texts have one length; a split with fewer rows than the batch size has shorter texts.
     rows = PretrainingCorpus.open(corpus).rows("validation")
     assert {record["rows"] for record in records} == {rows - rows % 4}
     wide = shutil.copytree(whole, tmp_path / "wide")
@@ -124,12 +124,12 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
 
 
 def test_it_goes_on_with_a_text_of_any_length(whole, ran):
-    """Its memory of 12 is a window: 40 tokens are read and written."""
+    """A model with a memory of 12 reads 24 tokens and writes 16."""
     text = "a b " * 12
     assert len(ran(generate.main, "complete", whole, text, "--max-tokens", 16).out) > len(text)
 
 
-@pytest.mark.slow  # the window: above; language models' exports: tests/export/test_exported.py
+@pytest.mark.slow  # tests/export/test_exported.py covers other exports
 def test_its_saved_model_writes_the_same_text(whole, tmp_path):
     assert saved_model.main([str(whole), str(tmp_path / "served")]) == 0
     serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
@@ -169,7 +169,7 @@ def test_xlnet_s_content_stream_is_fine_tuned(block, settings, corpus, tmp_path)
 def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus, tmp_path):
     settings = [*settings, "training.max_steps=6"]
     assert train(XL, tmp_path / "one", corpus, settings) == 0
-    # A process of its own: TensorFlow's devices cannot be changed here any more.
+    # A process of its own, because TensorFlow's devices can no longer be changed here.
     arguments = ["train", XL, str(tmp_path / "two"), "--corpus", corpus]
     arguments += ["--strategy", "mirrored", "--replicas", "2", *flags(settings)]
     subprocess.run([sys.executable, "-m", "experiments.pretrain", *arguments], check=True)

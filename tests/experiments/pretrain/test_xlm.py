@@ -1,4 +1,4 @@
-"""XLM: one language a batch, MLM and TLM in turns, resumed to the bit."""
+"""XLM: one language per batch, MLM and TLM in turn, and bit-identical resumption."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CODES = tuple(WORDS)
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> list[tuple]:
-    """Numbers in English, half as many in German, and pairs of the two."""
+    """Returns sources of English numbers, half as many German numbers, and translation pairs."""
     folder, pairs = tmp_path_factory.mktemp("numbers"), number_pairs(300, seed=5)
     (folder / "en.txt").write_text("\n".join(pair[0] for pair in pairs))
     (folder / "de.txt").write_text("\n".join(pair[1] for pair in pairs[::2]))
@@ -68,7 +68,7 @@ def test_clm_reads_one_language_a_batch_from_position_0_on(sources, tmp_path):
         [language] = np.unique(batch["language_ids"])
         words = set(" ".join(pieces.decode_lines(batch["token_ids"].tolist())).split())
         assert words & WORDS[CODES[language]] and not words & WORDS[CODES[1 - language]]
-        assert "position_ids" not in batch  # from 0 on, by default
+        assert "position_ids" not in batch  # the default starts at 0
         found.append(language)
     assert set(found) == {0, 1}
     network = PretrainingRun(tmp_path, recipe, pieces).build_network()
@@ -80,7 +80,7 @@ def test_clm_reads_one_language_a_batch_from_position_0_on(sources, tmp_path):
 
 
 def test_mlm_and_tlm_take_turns_update_by_update(translated):
-    """Of two micro-batches an update; and a later start reads the same, masks included."""
+    """Updates of two micro-batches alternate; a later start reads the same batches and masks."""
     whole = batches(*translated, 0, 12)
     for one, other in zip(whole[5:9], batches(*translated, 5, 4), strict=True):
         assert one.keys() == other.keys()

@@ -1,4 +1,4 @@
-"""The slides' tasks of the TCN, from the command on."""
+"""The TCN's tasks, run by the commands."""
 
 import functools
 import gzip
@@ -26,14 +26,14 @@ SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "m
 
 
 def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> tasks.TaskData:
-    """The data of a task by its recipe."""
+    """Returns the data of a task by its recipe."""
     recipe = registry.load(f"tcn_{name}", SequenceRecipe)
     recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
     return TASKS[name].open(options, recipe)
 
 
 def write_pieces(path, tunes: str, **changes) -> None:
-    """The pieces of a MATLAB file with some splits changed."""
+    """Copies a MATLAB file of pieces with some splits changed."""
     pieces = scipy.io.loadmat(tunes)
     pieces |= {split: change(pieces[split]) for split, change in changes.items()}
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
@@ -59,14 +59,14 @@ def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
     assert json.loads((tmp_path / "jsb.json").read_text())["rows"] == shown["rows"]
     assert main([*command, "--set", "training.learning_rate=0.1"]) == 2
     assert "training.learning_rate=0.02, not 0.1" in capsys.readouterr().err
-    # Other pieces of as many keys.
+    # Other pieces with as many keys.
     command[3] = str(tmp_path / "other.mat")
     for split in ("traindata", "validdata"):
         write_pieces(command[3], tunes, **{split: lambda pieces: pieces[:, ::-1]})
         for words in (command, ["--resume", str(tmp_path / "tcn-1"), "--data", command[3]]):
             assert main(words) == 2
             assert "the training text is not what" in capsys.readouterr().err
-    # A complete run is scored on another test split, and keeps its score without one.
+    # A complete run is scored on a new test split, and keeps its score without one.
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
     assert main(command) == 0
     assert capsys.readouterr().out.count("scored on the new test split") == 4
@@ -99,7 +99,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(tmp_path / "text.mat")], "cannot be read as a MATLAB file"),
         (["jsb", "--data", str(other)], "'traindata' must have pieces with 88 columns"),
         (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() is empty"),
-        (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is no model of sequences"),
+        (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
         (["jsb", "--data", tunes, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
         (
             ["jsb", "--data", tunes, "--models", "tcn", "tcn"],
@@ -111,7 +111,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         ),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
         (["jsb", "--data", str(flipped)], "cannot be read as a MATLAB file"),
-        (["jsb", "--data", str(loud)], "1 if a key is pressed and 0 if not"),
+        (["jsb", "--data", str(loud)], "columns of zeros and ones"),
         (["jsb", "--data", str(short)], "'validdata' has no piece with two frames or more"),
         (
             ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
@@ -122,14 +122,14 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
             "model.spatial_dropout has no effect here: only mixer=tcn uses this setting",
         ),
         (["adding", "--data", tunes], "has no effect in adding, which reads no file: leave it out"),
-        (["wikitext", "--data", tunes], "leave it out, and name your texts in --set sources"),
+        (["wikitext", "--data", tunes], "leave it out, and name your texts by --set sources"),
         (
             ["jsb", "--data", tunes, "--set", "vocabulary_size=100"],
-            "vocabulary_size has an effect in wikitext and lambada only: leave it out of jsb",
+            "vocabulary_size has an effect only in wikitext and lambada, but task is jsb: leave",
         ),
-        (["lambada"], "--data is missing: give the folder of dev.txt.gz"),
+        (["lambada"], "--data is missing: give the folder with dev.txt.gz"),
         (["ptb_words"], "--data is missing: give the folder"),
-        (["ptb_words", "--data", str(tmp_path)], "has no train.txt.gz"),
+        (["ptb_words", "--data", str(tmp_path)], "has neither train.txt.gz nor train.txt"),
         (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt has no text"),
     ):
         refused(main, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
@@ -168,7 +168,7 @@ def test_the_adding_problem_adds_two_numbers_anywhere():
         assert (inputs[:, :, 1].sum(1) == 2).all()
         np.testing.assert_allclose(targets[:, 0], inputs.prod(-1).sum(1), rtol=1e-6)
         positions += inputs[:, :, 1].sum(0)
-    assert positions.min() > 60 and positions.max() < 190  # 120 each
+    assert positions.min() > 60 and positions.max() < 190  # 120 each on average
 
 
 def test_copy_memory_asks_for_the_symbols_at_the_end():
@@ -227,7 +227,7 @@ def test_documents_are_cut_into_words_some_of_them_held_out(tmp_path):
     found = opened("wikitext", options, sources=source, vocabulary_size=6, held_out=2)
     assert found.vocab_size == 6 and found.test is None
     validation = [batch["targets"].numpy() for batch in found.validation]
-    # <UNK> <S> </S> four one three: two is beyond the vocabulary.
+    # <UNK> <S> </S> four one three; "two" is outside the vocabulary.
     assert set(np.unique(np.concatenate([t.ravel() for t in validation]))) == {0, 1, 2, 3, 4, 5}
     with pytest.raises(UserError, match="one window has 80"):
         opened("wikitext", options, sources=source, held_out=60)
@@ -241,13 +241,13 @@ def test_lambada_asks_for_the_last_word_of_each_passage(tmp_path):
     found = opened("lambada", options, sources=(f"text-lines:{tmp_path}/book.txt",))
     (batch,) = found.validation
     inputs, targets, weight = (batch[name].numpy() for name in ("inputs", "targets", "weight"))
-    # The wolf is in no book.
+    # No book contains the wolf.
     assert weight.sum(axis=1).tolist() == [1.0, 1.0] and found.test is None
     asked = [int(row[w > 0][0]) for row, w in zip(targets, weight, strict=True)]
     np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
     assert len(set(asked)) == 2 and 0 not in asked
     assert inputs.shape == targets.shape == (2, max(weight.argmax(axis=1)) + 1)
-    # One book is learnt from whole.
+    # One book is used whole for training.
     book = opened("lambada", options, sources=(f"text:{tmp_path}/book.txt",))
     assert book.summary == found.summary
     with pytest.raises(UserError, match="no passage of dev.txt ends"):

@@ -1,4 +1,4 @@
-"""The commands of translation, from text to scores, on a language of numbers."""
+"""The translation commands, from text to scores, on number pairs."""
 
 import dataclasses
 import io
@@ -23,13 +23,13 @@ from tests.experiments.task_toys import validations
 
 
 def train(run, settings, *arguments) -> int:
-    """The exit status of a training of the small recipe, quickly compiled and validated."""
+    """Trains the small recipe with settings that compile fast; returns the exit status."""
     settings = [*settings, "data.batching.shapes=1", "data.validation_lines=2"]
     return main(["train", "multi30k_macaron_tiny", str(run), *arguments, *flags(settings)])
 
 
 def evaluated(run, folder, *arguments) -> list[dict]:
-    """The records in a folder, once a run was evaluated into it."""
+    """Evaluates a run into a folder; returns the records in the folder."""
     assert main(["evaluate", str(run), "--output", str(folder), *arguments]) == 0
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
@@ -101,7 +101,7 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
     out, settings = tmp_path / "vocabulary", flags(number_settings(number_text))
     assert "40 pieces" in ran(main, "vocabulary", "demo", out, *settings).out
-    # The same text and size, but not lower-cased: another vocabulary than the run's.
+    # The text and size are equal, but case is kept: the vocabulary differs from the run's.
     command = ["train", "multi30k_macaron_tiny", number_run, "--vocabulary", out, *settings]
     refused(main, [*command, "--set", "training.seed=2"], "vocabulary mismatch")
     keep = "data.normalization_rule=identity"
@@ -222,7 +222,7 @@ def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
 
 @pytest.fixture
 def repeating(monkeypatch):
-    """Makes every run's translator one that says the source: no network is built."""
+    """Replaces the translator of every run by one that repeats the source."""
 
     def translator(run, checkpoint=None, decoding=None, seed=1, backward=False):
         rows = lambda lines: [types.SimpleNamespace(best=lines, hypotheses=lines)]  # noqa: E731
@@ -232,7 +232,7 @@ def repeating(monkeypatch):
 
 
 def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, repeating):
-    """Other settings, and other text under the same name, are refused; a part is held out."""
+    """Other settings, or other text under the same name, are refused; a part is held out."""
     write_numbers(tmp_path, 300, 40)
     file = tmp_path / "train.tsv"
     settings = number_settings(f"tsv:{file}", steps=10)
@@ -293,7 +293,7 @@ def test_no_evaluation_overwrites_another(number_run, tmp_path, capsys, repeatin
     records = evaluated(number_run, out, *of_text, "--no-lowercase")
     assert len(records) == 4
     assert sorted(record["metric"]["lowercase"] for record in records) == [False, True, True, True]
-    # Other text under the same name, as another --data-dir has it.
+    # Other text under the same name, as with another --data-dir.
     source.write_text("three\tdrei\n")
     assert len(evaluated(number_run, out, *of_text)) == 5
     names = [path.name for path in out.glob("*.json")]
@@ -313,7 +313,7 @@ def test_languages_may_be_called_otherwise(number_run, tmp_path, monkeypatch, re
     (record,) = evaluated(number_run, tmp_path, "--source", "tfds:x", *languages)
     assert asked == [("en_US", "de_DE")]
     assert record["languages"] == ["en_US", "de_DE"]
-    # The metric's rules are the language's, whatever the records call it.
+    # The metric's rules depend on the language, whatever the records call it.
     assert record["metric"]["language"] == "de"
 
 

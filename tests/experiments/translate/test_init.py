@@ -1,4 +1,4 @@
-"""Translations that start from pre-trained parts, by the commands, on the language of numbers."""
+"""Translation models that start from pre-trained parts, by the commands, on number pairs."""
 
 import pathlib
 
@@ -30,13 +30,13 @@ XLM, BART = "multi30k_xlm_tiny", "multi30k_bart_tiny"
 
 
 def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1) -> str:
-    """Writes a run that has learnt nothing yet, and returns its path: its weights are drawn.
+    """Writes an untrained run with random weights and its text; returns the run's path.
 
     Args:
-        folder: where it goes, and its text.
-        recipe: `xlm_tiny`, which reads both languages, or `bart_tiny` or `t5_tiny`: English.
-        settings: further ones.
-        seed: of the weights.
+        folder: folder for the run and its text.
+        recipe: `xlm_tiny` (English and German), `bart_tiny` or `t5_tiny` (English).
+        settings: further settings.
+        seed: seed of the weights.
     """
     folder.mkdir(exist_ok=True)
     pairs, sources = number_pairs(500, seed=5), []
@@ -55,7 +55,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
-    """Paths of pre-training runs by name."""
+    """Returns a dict from name to path of a pre-training run."""
     folder = tmp_path_factory.mktemp("starts")
     causal = ["objective=causal_language", "model.causal=True"]
     return {
@@ -69,12 +69,12 @@ def starts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def german_text(tmp_path_factory):
-    """A `tsv:` source of German numbers and their English."""
+    """Returns a `tsv:` source from German to English numbers."""
     return write_numbers(tmp_path_factory.mktemp("german"), 300, 20, -1)
 
 
 def settings(source, steps, **changes):
-    """The settings of the numbers without the model's shapes, which the start decides."""
+    """Returns the settings of number pairs without the model sizes, which the start determines."""
     kept = [one for one in number_settings(source, steps) if not one.startswith("model.")]
     quick = {"training.save_every_steps": 4, "training.validate_every": 8, "average_last": 1}
     quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0}
@@ -91,7 +91,7 @@ GERMAN = {
 
 
 def begun(start, recipe, source, **changes):
-    """The recipe that a start makes of one, and the network that it begins."""
+    """Returns a recipe changed by a start, and a network initialized from the start."""
     made = override(start.apply(registry.load(recipe)), settings(source, 5, **changes))
     start.check(made)
     network = TranslationRun(None, made, start.vocabulary(made)).build_network()
@@ -100,7 +100,7 @@ def begun(start, recipe, source, **changes):
 
 
 def check_use(run, tmp_path, answered):
-    """Evaluates, translates and exports a run; all three say the same."""
+    """Averages, evaluates, translates with and exports a run; checks that translations agree."""
     assert main(["average", str(run)]) == 0
     assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
     record = scores_in(tmp_path / "scores")
@@ -128,14 +128,14 @@ def test_an_encoder_begins_both_stacks(starts, number_text):
             for name in ("attention_0", "feed_forward_1"):
                 assert_same_weights(getattr(block, name), getattr(one, name))
     assert recipe.data.cleaning.max_tokens == recipe.decoding.max_length == 40
-    # The translator's encoder reads a sentence as the pre-trained one did.
+    # The translator's encoder has the outputs of the pre-trained encoder.
     source = np.array([[5, 9, 7, 3, 0]], np.int32)
     expected = encoder({"token_ids": source})[:, :4]
     np.testing.assert_allclose(network.encode(source)[:, :4], expected, atol=1e-5)
 
 
 def test_the_rows_of_the_papers_table(starts, number_text):
-    """Each stack begins as nothing, as the masked model or as the causal one."""
+    """Each stack starts from random weights, from the masked model or from the causal model."""
     masked, causal = starts["xlm"], starts["causal"]
     blocks = {
         run: PretrainingRun.open(run).load_network().encoder.stack.blocks[0]
@@ -156,18 +156,18 @@ def test_the_rows_of_the_papers_table(starts, number_text):
         assert (recipe.init, recipe.init_decoder) == (masked, decoder)
 
 
-@pytest.mark.slow  # resumption by commands: test_commands.py and ../test_resume.py
+@pytest.mark.slow  # test_commands.py and test_resume.py resume by commands
 def test_it_trains_resumes_and_is_used_as_any_translation(
     starts, number_text, tmp_path, monkeypatch, capsys, answered
 ):
-    """A run killed before its first checkpoint, whose folder has a recipe already, begins again."""
+    """A run killed before its first checkpoint starts again, although its folder has a recipe."""
     begin = lambda name, steps: main(  # noqa: E731
         ["train", XLM, str(tmp_path / name), "--init", starts["xlm"]]
         + flags(settings(number_text, steps))
     )
 
     class Killed(BaseException):
-        """No error of the training's, which would take its folder away."""
+        """An exception that training does not handle, so the folder is kept."""
 
     def write(run, network, *fingerprint, **counts):
         Run.write(run, network, *fingerprint, **counts)
@@ -192,7 +192,7 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
 
 
 def differing(network, pretrained):
-    """Names of the weights that are not the pre-trained model's, its new encoder's left out."""
+    """Returns names of weights that differ from the pre-trained model's; skips the new encoder."""
     own = {id(weight) for weight in network.source_encoder.weights}
     rest = [weight for weight in network.weights if id(weight) not in own]
     return {
@@ -206,7 +206,7 @@ def differing(network, pretrained):
 def test_a_whole_model_behind_a_new_encoder_in_two_stages(
     starts, german_text, tmp_path, capsys, answered
 ):
-    """German through a new encoder into a model of English."""
+    """A new German encoder feeds a model pre-trained on English."""
     run = str(tmp_path / "run")
     command = ["train", BART, run, "--init", starts["bart"]]
     assert main([*command, *flags(settings(german_text, 4, **GERMAN))]) == 0
@@ -222,7 +222,7 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(
         f"{projection}/kernel",
         f"{projection}/bias",
     }
-    # The second stage goes on from there, and trains everything.
+    # The second stage resumes from the first, and trains all weights.
     assert main([*command, *flags(settings(german_text, 8, **GERMAN))]) == 0
     assert "resuming after step 4" in capsys.readouterr().out
     last = opened.load_network("last")
@@ -237,7 +237,7 @@ def test_t5_stands_behind_a_new_encoder_too(starts, german_text):
     assert differing(network, pretrained) == set()
     vocabulary = PretrainingRun.open(starts["t5"]).vocabulary
     assert network.config.vocab_size == vocabulary.size + SENTINEL_ROWS
-    assert network.config.num_source_layers == 3  # the recipe's
+    assert network.config.num_source_layers == 3  # the recipe's number
     assert (recipe.model, recipe.sentinel_rows) == ("t5_tiny", SENTINEL_ROWS)
     stage = TranslationRun(None, recipe, vocabulary).first_stage(network)
     trained = [weight for weight in network.weights if stage.trains(weight)]

@@ -1,4 +1,4 @@
-"""Translation without pairs: both directions, halves of texts, resumption, refusals."""
+"""Translation without pairs: both directions, noised text, resumption and errors."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def batch() -> dict[str, tf.Tensor]:
 
 
 def test_each_side_reads_and_writes_both_languages(start, network):
-    """Backward, the model is the one whose sides have each other's vectors."""
+    """The backward model exchanges the two sides' language vectors."""
     own = PretrainingRun.open(start).load_network().encoder.embeddings.languages
     np.testing.assert_array_equal(network.source_embeddings.languages, own)
     np.testing.assert_array_equal(network.target_embeddings.languages, own[::-1])
@@ -63,7 +63,7 @@ def test_each_side_reads_and_writes_both_languages(start, network):
 
 
 def test_the_loss_is_the_mean_of_four(network):
-    """Each text from its noised self, in its language, and from its greedy translation."""
+    """The four terms predict each language's text from noised text and a greedy translation."""
     given = batch()
     objective = BackTranslationObjective(length=16)
     found = tf.function(lambda: objective(network, given, True), autograph=False)()
@@ -128,7 +128,7 @@ def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     assert not capsys.readouterr().err
 
 
-@pytest.mark.slow  # the walk runs the same commands
+@pytest.mark.slow  # `tests.walk` runs the same commands
 def test_it_trains_resumes_and_translates_both_ways(start, number_text, tmp_path, answered):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     more = {**HALVES, "training.validate_every": 6, "model.dropout": 0.1}
