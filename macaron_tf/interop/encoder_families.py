@@ -439,7 +439,10 @@ _MODERN_BERT = EncoderFamily(
 )
 # Encoders of any of our blocks, for our PyTorch file.
 _POOLED = {
-    "table": {"pooler/dense": "pooler.dense", "head/dense": "head.dense"},
+    "table": {
+        **{"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm"},
+        "head/dense": "head.dense",
+    },
     "activation_field": "pooler_activation",
 }
 _OWN = EncoderFamily(
