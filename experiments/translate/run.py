@@ -28,7 +28,6 @@ from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import NormalizationRule
 from macaron_tf.training.updates import FirstStage
 
-_MAX_SOURCE = 256  # pieces of the longest line that is read
 
 
 @dataclasses.dataclass(frozen=True)
