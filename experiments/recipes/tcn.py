@@ -108,7 +108,7 @@ def tcn_nottingham() -> SequenceRecipe:
 
     The model, dropout of 0.2 and gradient clipping at norm 0.4 follow Bai et al. 2018, table 2 (not
     verified). The model has a million parameters, which agrees with the published number. An update
-    has two pieces instead of one, and the run has 50 epochs of 694 pieces instead of 100 epochs. The
+    has two pieces instead of one, and the run has 50 epochs of 694 pieces instead of 100. The
     recurrent models read one frame after the other, so they are slower. They have 16 pieces per
     update and 30 epochs. Other settings equal `tcn_jsb`.
 

@@ -28,8 +28,6 @@ from macaron_tf.text.normalization import NormalizationConfig
 from macaron_tf.text.sentencepiece import NormalizationRule
 from macaron_tf.training.updates import FirstStage
 
-_MAX_SOURCE = 256  # maximum number of subword pieces in a source line
-
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig(Settings):

@@ -313,9 +313,9 @@ class LiteDecoder:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Prevents other threads from running a graph in the `with` block.
+        """Waits until no other thread is in a `with` block of this method.
 
-        After the block, the caches of the graph's search are freed.
+        After its own `with` block, the method frees the caches of the search in a graph.
         """
         with self._turn:
             try:

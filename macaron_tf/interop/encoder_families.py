@@ -442,7 +442,10 @@ _MODERN_BERT = EncoderFamily(
 )
 # Encoders with any block of macaron_tf, for `remote/modeling_macaron.py`.
 _POOLED = {
-    "table": {"pooler/dense": "pooler.dense", "head/dense": "head.dense"},
+    "table": {
+        **{"pooler/dense": "pooler.dense", "pooler/norm": "pooler.norm"},
+        "head/dense": "head.dense",
+    },
     "activation_field": "pooler_activation",
 }
 _OWN = EncoderFamily(

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from macaron_tf.interop.arrays import ForeignConfig, Raw, Table
+from macaron_tf.layers.alibi import AlibiAttention
 from macaron_tf.layers.attention import MultiHeadAttention
 from macaron_tf.layers.feed_forward import FeedForward
 from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.mixer import Mixer
+from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.swish_rnn import SwishRNN
-from macaron_tf.models.config import BY_ATTENTION, EncoderConfig
+from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
 from macaron_tf.plug_ins import is_place
 
@@ -25,6 +27,8 @@ _FIELDS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
     *("activation", "gated", "use_bias", "scaled", "norm", "norm_type", "epsilon", "affine"),
+    *("num_kv_heads", "attention_windows", "first_norm"),
+    *("rotary_base", "local_rotary_base", "rotary_dim", "rotary_scaling"),
     *("positions", "max_length", "toeplitz", "tiny_attention_dim", "num_segments"),
     *("embedding_norm", "embedding_scale", "initializer_range"),
     *("dropout", "attention_dropout", "activation_dropout"),
@@ -32,7 +36,12 @@ _FIELDS = (
 # transformers treats `max_length` as a text generation setting, and then cannot save the model.
 _RENAMED = {"max_length": "max_position_embeddings"}
 _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
-    MultiHeadAttention: lambda mixer, config: {},
+    MultiHeadAttention: lambda mixer, config: {"window": mixer.window} if mixer.window else {},
+    AlibiAttention: lambda mixer, config: _SIZES[MultiHeadAttention](mixer, config),
+    RotaryAttention: lambda mixer, config: {
+        **_SIZES[MultiHeadAttention](mixer, config),
+        "rotary_base": mixer.rotary_base,
+    },
     FeedForward: lambda mixer, config: {
         "inner_dim": mixer.config.feed_forward_dim,
         "activation": mixer.config.activation,
@@ -46,6 +55,7 @@ _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
         "inner_dim": mixer.feed_forward_dim,
         "activation": config.activation,
         "tiny_attention_dim": mixer.tiny_attention_dim,
+        **({"rotary_base": mixer.rotary_base} if mixer.rotary_base else {}),
     },
 }
 
@@ -71,8 +81,7 @@ def own_fields(config: EncoderConfig) -> dict[str, Any]:
     fields = {name: getattr(config, name) for name in _FIELDS}
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
     unknown = {
-        "positions": config.relative or config.positions in BY_ATTENTION,
-        "norm_type": config.norm_type == "unbiased",
+        "positions": config.relative,
         "block": any(map(is_place, config.blocks)),
         "activation": config.activation not in ACTIVATIONS,
         "scheme": any(name not in (None, *ACTIVATIONS) for name in functions),
@@ -109,7 +118,7 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
                 mixer, first = residual.sublayer, branches[0][1]
                 name = names.setdefault(id(mixer), f"block_{number}.{residual.name}")
                 ends = residual if config.norm == "pre" else first
-                norm = names.setdefault(id(ends.layer_norm), name)
+                norm = ends.layer_norm and names.setdefault(id(ends.layer_norm), name)
                 step = {
                     "name": name,
                     "mixer": mixer.name,
@@ -129,7 +138,7 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
 def _own_table() -> Table:
     """Builds the name table: a PyTorch name is a macaron_tf path with dots instead of slashes."""
     linear = {
-        "attention": ("query_key_value", "output"),
+        "attention": ("query_key_value", "query", "key_value", "output"),
         "feed_forward": ("inner", "outer"),
         "swish_rnn": ("inner", "outer"),
         "gated_mlp": (

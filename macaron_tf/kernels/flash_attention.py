@@ -410,9 +410,9 @@ def flash_attention(
             query without any visible key gives the mean of all values.
         seed: seed of dropout, `(2,)` uint32.
         scale: factor for the scores.
-        causal: see `MultiHeadAttention`.
-        window: see `MultiHeadAttention`.
-        rate: dropout rate.
+        causal: whether a query sees only keys at its own or an earlier position.
+        window: size of the attention window, as in `Form`; 0 means no window.
+        rate: dropout rate; 0 means no dropout.
 
     Returns:
         Outputs `(B, T, H, d)`.

@@ -132,9 +132,9 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
     def loop(turn, state, number, like):
         """Calls `turn(i, state) -> (state, rows)` for each turn, and returns all rows.
 
-        The arrays are initialized with an element of `like`, because XLA then detects that the
-        initial values are never read. XLA would share a constant among all loops of a model, and
-        copy the constant for each loop.
+        The arrays are initialized with an element of `like`. XLA then detects that the initial
+        values are never read. If the initial value were a constant, XLA would fill one array for
+        all loops of a model, and copy this array for each loop.
 
         Args:
             turn: function that computes the steps of one turn.

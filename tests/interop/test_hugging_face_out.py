@@ -160,7 +160,6 @@ def test_a_card_names_license_data_metrics_and_settings_that_matter(tmp_path, ca
         ),
         ({"summary": "last"}, "summary='last' has no counterpart"),
         ({"block": "macaron", "activation": "elu"}, "activation='elu' has no counterpart"),
-        ({"block": "macaron", "positions": "rotary"}, "positions='rotary' has no counterpart"),
     ],
 )
 def test_what_has_no_place_is_one_sentence(options, reason, tmp_path):

@@ -47,6 +47,18 @@ SYSTEMS = {
     },
     "halves": {"scheme": "2 x (tokens/2, channels/2 with relu)", "affine": False},
     "branches": {"norm": "pre", "scheme": "tokens & channels/2, channels by heun & tokens again"},
+    "modern": {
+        **{"block": "macaron", "norm": "pre", "norm_type": "unbiased", "first_norm": False},
+        **{"use_bias": False, "gated": True, "positions": "rotary", "attention_windows": (0, 4)},
+        **{"rotary_base": 160_000.0, "local_rotary_base": 10_000.0},
+    },
+    "rotary": {
+        **{"block": ("swish_rnn", "macaron"), "norm": "pre", "norm_type": "rms", "gated": True},
+        **{"positions": "rotary", "num_kv_heads": 1, "use_bias": False, "rotary_dim": 4},
+        "rotary_scaling": (8.0, 1.0, 4.0, 6.0),
+    },
+    "alibi": {"block": "macaron", "positions": "alibi", "attention_windows": (4,)},
+    "rotary amlp": {"block": "amlp", "toeplitz": False, "positions": "rotary"},
     "post-norm branches": {"scheme": "2 x (tokens & channels/2)", "sharing": "all"},
 }
 HEADS = {

@@ -36,7 +36,8 @@ SOLVERS = {
 SETTINGS = {
     **{"vocab_size": 8, "hidden_dim": 8, "embedding_dim": None, "num_heads": 1, "head_dim": None},
     **{"num_layers": 0, "layers": (), "activation": "gelu", "gated": False},
-    **{"scaled": True, "use_bias": True},
+    **{"scaled": True, "use_bias": True, "num_kv_heads": None},
+    **{"rotary_dim": None, "rotary_scaling": ()},
     **{"norm": "post", "norm_type": "layer", "affine": True, "epsilon": 1e-12},
     **{"positions": "learned", "max_position_embeddings": 512, "toeplitz": True, "num_segments": 2},
     **{"embedding_norm": True, "embedding_scale": False, "initializer_range": 0.02},
@@ -55,9 +56,13 @@ class MacaronConfig(PretrainedConfig):
     - `step_size`: step size of the solver.
     - `solver`: key of `SOLVERS`.
     - `bias`: name of an attention's relative position bias. The key is optional.
+    - `window`: number of positions that sliding-window attention sees, half of them on each side.
+      The key is optional.
+    - `rotary_base`: base of an attention's rotary positions. The key is optional.
     - `joined`: whether the next sub-layer starts from the same input, so that both steps are added.
       The key is optional.
-    - `norm`: name of another sub-layer whose norm is used. The key is optional.
+    - `norm`: name of another sub-layer whose norm is used, or `None` for no norm. The key is
+      optional.
     """
 
     model_type = "macaron"
@@ -76,12 +81,13 @@ class MacaronConfig(PretrainedConfig):
 def layer_norm(config, width=None):
     """Builds a LayerNorm of size `width`, or a norm of size `hidden_dim` if `width` is None.
 
-    Without `width`, the norm is an RMSNorm if `norm_type` is "rms", and a LayerNorm otherwise.
+    Without `width`, the norm is an RMSNorm if `norm_type` is "rms", and a LayerNorm otherwise. If
+    `norm_type` is "unbiased", no LayerNorm has an offset.
     """
     if width is None and config.norm_type == "rms":
         return nn.RMSNorm(config.hidden_dim, config.epsilon)
-    width = width or config.hidden_dim
-    return nn.LayerNorm(width, config.epsilon, elementwise_affine=config.affine)
+    options = {"elementwise_affine": config.affine, "bias": config.norm_type != "unbiased"}
+    return nn.LayerNorm(width or config.hidden_dim, config.epsilon, **options)
 
 
 class Embeddings(nn.Module):
@@ -127,33 +133,106 @@ def sinusoids(positions, width):
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
+def rotary_angles(config, base, dim, positions):
+    """Computes the angles of rotary positions `(..., L)`, of shape `(..., L, dim / 2)`.
+
+    `rotary_scaling` is `(factor,)` or Llama 3's `(factor, low, high, length)`.
+    """
+    frequencies = base ** (-2.0 * torch.arange(dim // 2, dtype=torch.float64) / dim)
+    if config.rotary_scaling:
+        factor, *bands = config.rotary_scaling
+        kept = 0.0
+        if bands:
+            low, high, length = bands
+            turns = length * frequencies / (2 * math.pi)
+            kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+        frequencies = frequencies * (kept + (1.0 - kept) / factor)
+    return positions.float()[..., None] * frequencies.float().to(positions.device)
+
+
+def rotated(x, angles):
+    """Rotates channel pairs (i, i + r / 2) of x `(B, H, L, d)` by `angles (..., L, r / 2)`."""
+    half = angles.shape[-1]
+    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second, rest = x.tensor_split([half, 2 * half], dim=-1)
+    pair = [first * cosine - second * sine, second * cosine + first * sine]
+    return torch.cat([*pair, rest], dim=-1)
+
+
+def alibi(heads, positions):
+    """Computes ALiBi's biases `(..., H, L, L)`: `-slope * distance`, with one slope per head."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2.0 ** (-8.0 * n / power) for n in range(1, power + 1)]
+    slopes += [2.0 ** (-4.0 * n / power) for n in range(1, 2 * power, 2)]
+    slopes = torch.tensor(slopes[:heads], device=positions.device)[:, None, None]
+    distances = (positions[..., None] - positions[..., None, :]).abs().float()
+    return -slopes * distances[..., None, :, :]
+
+
+def hidden_score(dtype):
+    """Returns the score of masked positions.
+
+    The score is finite, so that a sequence of only padding does not give NaN.
+    """
+    return -1e4 if dtype == torch.float16 else -1e9
+
+
 class Attention(nn.Module):
-    """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads of width d."""
+    """Multi-head attention: `softmax(Q K^T / sqrt(d) + bias) V` in H heads of width d.
+
+    If `num_kv_heads` is less than H, several query heads share each head of keys and values.
+    """
 
     def __init__(self, config, step, heads=None, head_dim=None, output_dim=None):
         super().__init__()
+        self.config, self.tiny = config, head_dim is not None
         self.heads = heads or config.num_heads
+        self.kv_heads = heads or config.num_kv_heads or config.num_heads
         self.head_dim = head_dim or config.head_dim or config.hidden_dim // self.heads
-        width = self.heads * self.head_dim
-        self.scale = None if config.scaled or head_dim else 1.0  # None means 1 / sqrt(d)
+        width, kept = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        self.scale = None if config.scaled or self.tiny else 1.0  # None means 1 / sqrt(d)
+        self.window, self.rotary_base = step.get("window", 0), step.get("rotary_base")
         self.dropout = config.attention_dropout
-        biased = config.use_bias or head_dim is not None
-        self.query_key_value = nn.Linear(config.hidden_dim, 3 * width, bias=biased)
+        biased = config.use_bias or self.tiny
+        if self.kv_heads == self.heads:
+            self.query_key_value = nn.Linear(config.hidden_dim, 3 * width, bias=biased)
+        else:
+            self.query = nn.Linear(config.hidden_dim, width, bias=biased)
+            self.key_value = nn.Linear(config.hidden_dim, 2 * kept, bias=biased)
         self.output = nn.Linear(width, output_dim or config.hidden_dim, bias=biased)
 
-    def forward(self, x, mask, bias=None):
-        qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, L, d)
-        # Masked positions get a finite score, so that a sequence of only padding does not give NaN.
+    def forward(self, x, mask, positions, bias=None):
+        query, key, value = self.projected(x)
+        if self.rotary_base:
+            dim = self.head_dim if self.tiny else self.config.rotary_dim or self.head_dim
+            angles = rotary_angles(self.config, self.rotary_base, dim, positions)
+            angles = angles[:, None] if angles.ndim == 3 else angles  # (B, 1, L, r/2) or (L, r/2)
+            query, key = rotated(query, angles), rotated(key, angles)
+        hidden = hidden_score(x.dtype)
         scores = torch.zeros(mask.shape, dtype=x.dtype, device=x.device)
-        scores = scores.masked_fill(~mask, -1e4 if x.dtype == torch.float16 else -1e9)
-        scores = scores[:, None, None]  # (B, 1, 1, L)
+        scores = scores.masked_fill(~mask, hidden)[:, None, None]  # (B, 1, 1, L)
         scores = scores if bias is None else scores + bias.to(x.dtype)
+        if self.config.positions == "alibi" and not self.tiny:
+            scores = scores + alibi(self.heads, positions).to(x.dtype)
+        if self.window:
+            places = torch.arange(x.shape[1], device=x.device)
+            far = (places - places[:, None]).abs() > self.window // 2  # (L, L)
+            scores = scores.masked_fill(far, hidden)
         dropout = self.dropout if self.training else 0.0
         y = functional.scaled_dot_product_attention(
             query, key, value, scores.expand(-1, -1, x.shape[1], -1), dropout, scale=self.scale
         )
         return self.output(y.transpose(1, 2).flatten(2))
+
+    def projected(self, x):
+        """Projects `x` to queries, keys and values, each `(B, H, L, d)`."""
+        if self.kv_heads == self.heads:
+            qkv = self.query_key_value(x).unflatten(-1, (3, self.heads, self.head_dim))
+            return qkv.permute(2, 0, 3, 1, 4)
+        query = self.query(x).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+        pair = self.key_value(x).unflatten(-1, (2, self.kv_heads, self.head_dim))
+        pair = pair.permute(2, 0, 3, 1, 4)  # (2, B, K, L, d)
+        return query, *pair.repeat_interleave(self.heads // self.kv_heads, dim=2)
 
 
 class FeedForward(nn.Module):
@@ -171,7 +250,7 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(inner, config.hidden_dim, bias=config.use_bias)
         self.dropout = nn.Dropout(config.activation_dropout)
 
-    def forward(self, x, mask, bias=None):
+    def forward(self, x, mask, positions, bias=None):
         y = self.inner(x)
         if self.gated:
             gate, y = y.chunk(2, dim=-1)
@@ -197,7 +276,7 @@ class SwishRNN(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.zeros(width)))
         self.dropout = nn.Dropout(config.activation_dropout)
 
-    def forward(self, x, mask, bias=None):
+    def forward(self, x, mask, positions, bias=None):
         x1, x2 = self.inner(x).chunk(2, dim=-1)  # each (B, L, R)
         c = self.recurrence(x1.float(), mask).to(x.dtype)
         return self.outer(self.dropout((c + self.state_bias) * self.gate(x2 + self.gate_bias)))
@@ -259,8 +338,8 @@ class GatedMLP(nn.Module):
         self.tiny_attention = Attention(config, step, 1, tiny, inner // 2) if tiny else None
         self.dropout = nn.Dropout(config.activation_dropout)
 
-    def forward(self, x, mask, bias=None):
-        addition = self.tiny_attention(x, mask) if self.tiny_attention else None
+    def forward(self, x, mask, positions, bias=None):
+        addition = self.tiny_attention(x, mask, positions) if self.tiny_attention else None
         z = self.dropout(self.activation(self.inner(x)))
         return self.outer(self.gating(z, mask, addition))
 
@@ -281,11 +360,11 @@ class SubLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.add_module(self.kind, MIXERS[self.kind](config, step))
 
-    def forward(self, moved, x, norm, step_size, solver, mask, bias):
+    def forward(self, moved, x, norm, step_size, solver, *context):
         """Returns `moved` plus one step of the solver, which starts at `x`."""
         mixer, point, slopes = self.get_submodule(self.kind), x, []
         for row in SOLVERS[solver]:
-            slopes.append(self.dropout(mixer(norm(point) if self.pre else point, mask, bias)))
+            slopes.append(self.dropout(mixer(norm(point) if self.pre else point, *context)))
             step = sum(step_size * w * slope for w, slope in zip(row, slopes, strict=True))
             point = x + step
         return moved + step
@@ -326,7 +405,7 @@ class Stack(nn.Module):
         self.pre = config.norm == "pre"
         self.final_norm = layer_norm(config) if self.pre else None
 
-    def forward(self, x, mask):
+    def forward(self, x, mask, positions):
         """Returns `x` and the output of each layer, each `(B, L, D)`."""
         states, biases = [x], {}
         for layer in self.layers:
@@ -336,9 +415,10 @@ class Stack(nn.Module):
                 if name and name not in biases:
                     biases[name] = self.get_submodule(name)(x.shape[1], x.device)
                 sublayer = self.get_submodule(step["name"])
-                norm = self.get_submodule(step.get("norm", step["name"])).norm
+                owner = step.get("norm", step["name"])
+                norm = self.get_submodule(owner).norm if owner else nn.Identity()
                 how = (norm, step["step_size"], step["solver"])
-                x = sublayer(x, start, *how, mask, biases.get(name))
+                x = sublayer(x, start, *how, mask, positions, biases.get(name))
                 if not step.get("joined"):
                     start = x = x if self.pre else norm(x)
             states.append(x)
@@ -391,7 +471,9 @@ class MacaronModel(MacaronPreTrainedModel):
         mask = (
             torch.ones(x.shape[:2], device=x.device) if attention_mask is None else attention_mask
         )
-        states = self.stack(self.projection(x), mask.bool())
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[1], device=x.device)
+        states = self.stack(self.projection(x), mask.bool(), position_ids)
         kept = states if output_hidden_states else None
         return outputs.BaseModelOutput(last_hidden_state=states[-1], hidden_states=kept)
 
@@ -406,8 +488,9 @@ class MaskedLanguageHead(nn.Module):
         super().__init__()
         width = config.embedding_dim or config.hidden_dim
         self.activation = ACTIVATIONS[config.activation]
-        self.dense = nn.Linear(config.hidden_dim, width)
-        self.norm = nn.LayerNorm(width, config.epsilon)
+        biased = config.norm_type != "unbiased"
+        self.dense = nn.Linear(config.hidden_dim, width, bias=biased)
+        self.norm = nn.LayerNorm(width, config.epsilon, bias=biased)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x, table):
@@ -443,7 +526,8 @@ class TaskModel(MacaronPreTrainedModel):
     """Base class of task models: the encoder with a task head of dropout and a linear layer.
 
     If `pooled` is True, the head reads the pooler `activation(x[0] W + b)`, where x[0] is the first
-    position. Otherwise, the head reads every position.
+    position. If `norm_type` is "unbiased", the pooler ends with a norm. If `pooled` is False, the
+    head reads every position.
     """
 
     pooled = False
@@ -455,7 +539,10 @@ class TaskModel(MacaronPreTrainedModel):
         width = config.hidden_dim
         self.macaron = MacaronModel(config)
         if self.pooled:
-            self.pooler = nn.ModuleDict({"dense": nn.Linear(width, width)})
+            unbiased = config.norm_type == "unbiased"
+            norm = layer_norm(config) if unbiased else nn.Identity()
+            dense = nn.Linear(width, width, bias=not unbiased)
+            self.pooler = nn.ModuleDict({"dense": dense, "norm": norm})
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.head = nn.ModuleDict({"dense": nn.Linear(width, self.heads or config.num_labels)})
         self.post_init()
@@ -466,6 +553,7 @@ class TaskModel(MacaronPreTrainedModel):
         x = out.last_hidden_state
         if self.pooled:
             x = ACTIVATIONS[self.config.pooler_activation](self.pooler["dense"](x[:, 0]))
+            x = self.pooler["norm"](x)
         return self.head["dense"](self.dropout(x)), out.hidden_states
 
     @can_return_tuple
