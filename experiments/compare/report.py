@@ -359,8 +359,8 @@ def _about_guessing(study: Study, guessing: tuple[float, str]) -> str:
     kind, (value, words) = study.kind, guessing
     _, digits, factor = kind.columns[kind.score]
     text = (
-        f"Chance level, {factor * value:.{digits}f}: {words}. An arm that is not better by more than "
-        f"{factor * kind.margin:g} is at chance level."
+        f"Chance level, {factor * value:.{digits}f}: {words}. An arm that is not better by more "
+        f"than {factor * kind.margin:g} is at chance level."
     )
     if near := _near(study, guessing):
         longer = "raise training.max_steps" if kind.draws else "train for longer"

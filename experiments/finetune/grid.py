@@ -154,7 +154,8 @@ def run(options: argparse.Namespace) -> None:
     for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
         given = getattr(options, name) or []
         if twice := [value for i, value in enumerate(given) if value in given[:i]]:
-            raise UserError(f"{name.replace('_', '-')} has {twice[0]} twice: give each value once")
+            flag = "TASK" if name == "tasks" else f"--{name.replace('_', '-')}"
+            raise UserError(f"{flag} has {twice[0]} twice: give each value once")
     steps = {"training.max_steps": "--epochs"} if options.epochs else {}
     refuse_given(options.set, {**_OWN, **steps})
     inits = _inits(options)

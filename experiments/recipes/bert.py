@@ -243,7 +243,8 @@ def macaron_bert_released() -> PretrainingRecipe:
     Differences: the positions have the frequencies of the Transformer paper instead of
     tensor2tensor's. All matrices are initialized with a standard deviation of D^-1/2, as are the
     released embeddings and feed-forward layers. The released attention has Xavier uniform
-    initialization instead. The text is the text of `macaron_bert_base`, with 32,768 subword pieces.
+    initialization instead. The text is the same as in `macaron_bert_base`, and the vocabulary has
+    32,768 subword pieces.
     """
     return macaron_bert_base().changed(
         model_options=(

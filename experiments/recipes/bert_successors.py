@@ -352,14 +352,14 @@ def xlm_captions_tiny() -> PretrainingRecipe:
 
 
 def xlm_xnli() -> PretrainingRecipe:
-    """Returns a recipe for the XLM of XNLI, with 12 layers, width 1024 and MLM and TLM updates.
+    """Returns a recipe for the XLM model of the XNLI experiments, with 12 layers and width 1024.
 
     Settings from Conneau and Lample 2019, section 5.1: Adam, a linear warm-up, learning rates from
     1e-4 to 5e-4, and 64 rows of 256 tokens per device. The text is the Wikipedia of each language.
     The vocabulary has 95,000 subword pieces. Vocabulary lines and batches are sampled as in
-    `xlm_tiny`.
+    `xlm_tiny`, and updates alternate between MLM and TLM.
 
-    Differences: translation pairs with English are German and French pairs from WMT14. The number
+    Differences: the translation pairs with English are from WMT14, in German and French. The number
     of updates, the warm-up length, the decay to 0 and the betas are not from the paper. To add
     languages, extend `corpus.sources`. Translation pairs are held in memory and take some
     gigabytes. The recipe reads only as many French pairs as there are German pairs.
@@ -401,10 +401,10 @@ def gmlp_base() -> PretrainingRecipe:
 
     The sizes are from Liu et al. 2021, section 4: 48 layers, width 512, feed-forward width 3072.
 
-    Differences: the training settings are not from the paper. They are BERT's, with a peak learning
-    rate of 7e-4 and 32,000 cased subword pieces. Wikipedia and books replace C4. A micro-batch has
-    16 rows, because 32 rows need 15.9 GiB and a core of a TPU v4 has 15.25 GiB. For the large size,
-    use `--set model=gmlp_large`.
+    Differences: the recipe has BERT's training settings instead of the paper's, with a peak
+    learning rate of 7e-4 and 32,000 cased subword pieces. Wikipedia and books replace C4. A
+    micro-batch has 16 rows, because 32 rows need 15.9 GiB and a core of a TPU v4 has 15.25 GiB. For
+    the large size, use `--set model=gmlp_large`.
     """
     return bert_base().changed(
         model="gmlp_base",

@@ -22,10 +22,13 @@ def _recipe(
 ) -> SequenceRecipe:
     """Builds the recipe of a task, with Adam, a linear decay to 0, and a limit of 28 minutes.
 
-    Args:     task: key of `TASKS`.     options: model options, as pairs of a name and a value.
-    batch_size: number of sequences in a micro-batch.     recurrent: settings in which the recurrent
-    models differ from the TCN.     sources: sources of the training documents.     training: fields
-    of `TrainingConfig`.
+    Args:
+        task: key of `TASKS`.
+        options: model options, as pairs of a name and a value.
+        batch_size: number of sequences in a micro-batch.
+        recurrent: settings in which the recurrent models differ from the TCN, as `PATH=VALUE`.
+        sources: sources of the training documents.
+        training: fields of `TrainingConfig`.
     """
     metric = TASKS[task].metric
     common = dict(schedule="linear", warmup_steps=0, beta_2=0.999, keep_last=1, max_minutes=28.0)
@@ -221,7 +224,9 @@ def _words(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
 
     The widths are at most a quarter of the paper's widths.
 
-    Args:     task: key of `TASKS`.     sources: sources of the training documents.
+    Args:
+        task: key of `TASKS`.
+        sources: sources of the training documents.
     """
     small = {"dropout": 0.1, "embedding_dim": 200, "embedding_dropout": 0.1, "widths": (200,) * 4}
     return _recipe(
@@ -240,8 +245,8 @@ def _words(task: str, sources: tuple[str, ...]) -> SequenceRecipe:
 def tcn_wikitext() -> SequenceRecipe:
     """Returns a recipe for a word-level language model on Wikipedia, which replaces WikiText-103.
 
-    Windows are the windows of `tcn_ptb_words`. The vocabulary has the 10,000 most frequent words,
-    and other words become <UNK>. The perplexities are therefore comparable only among the models of
+    The windows are as in `tcn_ptb_words`. The vocabulary has the 10,000 most frequent words, and
+    other words become <UNK>. The perplexities are therefore comparable only among the models of
     this recipe. For the paper's TCN on WikiText-103 (table 2, not verified), use `--set
     model.widths=(1000,1000,1000,1000,1000) --set model.embedding_dim=1000 --set model.dropout=0.4
     --set vocabulary_size=268000 --set sources=text:FILES`.

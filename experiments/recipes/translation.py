@@ -24,7 +24,7 @@ def demo() -> TranslationRecipe:
 
     The corpus is the user interface text of a program: 24,000 English-German pairs in the wheel
     `homeassistant`, which pip can download. The text is so simple that a small model learns to
-    translate it in about 1,000 updates. The learning rate is the learning rate of
+    translate it in about 1,000 updates. The recipe uses the learning rate of
     `multi30k_macaron_tiny`, with a shorter warm-up. The beam size of 4 and the length penalty
     (`gnmt`, 0.6) are from Vaswani et al. 2017. For other languages of the corpus, use `--set
     data.target_language=fr`.

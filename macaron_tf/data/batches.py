@@ -39,15 +39,15 @@ class Batch(NamedTuple):
 
 
 class Plan(Sequence[Batch]):
-    """A sequence of S batches, each of which is sliced from one array of indices on access.
+    """A sequence of S batches. Each access slices a batch from a common array of indices.
 
     For 4.5 million pairs in 270,000 batches, a list of batches would take 65 MB. The array of cuts
     takes at most 6 MB.
 
     Args:
         rows: example indices of all batches, concatenated.
-        cuts: `(S, 3)` int, the start, end and padded length of each batch; start and end are
-            positions in `rows`.
+        cuts: `(S, 3)` int, start, end and padded length of each batch. Start and end are positions
+            in `rows`.
     """
 
     def __init__(self, rows: np.ndarray, cuts: np.ndarray):
@@ -110,7 +110,7 @@ class Buckets:
         return table.astype(np.int16)[lengths]
 
     def totals(self, lengths: np.ndarray) -> tuple[int, int]:
-        """Returns the number of batches of `plan(lengths, None)` and of their padded tokens."""
+        """Returns the batch count and the padded token count of `plan(lengths, None)`."""
         counts = _histogram(lengths)
         members = np.bincount(self.bucket_of(np.arange(len(counts))), counts, len(self.rows))
         batches = tokens = carried = 0
@@ -134,7 +134,7 @@ class Buckets:
                 `None` means rows in ascending order of length.
         """
         lengths = np.asarray(lengths)
-        number = np.int32 if len(lengths) < 1 << 31 else np.int64  # the dtype changes no draw
+        number = np.int32 if len(lengths) < 1 << 31 else np.int64  # both dtypes shuffle equally
         if rng:
             order = np.arange(len(lengths), dtype=number)
             rng.shuffle(order)
@@ -146,7 +146,7 @@ class Buckets:
         for bucket, (size, length) in enumerate(self.shapes):
             members = np.concatenate([carried, order[buckets == bucket]])
             if rng is not None and len(carried):
-                # Otherwise the shorter rows that moved up would all be in the same batch.
+                # Without a permutation, all rows that moved up would be in the same batch.
                 members = rng.permutation(members)
             full = len(members) // size * size
             begins = np.arange(dealt, dealt + full, size, number)
@@ -154,7 +154,7 @@ class Buckets:
             cuts.append(np.stack([begins, begins + size, np.full_like(begins, length)], axis=1))
             dealt, carried = dealt + full, members[full:]
         if len(carried):
-            # Use the shortest bucket that holds the carried rows, because they may all be short.
+            # Use the shortest bucket that holds the carried rows, which may all be short.
             size, length = self.shapes[int(self.bucket_of(lengths[carried].max()))]
             rows += [carried, np.full(size - len(carried), -1, number)]
             cuts.append(np.array([[dealt, dealt + size, length]], number))

@@ -1,4 +1,4 @@
-"""Applies functions to items in several worker processes and returns the results in order."""
+"""Worker processes that apply functions to items and return the results in order."""
 
 import collections
 import contextlib
@@ -81,8 +81,8 @@ class Processes(contextlib.AbstractContextManager):
 
         Raises:
             UserError: three workers died on the same item.
-            Exception: `function` raised an exception. If it raised several, the exception of the
-                earliest item is raised.
+            Exception: `function` raised an exception. If several calls raised exceptions, the
+                exception for the earliest item is raised.
         """
         if self.count == 1:
             for item in items:
@@ -134,7 +134,7 @@ class Processes(contextlib.AbstractContextManager):
                 self._lose(pipe, task)
 
     def _lose(self, pipe: connection.Connection, task: _Task) -> None:
-        """Removes a worker that died, and puts its task back at the head of the waiting tasks."""
+        """Removes a worker that died, and puts its task at the front of the waiting tasks."""
         self._remove(pipe)
         task.lost += 1
         if task.lost >= _LIVES:

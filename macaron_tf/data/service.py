@@ -1,4 +1,4 @@
-"""Reads batches from a tf.data service in another process or on another machine, in order."""
+"""Batches from a tf.data service in another process or on another machine, in order."""
 
 import contextlib
 import queue
@@ -79,8 +79,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
     Args:
         dataset: dataset built from TensorFlow operations and `offered`, without Python generators.
             The service must find the dataset's files at the same absolute paths.
-        addresses: HOST:PORT of the service, or several separated by commas, which the training
-            processes use in turn.
+        addresses: HOST:PORT of the service. Several addresses are separated by commas, and the
+            training processes use the addresses in turn.
         process: index of this training process.
 
     Returns:
@@ -89,7 +89,7 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
         batch with a wrong index. `service_error` converts this error to a `UserError`.
 
     Raises:
-        UserError: the address is malformed, or no dispatcher answers at it.
+        UserError: an address is malformed, or no dispatcher answers at an address.
     """
     listed = addresses.split(",")
     address = listed[process % len(listed)].strip()
@@ -111,7 +111,8 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
 
 
 def check_addresses(given: str | None) -> None:
-    """Calls `check_address` for each address in a comma-separated list; `None` means no address."""
+    """Calls `check_address` for each address in a comma-separated list, or does nothing if `None`.
+    """
     for address in filter(None, map(str.strip, (given or "").split(","))):
         check_address(address)
 
@@ -131,19 +132,19 @@ def check_address(address: str) -> None:
                 raise ConnectionError("not HTTP/2")
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"no data service answers at {address}: start one with "
-            f"`python -m experiments.data_service --port {port}` on {host}, or give its address"
+            f"no data service answers at {address}: start a service on {host} with "
+            f"`python -m experiments.data_service --port {port}`, or give another address"
         ) from error
 
 
 def service_error(error: tf.errors.OpError) -> UserError | None:
-    """Returns the UserError to raise for a failed service; `None` if `error` has another cause."""
+    """Converts an error of a failed service to a `UserError`; returns `None` for other errors."""
     found = re.search(r"UserError: (.*the data service .*)", error.message)
     return UserError(found[1]) if found else None
 
 
 def _watched(served: tf.data.Dataset, address: str) -> Iterator:
-    """Yields the batches of `served`; raises a UserError if the service fails or does not answer.
+    """Yields the batches of `served`, or raises a `UserError` if the service fails.
 
     TensorFlow waits forever for a dead service. A separate thread therefore reads the batches, and
     this generator checks the service while it waits for that thread.
@@ -167,8 +168,9 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
         while (item := _next(ready, address)) is not None:
             if isinstance(item, tf.errors.OpError):
                 raise UserError(
-                    f"the data service {address} failed ({_first_line(item)}): read its output, "
-                    "start it again, then run the same command again"
+                    f"the data service {address} failed ({_first_line(item)}): look for the cause "
+                    "in the service's output, start the service again, then run the same command "
+                    "again"
                 ) from item
             number, batch = item
             if number != expected:
@@ -182,7 +184,7 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
     finally:
         stopped.set()
         with contextlib.suppress(queue.Empty):
-            ready.get_nowait()  # frees a place in the queue, so that the reading thread can end
+            ready.get_nowait()  # makes room in the queue, so that the reading thread can end
 
 
 def _next(ready: queue.Queue, address: str):
@@ -203,13 +205,13 @@ def _next(ready: queue.Queue, address: str):
             answered = now
         if now - answered > _AWAY_SECONDS:
             raise UserError(
-                f"the data service {address} does not answer any more: start it again, then run "
-                "the same command again"
+                f"the data service {address} does not answer any more: start the service again, "
+                "then run the same command again"
             )
         if now - began > _SILENT_SECONDS:
             raise UserError(
                 f"the data service {address} sent no batch in {now - began:.0f} seconds: check "
-                "that it has a worker that this machine can reach, then run the same command again"
+                "that this machine can reach the service's worker, then run the same command again"
             )
 
 

@@ -1,4 +1,4 @@
-"""Stores a tokenized parallel corpus on disk in memory-mapped shards of 32,768 pairs each."""
+"""Storage of a tokenized parallel corpus in memory-mapped shards of 32,768 pairs each."""
 
 import concurrent.futures
 import dataclasses
@@ -20,10 +20,10 @@ from macaron_tf.io.process_memory import return_freed_memory
 from macaron_tf.io.progress import Progress
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
-FORMAT = 3  # increase it if the layout or the meaning of the files changes
-# Number of pairs read per shard. This is part of the format, because a resumed run skips shards.
+FORMAT = 3  # increase this number if the layout or the meaning of the files changes
+# Number of pairs per shard. The number is part of the format, because a resumed run skips shards.
 SHARD_PAIRS = 1 << 15
-_OTHER_FILES = 256  # number of files that a process may open besides the shards
+_OTHER_FILES = 256  # number of open files that a process may need besides the shards
 _INDEX = "index.json"  # written last, with the number of shards and the fingerprint of all rows
 
 Pairs = Sequence[tuple[str, str]]
@@ -38,8 +38,8 @@ class TokenizedPairs:
             `source`.
         index_parts: one int64 array per shard, the index of each row's pair before cleaning.
         removed: dict from each reason for removal to the number of pairs removed for that reason.
-        fingerprint: SHA-256 (hex) of the rows; "" if it was not computed.
-        folder: folder of the shards; "" if the rows are only in memory.
+        fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
+        folder: folder of the shards. The string is empty if the rows are only in memory.
     """
 
     source: TokenRows | JoinedRows
@@ -79,8 +79,8 @@ class Chunk:
         number: index of the shard.
         first: index of the first pair of the shard in the corpus.
         pairs: N pairs.
-        repeated: `(N,)` bool, True for each pair to remove because it equals an earlier pair;
-            `None` means that repeated pairs are kept.
+        repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
+            removed. `None` means that repeated pairs are kept.
     """
 
     number: int
@@ -96,15 +96,15 @@ def prepare(
     count: Callable[[], int | None],
     processes: int | None = None,
 ) -> TokenizedPairs:
-    """Opens a tokenized corpus, and first tokenizes every shard that is missing or damaged.
+    """Opens a tokenized corpus after tokenizing all shards that are missing or damaged.
 
     The content of the shards does not depend on the number of processes. If the process is killed,
     the next call continues with the shards that are missing. If another process is preparing the
     same corpus, this call waits for that process.
 
     Args:
-        folder: folder of the shards. Each source, vocabulary and set of settings needs its own
-            folder, because this function does not check what the shards were made from.
+        folder: folder of the shards. Each combination of source, vocabulary and settings needs a
+            folder of its own, because this function does not check how shards were made.
         chunks: function that reads the source from its beginning.
         tokenize: function that tokenizes a chunk. It must be picklable if there are several chunks.
         count: function that returns the number of pairs in the source, or `None` if the number is
@@ -163,7 +163,7 @@ def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
 
 
 def _write_shard(context: tuple[pathlib.Path, Callable], chunk: Chunk) -> int:
-    """Tokenizes a chunk and writes its shard; returns the number of pairs in the chunk."""
+    """Tokenizes a chunk, writes its shard, and returns the number of pairs in the chunk."""
     folder, tokenize = context
     save_tokens(_shard(folder, chunk.number), tokenize(chunk))
     return len(chunk.pairs)
@@ -174,7 +174,7 @@ def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
-    """Opens a finished corpus; returns `None` if the corpus is missing, unfinished or damaged."""
+    """Opens a finished corpus, or returns `None` if it is missing, unfinished or damaged."""
     try:
         record = storage.read_json(folder / _INDEX, shards=int, fingerprint=str)
         count, digest = record["shards"], record["fingerprint"]
@@ -185,7 +185,7 @@ def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
 
 
 def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
-    """Maps the shards of a corpus into memory; returns `None` if one is missing or damaged."""
+    """Memory-maps the shards of a corpus, or returns `None` if a shard is missing or damaged."""
     _allow_open_files(count, folder)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         parts = list(threads.map(load_tokens, (_shard(folder, i) for i in range(count))))
@@ -231,10 +231,10 @@ def save_tokens(path: pathlib.Path, tokens: TokenizedPairs) -> None:
 
 
 def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
-    """Maps a shard into memory that `save_tokens` wrote.
+    """Memory-maps a shard that `save_tokens` wrote.
 
     Returns:
-        The shard; `None` if a file is missing or cannot be read, or if the SHA-256 differs.
+        The shard, or `None` if a file is missing or unreadable or has another SHA-256.
     """
     try:
         record = storage.read_json(f"{path}.json", arrays=dict, removed=dict)

@@ -1,4 +1,4 @@
-"""Cleans, tokenizes and caches sentence pairs, and batches them in a few static shapes."""
+"""Cleaning, tokenization and caching of sentence pairs, and batches in a few static shapes."""
 
 import dataclasses
 import functools
@@ -95,11 +95,12 @@ class BatchingConfig(Settings):
     """Size and shapes of batches.
 
     Attributes:
-        max_tokens: maximum number of padded tokens per batch (rows times padded length), on the
-            source side and on the target side each.
+        max_tokens: maximum number of padded tokens per batch (rows times padded length). Source and
+            target are counted separately.
         shapes: maximum number of different batch shapes.
         length_multiple: number that divides every padded length. On Multi30k with 8 shapes, the
-            share of real tokens is 87.6% with 2, 85.6% with 4 and 77.0% with 8. TPUs prefer 8.
+            share of real tokens is 87.6% for multiples of 2, 85.6% for multiples of 4 and 77.0% for
+            multiples of 8. TPUs prefer multiples of 8.
         row_multiple: number that divides the number of rows per batch. With 8, a batch divides
             evenly among 2, 4 or 8 replicas and fits the tiles of accelerators.
     """
@@ -139,13 +140,13 @@ class Repeats:
 def clean_pairs(
     pairs: Pairs, config: CleaningConfig, repeated: np.ndarray | None = None
 ) -> tuple[np.ndarray, dict[str, int]]:
-    """Selects the (source, target) pairs that are within the limits on words.
+    """Selects the (source, target) pairs that meet the limits on word counts.
 
     Args:
         pairs: N pairs.
-        config: the limits; `max_tokens` and `deduplicate` are not used here.
-        repeated: `(N,)` bool, True for each pair to remove because it equals an earlier pair;
-            `None` means that repeated pairs are kept.
+        config: limits on word counts. `max_tokens` and `deduplicate` have no effect here.
+        repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
+            removed. `None` means that repeated pairs are kept.
 
     Returns:
         Ascending int64 indices of the kept pairs, and a dict from each reason ("empty", "too
@@ -185,7 +186,7 @@ class PairTokenizer:
 
         Returns:
             Rows of token ids and EOS. `removed` has the reasons of `clean_pairs`, and also "no
-            token" and "too many tokens". The last two count each copy of a pair separately.
+            token" and "too many tokens". These two reasons count each copy of a pair separately.
         """
         indices, removed = clean_pairs(chunk.pairs, self.cleaning, chunk.repeated)
         copies, sides = self.sampling.copies, []
@@ -291,16 +292,17 @@ class TranslationData(BucketBatches):
             source, split, tfds: arguments of `stream_pairs`.
             vocabulary: vocabulary of both sides, whose first two languages are the source language
                 and the target language.
-            target_split: split that the target sides come from; `None` means `split`. If it
-                differs from `split`, sources and targets are not translations of each other, and
-                the longer split is cut to the number of pairs in the shorter one.
+            target_split: split of the target sides; `None` means `split`. If `target_split` differs
+                from `split`, sources and targets are not translations of each other, and the longer
+                split is cut to the length of the shorter split.
             cleaning: limits on pairs; `None` means the defaults of `CleaningConfig`.
             batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
             sampling: BPE-dropout for training data; `None` means no BPE-dropout.
             processes: number of processes that tokenize; `None` means the number of CPU cores.
 
         Raises:
-            UserError: `stream_pairs` raised it, or no pair is left after cleaning.
+            UserError: the source cannot be read (see `stream_pairs`), or no pair is left after
+                cleaning.
         """
         cleaning, sampling = cleaning or CleaningConfig(), sampling or BpeDropoutConfig()
         places = [
@@ -381,7 +383,7 @@ class TranslationData(BucketBatches):
 
     @property
     def target_tokens(self) -> int:
-        """Number of target tokens in an epoch, including EOS. The loss covers all of them."""
+        """Number of target tokens in an epoch, including EOS, all of which enter the loss."""
         return self.tokens.target.size
 
     def fingerprint(self) -> str:
@@ -406,8 +408,8 @@ class TranslationData(BucketBatches):
     ) -> tf.data.Dataset:
         """Returns the batches of `dataset(seed, start_step)`, gathered by a tf.data service.
 
-        The service reads the shards that `build` wrote, which must have the same path on its
-        machine.
+        The service reads the shards that `build` wrote. The shards must have the same path on the
+        machine of the service.
 
         Args:
             addresses, process: arguments of `through_service`.
@@ -422,7 +424,7 @@ class TranslationData(BucketBatches):
 
 
 def served_batch(request: bytes, step: int) -> list[np.ndarray]:
-    """Returns the "source" and "target" arrays of one batch; runs in the tf.data service.
+    """Returns the "source" and "target" arrays of one batch, inside the tf.data service.
 
     Args:
         request: JSON that `TranslationData.served` sent.
@@ -435,7 +437,7 @@ def served_batch(request: bytes, step: int) -> list[np.ndarray]:
 
 @functools.lru_cache(maxsize=4)
 def _requested(request: bytes) -> tuple[TranslationData, int]:
-    """Opens the data that a request names; returns the data and the seed of the request."""
+    """Opens the data that a request names, and returns the data and the seed of the request."""
     record = json.loads(request)
     tokens = open_tokens(pathlib.Path(record["folder"]))
     if tokens is None or tokens.fingerprint != record["fingerprint"]:

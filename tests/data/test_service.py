@@ -105,7 +105,7 @@ def test_an_address_at_which_no_service_answers(listens):
         if listens:
             bound.listen()
         address = f"localhost:{bound.getsockname()[1]}"
-        with pytest.raises(UserError, match=f"no data service answers at {address}: start one"):
+        with pytest.raises(UserError, match=f"no data service answers at {address}: start a"):
             through_service(endless(), address)
 
 
