@@ -8,5 +8,5 @@ import sys
 
 from macaron_tf.cli.program import begin_command
 
-if sys.argv[:1] == ["-m"]:  # `python -m` is looking up its module: this process runs a command
+if sys.argv[:1] == ["-m"]:  # Python is looking up the module that `python -m` runs
     begin_command()

@@ -30,7 +30,7 @@ ENGINES = ("tensorflow", "jax")
 
 
 def _prepare(options: argparse.Namespace, is_process: bool) -> None:
-    """Checks the shared arguments and adds the objects that they describe to `options`.
+    """Checks the shared arguments, and adds the objects that commands need to `options`.
 
     A command with the arguments `TFDS` gets `options.tfds`, a `Tfds`. A command with `DEVICES` gets
     `options.devices`, a `tf.distribute.Strategy`. A command with `CALLBACKS` gets
@@ -59,7 +59,7 @@ def _prepare(options: argparse.Namespace, is_process: bool) -> None:
         from macaron_tf.distribution import make_strategy
         from macaron_tf.distribution.device_memory import limit_memory
 
-        # With JAX, TensorFlow only reads the data and must leave the GPUs to JAX.
+        # With JAX, TensorFlow only reads the data and must not reserve GPUs.
         strategy = "cpu" if engine == "jax" else options.strategy
         options.devices = make_strategy(strategy, options.tpu, options.replicas)
         if engine == "jax":
@@ -111,7 +111,7 @@ def _choose_engine(options: argparse.Namespace) -> None:
 
 
 def _join_workers() -> None:
-    """Connects JAX to the processes in TF_CONFIG, or else to the cluster that JAX detects."""
+    """Connects JAX to the processes in TF_CONFIG or, without TF_CONFIG, in a detected cluster."""
     from macaron_tf.distribution import read_cluster
     from macaron_tf.distribution.hosts import join_hosts
 
@@ -163,13 +163,17 @@ def _check_start(options: argparse.Namespace) -> None:
 
 
 def source_forms(forms: dict[str, str]) -> str:
-    """Formats forms of sources, such as `macaron_tf.data.sources.names.PAIRS`, for `--help`."""
+    """Formats a table of source forms for `--help`.
+
+    Args:
+        forms: dict from a form, such as "tsv:FILE", to its description.
+    """
     width = max(map(len, forms))
     return "".join(f"  {form:{width}}  {text}\n" for form, text in forms.items())
 
 
 def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
-    """Returns the sampling settings `top_k` and `top_p` as a dict, and the random seed.
+    """Returns a dict with the sampling settings `top_k` and `top_p`, and the random seed.
 
     Raises:
         UserError: a flag of `DRAWING` is set, but the temperature is 0, which turns sampling off.
@@ -179,7 +183,7 @@ def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
     if given and not options.temperature:
         flag = next(iter(given)).replace("_", "-")
         raise UserError(
-            f"--{flag} has an effect on sampling only: leave it out, or give a --temperature "
+            f"--{flag} has an effect on sampling only: leave --{flag} out, or give a --temperature "
             "greater than 0"
         )
     values |= given
@@ -187,7 +191,7 @@ def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """Makes the arguments `parts` of a new run, and `--resume RUN`, which replaces all of them."""
+    """Makes the arguments `parts` of a new run, and `--resume RUN`, which replaces all `parts`."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         starts = together(*parts)(parser)
@@ -308,7 +312,7 @@ STUDY = together(
     local_place("out", "folder for the runs and results"),
     count(
         "--seeds N",
-        "random seeds, one run for each (default: 1 2 3)",
+        "random seeds; each seed gets a run of its own (default: 1 2 3)",
         [1, 2, 3],
         least=0,
         nargs="+",
@@ -323,7 +327,7 @@ TFDS = together(
 EXAMPLES = together(
     place(
         "--source",
-        "source of the examples (default: the source of the run, or else of the task)",
+        "source of the examples (default: the source of the run or, for a new run, of the task)",
     ),
     TFDS,
 )

@@ -56,7 +56,7 @@ def serve(options: argparse.Namespace) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    # Leaves the accelerators to training runs on this machine: batches are made on the CPU.
+    # Hides the GPUs, which training runs on this machine may need. Batches are made on the CPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     # Imported late, because `--help` and the check of the ports do not need TensorFlow.
     from tensorflow.data.experimental import service

@@ -1,4 +1,4 @@
-"""Training of encoders on the examples of a task, with the training length in epochs."""
+"""Training of encoders on a task's examples, with the training length in epochs."""
 
 import dataclasses
 import os
@@ -62,7 +62,7 @@ class EpochRecipe(Recipe):
     )
 
     by_argument: typing.ClassVar = {"task": "TASK", "init": "--init", "source": "--source"}
-    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # classes of supported models
+    configs: typing.ClassVar[tuple[type, ...]] = (EncoderConfig,)  # supported model configurations
 
     task: str
     source: str | None
@@ -84,7 +84,7 @@ class EpochRecipe(Recipe):
         return {**super().usage(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
-        """Returns the recipe without the setting in epochs that the setting `path` replaces.
+        """Returns the recipe without the setting that a new value of `path` overrides.
 
         For example, if `path` is `training.max_steps`, the returned recipe has `epochs=None`.
         """
@@ -175,7 +175,7 @@ def init_of_run(
 def warn_start(
     init: Start, recipe: EpochRecipe, language: str | None = None, mend: str = ""
 ) -> None:
-    """Warns on stderr if no language is chosen, or if rows are longer than those in pre-training.
+    """Warns on stderr if no language is chosen, or if rows may be longer than in pre-training.
 
     Args:
         init: the model that training starts from.

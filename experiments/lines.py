@@ -35,7 +35,7 @@ def arriving(lines: Iterator[str], most: int = CHUNK) -> Iterator[list[str]]:
     chunk: list[str] = []
     while True:
         try:
-            # Lines of a file arrive within microseconds of each other; typed lines do not.
+            # The lines of a file arrive within microseconds of each other. Typed lines are slower.
             line = waiting.get(timeout=0.02) if chunk else waiting.get()
         except queue.Empty:
             line = None
@@ -55,7 +55,7 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
     """Opens the file `name`, or stdin if `name` is `None`.
 
     Args:
-        name: path of the file, or `None`.
+        name: path of the file; `None` means stdin.
         flag: flag that gives `name`, for error messages.
     """
     if name is None:
@@ -106,7 +106,7 @@ def answer_lines(
     The lines are answered in the chunks of `arriving`.
 
     Args:
-        given: file of the lines; `None` means stdin.
+        given: file to read lines from; `None` means stdin.
         output: file for the answers; `None` means stdout.
         answer: function that returns the answers to a chunk as text. Its arguments are the lines
             and the line number of the first line, counted from 1.

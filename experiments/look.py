@@ -1,4 +1,4 @@
-"""Draws a model's attention weights, and the derivatives of a SwishRNN's state by its inputs.
+"""Draws the attention weights of a model, and how SwishRNN states depend on earlier inputs.
 
     python -m experiments.look RUN "A man rides a horse."
     python -m experiments.look RUN "A man rides a horse." "Ein Mann reitet ein Pferd."
@@ -8,9 +8,9 @@ encoder, a language model or an encoder-decoder. The pictures show the attention
 layer and head, and the mean over layers and heads. For a block with a SwishRNN, a picture shows how
 much the state at each position depends on earlier inputs.
 
-An encoder reads two texts as a pair. A translator takes the second text as the translation of the
-first text; without a second text, it translates the first text itself. DIR/look.npz holds all
-numbers and the tokens.
+An encoder reads two texts as a pair. A translation model takes the second text as the translation
+of the first text. Without a second text, the model translates the first text itself. The file
+look.npz in the folder of --out has all numbers and the tokens.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _READABLE = 60  # maximum number of tokens that a picture labels
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `look`: runs the model on the texts and writes pictures and numbers."""
+    """Runs the command `look`: runs a model on the texts, and writes pictures and numbers."""
     check_whole(options.texts)
     if len(options.texts) > 2:
         raise UserError(
@@ -80,7 +80,16 @@ def run(options: argparse.Namespace) -> None:
 def _read(
     place: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Encodes the texts for an encoder or a language model; returns its inputs and the tokens."""
+    """Encodes the texts for an encoder or a language model.
+
+    Args:
+        place: location of the model, for error messages.
+        found: the model.
+        texts: one text or two texts.
+
+    Returns:
+        A dict of the network's inputs, and a dict from the name of a side to its tokens.
+    """
     vocabulary = found.vocabulary
     if isinstance(found.network, LanguageModel):
         if len(texts) > 1:
@@ -101,10 +110,17 @@ def _read(
 def _answered(
     place: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
-    """Encodes the texts for an encoder-decoder; returns its inputs and the tokens.
+    """Encodes the texts for an encoder-decoder.
 
-    The target is the second text. Without a second text, the target is the model's own output for
-    the first text.
+    The target is the second text or, without a second text, the model's output for the first text.
+
+    Args:
+        place: location of the model, for error messages.
+        found: the model.
+        texts: one text or two texts.
+
+    Returns:
+        A dict of the network's inputs, and a dict from the name of a side to its tokens.
     """
     vocabulary, longest = found.vocabulary, found.config.longest
     task = found.task
@@ -151,7 +167,10 @@ def _check_length(place: str, length: int, longest: int | None) -> None:
 
 
 def _names(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
-    """Returns the text of each token, with ▁ for a space; sentinel n of T5 becomes <n>."""
+    """Returns the text of each token id, in which ▁ stands for a space.
+
+    The text of T5's sentinel number n is `<n>`.
+    """
     return [
         vocabulary.piece_name(number).replace(" ", "▁")
         if number < vocabulary.pieces
@@ -165,12 +184,12 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
 
     Args:
         out: folder for the files.
-        kept: pairs of a layer and its attention weights, or of a SwishRNN and its inputs.
-        tokens: tokens of the inputs and targets, as arrays to store by name.
+        kept: pairs of an attention layer and its weights, or of a SwishRNN and its inputs.
+        tokens: dict from the name of an array in look.npz to tokens, which are stored there.
     """
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
-    sides = {  # tokens of the rows, tokens of the columns
+    sides = {  # dict from a picture to the tokens of its rows and the tokens of its columns
         "encoder": (columns, columns),
         "source_encoder": (columns, columns),
         "decoder": (tokens.get("read_tokens", columns),) * 2,
@@ -205,7 +224,7 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
 
 
 def _kind(layer) -> str:
-    """Returns the name of the picture that shows a layer."""
+    """Returns the name of the picture in which a layer is drawn."""
     parts = layer.path.split("/")
     side = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
     if isinstance(layer, SwishRNN):
@@ -214,7 +233,10 @@ def _kind(layer) -> str:
 
 
 def _stacked(weights: list[np.ndarray]) -> np.ndarray:
-    """Stacks the weights `(H, T, S)` of N layers; NaN fills up layers with fewer than H heads."""
+    """Stacks the attention weights `(H, T, S)` of N layers to `(N, H, T, S)`.
+
+    H is the maximum number of heads. Layers with fewer heads are padded with NaN.
+    """
     heads = max(map(len, weights))
     missing = [((0, heads - len(each)), (0, 0), (0, 0)) for each in weights]
     pairs = zip(weights, missing, strict=True)
@@ -222,17 +244,18 @@ def _stacked(weights: list[np.ndarray]) -> np.ndarray:
 
 
 def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
-    """Returns the size of the derivative of a SwishRNN's state t by its input s, `(T, T)` float64.
+    """Computes how strongly SwishRNN states depend on inputs, as a float64 array `(T, T)`.
 
-    The recurrence does not mix channels, so dc[t]/dx[s] is one number per channel: (1 - J[s])
-    J[s+k] ... J[t], see `macaron_tf.kernels.recurrence`. The function returns the root mean square
-    over channels. The value is 1 if the state equals the input. The value is 0 if the state does
-    not depend on the input, if s > t, or if t - s is not a multiple of the step size k.
+    The element [t, s] is the root mean square over channels of the derivative dc[t] / dx[s] of the
+    state c at position t with respect to the input x at position s. The recurrence does not mix
+    channels. In each channel, the derivative is (1 - J[s]) J[s+k] ... J[t], where k is the step
+    size; see `macaron_tf.kernels.recurrence` for J. The derivative is 1 if the state equals the
+    input. It is 0 if s > t, or if t - s is not a multiple of k.
 
     Args:
-        layer: the layer with the recurrence.
-        inner: `(1, T, 2 R)`, the inputs of the recurrence and of the gate, concatenated; R is the
-            number of channels.
+        layer: the SwishRNN layer.
+        inner: `(1, T, 2 R)` inputs of the recurrence and of the gate, concatenated. T is the number
+            of positions, and R is the number of channels.
     """
     step, width = layer.step_size, layer.inner_dim
     x = tf.cast(inner[:, :, :width], tf.float32)
@@ -255,8 +278,11 @@ def heads_figure(weights: np.ndarray) -> Figure:
     """Draws attention weights `(N, H, T, S)` of N layers with H heads as a grid of panels.
 
     The grid has a row for each layer, a column for each head, and a column for the mean over heads.
-    In a panel, rows are queries and columns are keys. The darkest colour is the largest weight of
+    In a panel, rows are queries and columns are keys. The darkest colour is the largest weight in
     the panel.
+
+    Args:
+        weights: attention weights; NaN marks the missing heads of a layer with fewer than H heads.
     """
     layers, heads, *shape = weights.shape
     size = (_PANEL * (heads + 1) + 0.5, _PANEL * layers * min(3.0, shape[0] / shape[1]) + 0.5)
@@ -277,7 +303,13 @@ def heads_figure(weights: np.ndarray) -> Figure:
 
 
 def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Figure:
-    """Draws attention weights `(T, S)`, with query tokens as row and key tokens as column names."""
+    """Draws attention weights with tokens as labels.
+
+    Args:
+        weights: `(T, S)` attention weights.
+        rows: T tokens of the queries.
+        columns: S tokens of the keys.
+    """
     size = [2.0 + min(0.24 * len(names), 12.0) for names in (columns, rows)]
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
@@ -285,13 +317,13 @@ def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str
     for names, place in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
         if len(names) <= _READABLE:
             shown = [name.strip("▁") or name for name in names]
-            place(range(len(names)), shown, fontsize=8, parse_math=False)  # a $ is plain text
+            place(range(len(names)), shown, fontsize=8, parse_math=False)  # shows $ as plain text
     axis.tick_params("x", rotation=90, top=True, labeltop=True, bottom=False, labelbottom=False)
     return figure
 
 
 def distance_figure(norms: np.ndarray) -> Figure:
-    """Draws a curve of the mean derivative at each distance t - s, for each layer.
+    """Draws, for each layer, a curve of the mean derivative against the distance t - s.
 
     Args:
         norms: output of `state_derivatives` for N layers, `(N, T, T)`.

@@ -19,7 +19,7 @@ from macaron_tf.plug_ins import allow_within
 from macaron_tf.settings import SettingDescription, Settings, describe, hints_of, parse
 from macaron_tf.training.config import ENDING_SCHEDULES, TrainingConfig
 
-# Settings of training length, validation and saving, which may change when a run is resumed.
+# Settings of training length, validation and saving, which may differ when a run is resumed.
 MAY_CHANGE = tuple(
     f"training.{name}"
     for name in (
@@ -57,10 +57,10 @@ class Recipe(Settings):
     # Type of the recipe in a run's recipe.json, and the command for recipes of this type.
     kind: typing.ClassVar[str] = ""
     command: typing.ClassVar[str] = ""
-    # Settings that may change when a run is resumed. A path with a dot at its end is a section.
+    # Settings that may differ when a run is resumed. A path that ends in a dot is a whole section.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 
-    # Settings that an argument of the command determines, and the name of the argument.
+    # Dict from a setting to the name of the command-line argument that determines the setting.
     by_argument: typing.ClassVar[dict[str, str]] = {}
 
     model: str
@@ -103,7 +103,7 @@ class Recipe(Settings):
         return catalog.sized_name(self.model, dict(self.model_options))
 
     def network(self, config) -> keras.Model:
-        """Makes the unbuilt network of a model's configuration, with the recipe's dtype policy."""
+        """Makes the network that `config` describes, without building the network."""
         return catalog.network(config, self.training.dtype_policy)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
@@ -115,7 +115,7 @@ class Recipe(Settings):
         raise NotImplementedError
 
     def usage(self) -> dict[str, typing.Any]:
-        """Returns arguments of `macaron_tf.pretrained.Pretrained` that the recipe determines."""
+        """Returns the arguments of `macaron_tf.pretrained.Pretrained` that the recipe sets."""
         unlisted = {*self.unread(), *self.may_change, *at_defaults(self)} - {*SHOWN}
         return {
             "model": self.model,
@@ -150,14 +150,17 @@ class Recipe(Settings):
             )
 
     def follow(self, path: str) -> "Recipe":
-        """Returns the recipe after adapting other settings to a new value of the setting `path`."""
+        """Returns the recipe after the setting `path` has changed.
+
+        Subclasses adapt settings that depend on the setting `path`.
+        """
         return self
 
     def unread(self) -> dict[str, str]:
-        """Returns the settings without an effect in this recipe.
+        """Returns the settings that have no effect in this recipe.
 
-        The result maps each setting to the setting or task that would use it. A path that ends in a
-        dot stands for a whole section. The model's settings are not included.
+        The result is a dict from a setting to the setting or task that would use this setting. A
+        path that ends in a dot stands for a whole section. Settings of the model are not included.
         """
         adam = self.training.optimizer == "adam"
         names = () if adam else ("beta_1", "beta_2", "epsilon")
@@ -210,7 +213,12 @@ class Recipe(Settings):
 
 
 def is_among(path: str, settings: Iterable[str]) -> bool:
-    """Returns whether `path` is in `settings`, where "training." stands for a whole section."""
+    """Returns whether the setting `path` is in `settings`.
+
+    Args:
+        path: path of a setting, such as "training.seed".
+        settings: paths. A path that ends in a dot, such as "training.", stands for a whole section.
+    """
     return any(path == one or (one.endswith(".") and path.startswith(one)) for one in settings)
 
 
@@ -241,7 +249,11 @@ def recipe_from_json(recipe_class: type[Recipe], text: str, where: str) -> Recip
             f"{where} is not a recipe of this version of the package ({error}): train the run again"
         ) from error
     kinds = (f"{'an' if name[:1] in 'ae' else 'a'} {name}" for name in (kind, recipe_class.kind))
-    raise UserError("{} is the recipe of {} run, not of {} one".format(where, *kinds))
+    raise UserError(
+        "{} is the recipe of {} run, but this command needs {} run: give another run".format(
+            where, *kinds
+        )
+    )
 
 
 def override(
@@ -257,8 +269,8 @@ def override(
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
-        begun: training settings of the run to resume, whose warm-up is kept; `None` means a new
-            run.
+        begun: training settings of the run to resume, whose warm-up does not change; `None` means a
+            new run.
     """
     options, values, paths, settings = {}, {}, [], tuple(settings)
     allow_within(*settings)
@@ -266,7 +278,7 @@ def override(
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
-            raise UserError(f"--set {setting} has no =: write it as PATH=VALUE, as training.seed=2")
+            raise UserError(f"--set {setting} has no =: write PATH=VALUE, such as training.seed=2")
         if path.startswith("model."):
             options[path.removeprefix("model.")] = text
         else:
@@ -305,10 +317,10 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
         settings: strings of the form `path=value`.
 
     Returns:
-        A dict that maps each unused setting to a text, which says what would use it.
+        A dict from an unused setting to a clause that says what would use the setting.
     """
     settings = tuple(settings)
-    said = {name: f"{reader} reads it" for name, reader in recipe.unread().items()}
+    said = {name: f"only {reader} uses this setting" for name, reader in recipe.unread().items()}
     if any(setting.startswith("model.") for setting in settings):
         network = recipe.network(recipe.model_config(_MANY))
         said |= {f"model.{name}": text for name, text in network.unread().items()}
@@ -331,7 +343,7 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
 
 
 def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> None:
-    """Raises a `UserError` if a setting has no effect in `recipe` and none in any of `others`.
+    """Raises a `UserError` if a setting has no effect in `recipe` or in any of `others`.
 
     Args:
         recipe: the recipe.
@@ -341,15 +353,15 @@ def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> N
     for setting, said in unread(recipe, settings).items():
         if all(unread(other, [setting]) for other in others):
             path = setting.partition("=")[0].rstrip(".")
-            raise UserError(f"{path} has no effect here: {said}; leave it out")
+            raise UserError(f"{path} has no effect here: {said}; leave {path} out")
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
-    """Raises a `UserError` if `--set` contains a setting that another argument gives.
+    """Raises a `UserError` if `--set` has a setting that another argument determines.
 
     Args:
         settings: values of `--set`.
-        options: dict from a setting's path to the name of the argument that gives the setting.
+        options: dict from a setting to the name of the argument that determines the setting.
     """
     for setting in settings:
         name = setting.partition("=")[0]
@@ -360,8 +372,12 @@ def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
 def _warm_up(training: TrainingConfig, steps: int) -> int:
     """Returns the number of warm-up updates for a run of `steps` updates.
 
-    If the recipe's warm-up would take more than half of a shortened run, the warm-up is shortened
-    in the same proportion as the run.
+    If the recipe's warm-up takes more than half of a shortened run, the warm-up is shortened in
+    proportion. For example, 1,000 warm-up updates in 10,000 updates become 100 in 1,000.
+
+    Args:
+        training: training settings of the recipe.
+        steps: number of updates in the run.
     """
     whole = training.warmup_steps
     if _is_level(training):
@@ -371,7 +387,7 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
 
 
 def _is_level(training: TrainingConfig) -> bool:
-    """Returns whether the learning rate is constant during warm-up and then falls, as in T5."""
+    """Returns whether the learning rate is constant in the warm-up and then falls, as in T5."""
     level = training.warmup_start >= training.learning_rate
     return level and training.schedule not in ENDING_SCHEDULES
 
@@ -388,7 +404,12 @@ def _check_warm_up(training: TrainingConfig) -> None:
 
 
 def _changed(node, values: dict[str, typing.Any]):
-    """Replaces fields of nested settings together, so that only the final values are validated."""
+    """Returns nested settings with fields replaced; only the final values are validated.
+
+    Args:
+        node: the settings.
+        values: dict from a field to its new value. The value of a section is a nested dict.
+    """
     made = {
         name: _changed(getattr(node, name), value) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -404,7 +425,12 @@ def settings_of(recipe: Recipe) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDescription]]:
-    """Yields (path, value, description) for every setting that is not itself a section."""
+    """Yields (path, value, description) for every single setting in nested settings.
+
+    Args:
+        node: the settings.
+        path: prefix of all paths, such as "model.".
+    """
     known = describe(type(node))
     items = [(f"{path}{item.name}", getattr(node, item.name), item) for item in known]
     yield from (item for item in items if not dataclasses.is_dataclass(item[1]))
@@ -414,9 +440,13 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
 
 
 def _nearest_path(recipe: Recipe, path: str) -> str:
-    """Returns the end of an error message, which suggests a setting with a name close to `path`.
+    """Returns the end of an error message, which suggests a setting with a similar name.
 
-    Only the last name of each path is compared. The suggestion may be in another section.
+    Only the last names of the paths are compared, so the suggestion may be in another section.
+
+    Args:
+        recipe: recipe whose settings are compared.
+        path: path of a setting that does not exist.
     """
     leaves = (*_leaves(recipe), *_leaves(recipe.catalog_config(), "model."))
     last: dict[str, str] = {}
@@ -434,10 +464,10 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
         recipe: recipe whose settings the error message suggests.
         cls: settings class that `path` starts at.
         path: dotted path of the field.
-        setting: the whole `path=value`, for the error message.
+        setting: the whole value of `--set`, for the error message.
 
     Raises:
-        UserError: there is no such field, or `path` leads to a section.
+        UserError: there is no such field, or `path` names a section.
     """
     name, _, rest = path.partition(".")
     hints = hints_of(cls)

@@ -1,4 +1,4 @@
-"""Named recipes; loading a recipe imports only the module that defines the recipe."""
+"""Named recipes. Loading a recipe imports only the module that defines the recipe."""
 
 import argparse
 import dataclasses
@@ -15,7 +15,7 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
 
-# Names of the recipes in each module of `experiments.recipes`.
+# Dict from a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {
     "bert": """
         bert_tiny bert_base bert_large bert_devlin_128 bert_devlin_512
@@ -64,8 +64,8 @@ def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -
     """Makes a recipe and replaces settings.
 
     Args:
-        name: an element of `names()`, or the location of a user's function, which is
-            `./my_recipes.py[:NAME]` or `package.module:NAME`.
+        name: name of a recipe, or location of a user's function as `./my_recipes.py[:NAME]` or
+            `package.module:NAME`.
         kind: class that the recipe must have.
         settings: strings of the form `path=value`; see `override`.
 
@@ -76,9 +76,9 @@ def load(name: str, kind: type[Recipe] = Recipe, settings: Iterable[str] = ()) -
 
 
 def load_given(options: argparse.Namespace, run: type[Run]) -> Recipe:
-    """Returns the recipe of a `train` command, with `--set` applied.
+    """Returns the recipe that a `train` command names, with `--set` applied.
 
-    With `--resume`, the recipe is the one that the run has saved.
+    With `--resume`, the function instead reads the recipe that the run has saved.
 
     Args:
         options: parsed options of the command.
@@ -99,9 +99,9 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
     Args:
         name: name of the recipe, or location of a user's function.
         kind: class that the recipe must have.
-        ours: this package's function for the recipe `name`; `None` means that there is no such
-            function.
-        arguments: arguments of the function.
+        ours: function of this package that makes the recipe `name`; `None` means that there is no
+            such function.
+        arguments: arguments of the function that makes the recipe.
     """
     if is_place(name):
         allow(name)
@@ -129,13 +129,18 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
 
 
 def documentation(name: str) -> tuple[str, str]:
-    """Returns the docstrings of a recipe and of its module, which cite the sources of settings."""
+    """Returns the docstring of a recipe and the docstring of its module."""
     make = _maker(name)
     return inspect.getdoc(make), inspect.getdoc(inspect.getmodule(make))
 
 
 def source(name: str, recipe: Recipe) -> str:
-    """Returns the text of a Python file with all settings of a recipe, to edit and train."""
+    """Returns the text of a Python file that defines a copy of a recipe, for a user to edit.
+
+    Args:
+        name: name of the recipe.
+        recipe: the recipe.
+    """
     classes: set[type] = set()
     code = _code(recipe, classes, "    ")
     modules = sorted({kind.__module__ for kind in classes})
@@ -156,12 +161,12 @@ def source(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """Returns Python code that makes a value. Settings with their default values are left out.
+    """Returns a Python expression for a value. Settings with their default values are left out.
 
     Args:
-        value: settings, a tuple, or another value, which `repr` or JSON formats.
-        classes: set to which the function adds the classes of settings in `value`.
-        indent: indentation of the line that the code begins in.
+        value: settings, a tuple, or a value that `repr` or JSON can format.
+        classes: set to which the function adds the settings classes in `value`.
+        indent: indentation of the line in which the expression begins.
     """
     inner = f"{indent}    "
     if dataclasses.is_dataclass(value):
@@ -184,7 +189,7 @@ def _code(value, classes: set[type], indent: str) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `recipes [NAME]`: lists all recipes, or prints the recipe NAME as a file."""
+    """Runs the command `recipes [NAME]`: lists all recipes, or prints a recipe as a Python file."""
     kind, name = pkgutil.resolve_name(options.kind), options.name
     if name is None:
         for each in names(kind):

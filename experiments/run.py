@@ -1,17 +1,17 @@
 """The folder of a run, which a `train` command writes and all other commands read.
 
 RUN/recipe.json          all settings, including values of `--set`
-RUN/model.json           the network without weights, see `Run.write`
-RUN/code.json            signatures of the user's code that recipe.json and model.json name
+RUN/model.json           the network without weights; see `Run.write`
+RUN/code.json            signatures of user code that recipe.json and model.json name
 RUN/data.json            fingerprint (SHA-256) and size of the training data
 RUN/vocabulary/          the vocabulary and its settings
 RUN/checkpoints/         checkpoints step-00001000/ ..., and best.json
 RUN/average/             averaged weights, which `translate average` writes
-RUN/metrics.jsonl        metrics, one line for each log point
+RUN/metrics.jsonl        metrics, with a line for each time that training logs
 RUN/tensorboard/         the same metrics for TensorBoard
 RUN/scores/              results of `evaluate`
 RUN/comparison/          results of `compare`
-RUN/result.json          result of a fine-tuning run: final step, reason for stopping, scores
+RUN/result.json          final step, reason for stopping and scores of a fine-tuning run
 RUN/diverged.json        error message, if training diverged
 """
 
@@ -43,15 +43,15 @@ from macaron_tf.training.updates import FirstStage
 
 DIVERGED = "diverged.json"
 _DATA_DIR = "data_dir"
-_HASH = "vocabulary"  # key of the hash of the vocabulary that the fingerprint depends on
+_HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fingerprint depends
 
 
 @dataclasses.dataclass(frozen=True)
 class Run(abc.ABC):
     """A training run in a folder, finished or not.
 
-    Each command with runs has a subclass. The subclass names the classes of the recipe and the
-    vocabulary, and builds the network. If `vocabulary_class` is `None`, runs have no vocabulary.
+    Each type of run has a subclass, which names the classes of the recipe and the vocabulary. If
+    `vocabulary_class` is `None`, runs have no vocabulary.
 
     Attributes:
         path: folder of the run.
@@ -78,7 +78,7 @@ class Run(abc.ABC):
 
     @classmethod
     def begun(cls, path: str | os.PathLike) -> TrainingConfig | None:
-        """Returns the training settings of the run in a folder, or `None` without a run."""
+        """Returns the training settings of the run in a folder, or `None` if there is no run."""
         file = storage.as_path(path) / "recipe.json"
         return cls._recipe(file.parent).training if file.exists() else None
 
@@ -91,9 +91,9 @@ class Run(abc.ABC):
 
     @classmethod
     def resume(cls, path: epath.Path, recipe: Recipe, *may_change: str) -> typing.Self | None:
-        """Returns the run in a folder, after checking that training with `recipe` can continue it.
+        """Returns the run in a folder, or `None` if there is no run.
 
-        If the folder has no run, the result is `None`.
+        The method checks that training with `recipe` can continue the run.
 
         Args:
             path: folder of the run.
@@ -128,11 +128,11 @@ class Run(abc.ABC):
         """Makes and builds the network.
 
         Args:
-            saved: whether to read the network from model.json, which may describe a quantized
-                network, instead of making the recipe's network.
+            saved: whether to build the network that model.json describes, instead of the network
+                that the recipe describes. The network in model.json may be quantized.
         """
         if saved:
-            # Imported late, because this module loads readers of other libraries' formats, which
+            # Imported late, because `places` imports readers for formats of other libraries, which
             # training does not need.
             from macaron_tf.places import saved_network
 
@@ -152,30 +152,31 @@ class Run(abc.ABC):
     ) -> Sequence[keras.Variable]:
         """Returns the network's variables that persist from batch to batch.
 
-        An example is the memory of a Transformer-XL.
+        An example is the memory of a Transformer-XL, which has one memory for training and another
+        memory for evaluation.
 
         Args:
             network: the network.
-            use: whether to return the variables of training or those of evaluation.
+            use: purpose of the returned variables, "training" or "evaluation".
         """
         return ()
 
     def write(self, network: keras.Model, fingerprint: str, **counts: int | str) -> None:
         """Writes all files of the run except checkpoints and metrics.
 
-        `macaron_tf.load` reads model.json, but not the recipe. The fields of model.json are:
+        `macaron_tf.load` reads model.json, but not recipe.json. The fields of model.json are:
 
-            {"kind": "pretraining",       the recipe's kind
-             "network": {...},            output of keras.saving.serialize_keras_object, unbuilt
-             "vocabulary": "vocabulary",  folder of the vocabulary in the run's folder, or null
+            {"kind": "pretraining",       kind of the recipe
+             "network": {...},            output of keras.saving.serialize_keras_object
+             "vocabulary": "vocabulary",  subfolder with the vocabulary; null means no vocabulary
              "save_every_steps": 1000,    see `find_checkpoint`
              "usage": {...}}              see `Recipe.usage`
 
         Args:
             network: the network to describe.
-            fingerprint: SHA-256 of the training data. If it is empty, resuming does not compare the
-                data.
-            counts: sizes and locations of the data, which data.json records as well.
+            fingerprint: SHA-256 of the training data. An empty string means that a resumed run does
+                not compare the data.
+            counts: sizes and locations of the data, which are written to data.json.
         """
         folder = None
         if self.vocabulary is not None:
@@ -197,7 +198,7 @@ class Run(abc.ABC):
         }
         write_json(self.path / "model.json", model)
         sign_code(self.path, model, dataclasses.asdict(self.recipe))
-        # Written last, so that a folder with a recipe has all the other files.
+        # Written last, so that a folder with recipe.json has all other files.
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(
@@ -219,7 +220,7 @@ class Run(abc.ABC):
             raise UserError(f"the training text is not what {self.path} was trained on: {mend}")
 
     def data_record(self) -> dict[str, typing.Any]:
-        """Returns the contents of data.json: the fingerprint `sha256`, and sizes and locations."""
+        """Returns the contents of data.json, which are the arguments of `write` for the data."""
         known = _data_record(self.path)
         if "sha256" not in known:
             record = self.path / "data.json"
@@ -230,7 +231,8 @@ class Run(abc.ABC):
         """Returns the folder of a checkpoint.
 
         Args:
-            name: name of the checkpoint, as for `find_checkpoint`; a path is returned unchanged.
+            name: name of the checkpoint, such as "best"; see `find_checkpoint`. A path is returned
+                unchanged.
         """
         if isinstance(name, os.PathLike):
             return name
@@ -244,8 +246,8 @@ class Run(abc.ABC):
         Args:
             checkpoint: path or name of the checkpoint; `None` means the default of
                 `find_checkpoint`.
-            saved: whether to build the network that model.json describes instead of the recipe's
-                network.
+            saved: whether to build the network that model.json describes, instead of the network
+                that the recipe describes.
         """
         with refuse_oversize(str(self.path)):
             network = self.build_network(saved)
@@ -255,15 +257,15 @@ class Run(abc.ABC):
 
 
 def at(run: str | os.PathLike, checkpoint: str | None) -> str:
-    """Returns the location of a run's checkpoint, RUN@CHECKPOINT, for `macaron_tf.load`.
+    """Returns the location RUN@CHECKPOINT, which `macaron_tf.load` accepts.
 
-    If `checkpoint` is `None`, the location is RUN, and `macaron_tf.load` chooses the checkpoint.
+    If `checkpoint` is `None`, the result is RUN, and `macaron_tf.load` chooses the checkpoint.
     """
     return f"{os.fspath(run)}@{checkpoint}" if checkpoint else os.fspath(run)
 
 
 def write_json(path: epath.Path, value) -> None:
-    """Writes a JSON file atomically; NaN and infinity, which JSON lacks, become null."""
+    """Writes a JSON file atomically. NaN and infinity, which JSON lacks, become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
     storage.write_aside(path, f"{text}\n".encode())
 
@@ -316,22 +318,24 @@ def metrics_line(metrics: Mapping[str, float]) -> str:
 
 
 def default_splits(source: str | None, splits: list[str]) -> list[str]:
-    """Returns the splits to evaluate: `splits`, or `["all"]` for a source without splits."""
+    """Returns `splits`, or `["all"]` if the source has no splits."""
     return splits if not source or Source.of(source).has_splits else ["all"]
 
 
 def write_scores(
     folder: str | os.PathLike, what: str, subject: str, settings: str, identity, record: dict
 ) -> None:
-    """Writes scores to a JSON file and prints its path, in the form `what: path`.
+    """Writes scores to a JSON file, and prints the path of the file.
+
+    The file name consists of the last 100 characters of `subject`, of `settings`, and of a hash of
+    `identity`. The hash gives different evaluations different files.
 
     Args:
         folder: folder for the file.
-        what: description of the scores.
-        subject: source and splits; the file name begins with the last 100 characters.
-        settings: middle part of the file name.
-        identity: weights, texts and settings that determine the scores. The file name ends with a
-            hash of this value, so that different evaluations have different files.
+        what: description of the scores, which is printed before the path.
+        subject: names of the source and the splits.
+        settings: settings for the file name.
+        identity: weights, texts and settings that determine the scores.
         record: contents of the file.
     """
     words = re.sub(r"[^A-Za-z0-9.]+", "-", subject)[-100:].strip("-.")

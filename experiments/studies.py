@@ -48,7 +48,7 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 def grid(
     tasks: Sequence[str], out: pathlib.Path, *more: str, log: pathlib.Path | None = None
 ) -> list[dict]:
-    """Runs `finetune grid` and returns its output of `experiments.finetune.grid.combinations`.
+    """Runs `finetune grid` and returns the output of `experiments.finetune.grid.combinations`.
 
     Args:
         tasks: names of the tasks.
@@ -61,7 +61,7 @@ def grid(
 
 
 def tuning(options: argparse.Namespace) -> list[str]:
-    """Returns arguments that pass --data-dir, --source and --finetune-set on to `finetune grid`."""
+    """Returns arguments of `finetune grid` that pass on --data-dir, --source and --finetune-set."""
     words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
     return [*words, *flags("--set", *options.finetune_set)]
 
@@ -69,7 +69,7 @@ def tuning(options: argparse.Namespace) -> list[str]:
 def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
     """Runs `python -m experiments.SCRIPT` in a new process.
 
-    A process of its own makes the results independent of the random state of earlier commands.
+    The command's results therefore do not depend on the random state of earlier commands.
 
     Args:
         script: name of the command's module in `experiments`.
@@ -88,7 +88,7 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
         try:
             status = process.wait()
         except KeyboardInterrupt:
-            process.terminate()  # lets a training run save; `subprocess.run` would kill the process
+            process.terminate()  # lets training save a checkpoint; `subprocess.run` kills at once
             process.wait()
             raise
     if status:
@@ -100,10 +100,7 @@ def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
 
 
 def flags(name: str, *values: str | None) -> list[str]:
-    """Returns command-line arguments that repeat the option `name` for each value.
-
-    Values that are `None` are left out.
-    """
+    """Returns command-line arguments that repeat the flag `name` for each value except `None`."""
     return [word for value in values if value is not None for word in (name, value)]
 
 
@@ -122,10 +119,10 @@ def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
 
 
 def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
-    """Returns the result in a JSON file, or computes and writes the result if there is no file.
+    """Returns the result in a JSON file. If there is no file, computes and writes the result first.
 
     Args:
-        file: path of the file, which also stores `settings`.
+        file: path of the file, in which `settings` are stored as well.
         settings: settings that determine the result.
         make: function that computes the result.
 
@@ -153,7 +150,7 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
     Args:
         jobs: number of threads.
         tasks: dict from the text of a task's progress line to the function that runs the task.
-        shares: number of parts that the CPUs are divided into; `None` means `jobs`.
+        shares: number of parts into which the CPUs are divided; `None` means `jobs` parts.
 
     Returns:
         The results in the order of `tasks`.
@@ -172,7 +169,7 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
         began = time.monotonic()
         return task(), (time.monotonic() - began) / 60
 
-    spent = []  # minutes of each task, except tasks whose results existed already
+    spent = []  # minutes of each task, except tasks whose results already existed
     # With a single thread, each task shows its own progress.
     several = Progress(f"{len(tasks)} tasks, {jobs} at once") if jobs > 1 else None
     with (
@@ -196,7 +193,7 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
 
 
 def grouped(rows: Iterable[dict], key: str) -> dict[Any, list[dict]]:
-    """Groups rows by their value of `key`, in the order in which the values first occur."""
+    """Groups rows by their value of the field `key`, in the order of first occurrence."""
     found: dict[Any, list[dict]] = {}
     for row in rows:
         found.setdefault(row[key], []).append(row)
@@ -212,13 +209,15 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
     """Returns the curves of a figure, with the values of several seeds at each point.
 
     Args:
-        rows: records of runs, several seeds for each value of `key`.
-        key: field that names the curve of a run.
+        rows: records of runs. Runs that differ only in the seed have the same value of `key`.
+        key: field of a record that names its curve.
         x, y: fields of a point, such as "step" and "loss".
-        curve: field with a run's list of points; `None` means the validations of the run in "run".
+        curve: field of a record with the list of points; `None` means the validations of the run
+            whose folder is in the field "run".
 
     Returns:
-        A dict from the name of a curve to a dict from x to the list of values of y.
+        A dict from the name of a curve to a dict from an x value to a list of y values, one for
+        each seed.
     """
     found = {}
     for name, mine in grouped(rows, key).items():
@@ -229,7 +228,15 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
 
 
 def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
-    """Formats the mean and standard deviation of a sample for a table; no values give "-"."""
+    """Formats the mean and standard deviation of values for a table cell.
+
+    Without values, the cell is "-".
+
+    Args:
+        values: the values.
+        digits: number of decimal places.
+        scale: factor for the values.
+    """
     if not values:
         return "-"
     text = f"{scale * statistics.mean(values):.{digits}f}"
@@ -237,7 +244,13 @@ def cell(values: Sequence[float], digits: int, scale: float = 1.0) -> str:
 
 
 def mean_of(rows: Iterable[dict], metric: str, digits: int, scale: float = 1.0) -> str:
-    """Formats the mean and standard deviation of a metric over `rows`; see `cell`."""
+    """Formats the mean and standard deviation of a metric over rows.
+
+    Args:
+        rows: records of runs.
+        metric: field with the metric.
+        digits, scale: arguments of `cell`.
+    """
     return cell(values(rows, metric), digits, scale)
 
 
@@ -293,9 +306,9 @@ def _versions() -> dict[str, str]:
 def commit(folder: pathlib.Path = _ROOT) -> str:
     """Returns the abbreviated hash of the commit that is checked out in a folder.
 
-    The hash ends in `-dirty` if files differ from the commit. Changes in `experiments/results` do
-    not count, because studies write their results there. Without a repository or git, the result is
-    empty.
+    The hash ends in `-dirty` if files differ from the commit. Files in `experiments/results` are
+    not compared, because studies write their results to that folder. Without a repository or
+    without git, the result is an empty string.
     """
     short = _git(folder, "describe", "--always", "--exclude", "*")[1]
     edits = "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)experiments/results"
@@ -321,16 +334,17 @@ def mean_curves(
     bar: Callable[[Sequence[float]], float] | None = None,
     levels: Mapping[str, tuple[float, str]] = types.MappingProxyType({}),
 ) -> None:
-    """Draws curves of means over seeds with error bars, in a panel or several panels.
+    """Draws curves of means over seeds with error bars, in one or more panels.
 
     Args:
-        panels: nested dict: title of a panel, name of a curve, x, and a list of values over seeds.
+        panels: nested dict, whose keys are a panel's title, a curve's name and an x value. The
+            innermost values are lists with the y value of each seed.
         path: path of the PNG file to write.
         x_label, y_label: labels of the axes.
         log_x, log_y: whether the axis is logarithmic.
         bar: function that returns half the length of an error bar, given the values over seeds;
             `None` means the standard deviation.
-        levels: dict from a panel's title to the height and name of a dotted horizontal line.
+        levels: dict from a panel's title to a dotted horizontal line, as a pair of height and name.
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)

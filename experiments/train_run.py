@@ -1,4 +1,4 @@
-"""Training for the `train` commands: checks the run, builds the network, fits it and reports."""
+"""Training loop that the `train` commands share, from checks of the run to the final report."""
 
 import argparse
 import dataclasses
@@ -31,11 +31,10 @@ class RunData:
     """The training data of a run.
 
     Attributes:
-        batches: function that returns the endless dataset, starting with the given micro-batch
-            number.
-        fingerprint: SHA-256 of the data. A resumed run must have the same fingerprint; an empty
+        batches: function from the index of the first micro-batch to the endless dataset.
+        fingerprint: SHA-256 of the data, which must not change when the run is resumed. An empty
             string turns this check off.
-        counts: sizes and locations for data.json, such as `{"pairs": 29_000}`.
+        counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
         per_worker: whether each worker process makes its own batches; see `FitModel`.
     """
 
@@ -56,8 +55,8 @@ def train_run(
 ) -> TrainingResult:
     """Trains a run with the current Keras backend, or resumes the run in the folder `run.path`.
 
-    A resumed run has bit for bit the same results as an uninterrupted run. The function creates the
-    folder only after all checks, so invalid input leaves no folder behind.
+    The results of a resumed run are bit-identical to the results of an uninterrupted run. The
+    function creates the folder only after all checks, so invalid input leaves no folder behind.
 
     Args:
         run: the run to train.
@@ -69,12 +68,12 @@ def train_run(
             if the run has a checkpoint.
         note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
             no line is printed.
-        callbacks: additional callbacks that the user chose; `None` means none.
+        callbacks: callbacks from `--callback` and `--profile`; `None` means no callbacks.
 
     Raises:
-        UserError: the folder has a run with other settings, another vocabulary or other data, or
-            `train` raises.
-        Interrupted: a signal stopped training; a checkpoint was saved first.
+        UserError: the folder has a run with other settings, another vocabulary or other data.
+        Diverged: too many consecutive updates had a NaN or infinite loss or gradient.
+        Interrupted: a signal stopped training, after a checkpoint was saved.
     """
     check_train_packages()
     recipe, vocabulary_hash = run.recipe, ""
@@ -92,10 +91,10 @@ def train_run(
             "slower than float32: give --set training.dtype_policy=float32",
             file=sys.stderr,
         )
-    # This seed determines the initial weights, dropout, masks and the order of the batches.
+    # This seed determines the initial weights, dropout, masks and the order of batches.
     keras.utils.set_random_seed(recipe.training.seed)
     with Workers(strategy).watched(), strategy.scope():
-        # Copies of the weights in memory: weights, gradients and, with Adam, two moments.
+        # Memory holds the weights, the gradients and, with Adam, two moments per weight.
         copies = 4 if recipe.training.optimizer == "adam" else 2
         with refuse_oversize(recipe.model_name, copies):
             network = run.build_network()
@@ -143,7 +142,7 @@ def train_run(
         failed = out_of_memory(error) or not (began or isinstance(error, Diverged))
         left = new and ours and failed and run.path.exists()
         if left and not CheckpointDirectory(run.path).steps():
-            as_path(run.path).rmtree()  # so that a run with other settings can use the folder
+            as_path(run.path).rmtree()  # frees the folder for a run with other settings
         raise
 
 
@@ -158,18 +157,20 @@ def train_pairs(
     batches: Callable[[int], tf.data.Dataset] | None = None,
     **start,
 ) -> TrainingResult:
-    """Trains an encoder-decoder on pairs of texts; each validation also generates and scores texts.
+    """Trains an encoder-decoder on pairs of texts.
+
+    Each validation computes the loss of held-out pairs, and generates and scores texts by greedy
+    decoding. Greedy decoding takes a tenth of the time of beam search with 5 beams, and is good
+    enough to choose a checkpoint.
 
     Args:
-        run: the run. It needs a method `writer`, and its recipe needs a section `decoding`.
-        data: the training pairs.
-        judged: held-out pairs; each validation computes their loss.
-        asked: pairs of a source text and a target text, which each validation uses to score
-            generated texts. Decoding is greedy, because it takes a tenth of the time of a beam
-            search with 5 beams and is good enough to choose a checkpoint.
-        score: function that returns the metrics of a list of generated texts.
-        sample: format string for a printed example, with three fields: source, target and generated
-            text.
+        run: the run, which has a method `writer` and a recipe with the section `decoding`.
+        data: training pairs.
+        judged: held-out pairs whose loss is computed.
+        asked: pairs of a source text and a target text. The model generates a text for each source.
+        score: function from the generated texts to a dict of metrics.
+        sample: format string for a printed example, whose three fields are the source, target and
+            generated text.
         strategy: distribution strategy.
         batches: function that replaces the dataset of `data`; see `RunData`.
         start: arguments `initialize`, `note` and `callbacks` of `train_run`.
@@ -205,7 +206,7 @@ def train_pairs(
 
 
 def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
-    """Evaluates a model on a dataset; returns the metrics that its objective defines."""
+    """Evaluates a model on a dataset; returns a dict of the metrics that the objective defines."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     return {name: metrics[name] for name in model.objective.metric_names}
 
@@ -216,7 +217,7 @@ def warn_full(lengths: np.ndarray, most: int, setting: str) -> None:
     Args:
         lengths: number of tokens in each text, `(N,)`.
         most: maximum number of tokens in a text.
-        setting: setting that limits the number of tokens, for the message.
+        setting: name of the setting with the maximum, for the message.
     """
     if full := int((lengths >= most).sum()):
         print(
@@ -239,9 +240,10 @@ def report(
         result: result of the training run.
         recipe: recipe of the run.
         options: parsed options of `train`.
-        steps: format strings of commands with the fields {me}, the recipe's command, {run}, the
-            folder, and {data}, the option `--data-dir`.
-        best: format string of the line about the best checkpoint.
+        steps: format strings of commands to try next. The fields are {me} (command of the recipe),
+            {run} (folder of the run) and {data} (the flag `--data-dir`).
+        best: format string of the line about the best checkpoint, with the fields {metric}, {score}
+            and {step}.
     """
     print(f"stopped after step {result.step:,}: {result.reason}; {result.elapsed_seconds:.0f} s")
     if result.best_step is not None:

@@ -118,7 +118,7 @@ def no_plug_ins():
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
-    """Returns the folder of real data beside the checkout; skips the test without that folder."""
+    """Returns the folder of real data beside the checkout, or skips the test."""
     if not SHARED_DATA.is_dir():
         pytest.skip(f"real data not found: no folder {SHARED_DATA}")
     return SHARED_DATA
@@ -163,7 +163,7 @@ def refused(capsys):
 
 @pytest.fixture(params=["disk", "bucket"])
 def disk_or_bucket(request, tmp_path: pathlib.Path) -> str:
-    """Returns an empty folder for this test: first on disk, then in an emulated bucket."""
+    """Returns an empty folder for this test, either on disk or in an emulated bucket."""
     from tests import ram_paths
 
     return str(tmp_path) if request.param == "disk" else ram_paths.folder(tmp_path)
@@ -237,7 +237,7 @@ def number_text(once) -> str:
 
 
 def number_settings(source: str, steps: int = 300) -> list[str]:
-    """Returns settings that shrink a translation recipe to number pairs: a run takes seconds."""
+    """Returns settings with which a translation recipe trains on number pairs in seconds."""
     settings = {
         "data.source": source,
         "data.vocabulary_size": 40,

@@ -159,7 +159,7 @@ class EmulatedBucket:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """A connection to the proxy: CONNECT, TLS, then requests to Google's hosts."""
+    """A connection to the proxy, which answers CONNECT, starts TLS and serves Google's hosts."""
 
     protocol_version = "HTTP/1.1"
     bucket: EmulatedBucket

@@ -1,4 +1,4 @@
-"""Checks that all layers and models must pass, and their mathematics in NumPy."""
+"""Checks that every layer and model must pass, and NumPy versions of softmax and GELU."""
 
 import pathlib
 import re
@@ -167,7 +167,7 @@ def check_saved(model: keras.Model, inputs, folder) -> keras.Model:
 
 
 def check_model(model: keras.Model, inputs, folder) -> None:
-    """Checks that a model can be saved, has symbolic shapes and runs in mixed precision.
+    """Checks that a model can be saved, infers its output shapes and runs in mixed precision.
 
     Args:
         model: model without dropout, which `get_config` can make again.
@@ -192,7 +192,7 @@ def check_model(model: keras.Model, inputs, folder) -> None:
 
 
 def run_card(folder: pathlib.Path, monkeypatch) -> dict:
-    """Runs the Python example of a model card in the folder above; returns its variables."""
+    """Runs the Python example of a model card in the parent folder; returns its variables."""
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)[1]
     monkeypatch.chdir(folder.parent)
     names: dict = {}

@@ -136,7 +136,7 @@ def corrupting(objective, sentinel_rows=0, **options) -> System:
 
 
 def without_blocks(make, objective, read, mixers=(None,), **batch) -> System:
-    """Returns a system without Transformer blocks, whose network reads the feature `read` alone."""
+    """Returns a system without blocks, whose network reads only the feature `read`."""
     batches = tf.data.Dataset.from_tensors(batch).repeat
     return System(
         make, objective, batches, lambda network, inputs: network(inputs[read]), (read,), mixers

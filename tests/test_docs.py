@@ -64,7 +64,7 @@ def commands_in(text: str) -> list[str]:
 
 
 def key(line: str) -> str:
-    """Returns a command's module, with the sub-command if there is one."""
+    """Returns the module of a command line, followed by its sub-command if there is one."""
     module, *words = shlex.split(line)
     if importlib.util.find_spec(module) is None:
         raise AssertionError(f"{module} does not exist")
@@ -222,7 +222,7 @@ def test_the_parsers_accept_every_command(shown, accepted):
 
 
 def test_every_command_of_the_results_exists_and_is_accepted(accepted):
-    """Every module, flag and setting that the results name still exists."""
+    """The result pages name only modules, flags and settings that exist."""
     for file in (ROOT / "experiments" / "results").rglob("*.md"):
         text = file.read_text(encoding="utf-8")
         for line in commands_in(text):
@@ -232,7 +232,7 @@ def test_every_command_of_the_results_exists_and_is_accepted(accepted):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_inline_command_lines_are_accepted(page, accepted):
-    """`train classify runs/mine --source tsv:mine.tsv` is accepted without a command's name too."""
+    """Inline code is accepted without the command's name, as in `train classify runs/mine`."""
     for span in inline_code(PAGES[page]):
         lines = command_lines(span) if "..." not in span else []
         for head, words in lines:

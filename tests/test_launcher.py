@@ -1,4 +1,4 @@
-"""`python -m macaron_tf COMMAND`, and commands without the optional packages."""
+"""The launcher `python -m macaron_tf COMMAND`, and commands without optional packages."""
 
 import importlib.metadata
 import importlib.util

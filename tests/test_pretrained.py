@@ -57,7 +57,7 @@ def test_another_librarys_directory_is_loaded(tmp_path):
     assert found.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
     assert found.classifier(3, scheme="tokens step 1, channels/1").config.splittings
     other = "tokens, channels/2 width 1"
-    refuses(f"scheme='{other}': the weights were", found.classifier, 3, scheme=other)
+    refuses(f"scheme='{other}' is not the scheme of the weights", found.classifier, 3, scheme=other)
 
 
 def test_a_saved_model_is_loaded(tmp_path):
@@ -220,7 +220,7 @@ def test_half_a_folder_is_one_sentence(damage, reason, saved):
     ("place", "reason"),
     [
         ("{}", "has no readable model.json"),
-        ("{}/none@best", "none@best is no run"),
+        ("{}/none@best", "none@best has no readable model.json"),
         ("{}/none.keras", "none.keras has no network that this version can read .File not found"),
         ("hugging-face:{}/none", "there is no folder"),
         ("hugging-face:{}", r"it has no config\.json"),

@@ -99,7 +99,10 @@ sys.meta_path.insert(0, Waiting())
 
 @pytest.mark.parametrize("module", ["macaron_tf.cli.arguments", "tensorflow.python", "keras.src"])
 def test_ctrl_c_during_the_imports_is_one_line(module, tmp_path):
-    """The process reports its position and waits, so timing does not depend on the machine."""
+    """Ctrl-C during any import prints one line and exits with status 130.
+
+    The process waits at a chosen import, so the result does not depend on timing.
+    """
     (tmp_path / "sitecustomize.py").write_text(WAITING)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(

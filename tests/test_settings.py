@@ -19,7 +19,11 @@ from tests.harness import refuses
 
 @dataclasses.dataclass(frozen=True)
 class Inner(Settings):
-    """Settings nested in other settings."""
+    """Settings nested in other settings.
+
+    Attributes:
+        seed: seed of random draws.
+    """
 
     section = "inner"
     seed: int = 1
@@ -27,7 +31,20 @@ class Inner(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Example(Settings):
-    """Settings with every supported field type."""
+    """Settings with every supported field type.
+
+    Attributes:
+        width: width of the layer.
+        steps: step sizes of successive layers.
+        names: block names.
+        rate: dropout rate.
+        norm: position of the normalization.
+        clip: maximum norm; `None` means no limit.
+        kind: type of the block.
+        flag: whether the option is on.
+        inner: nested settings.
+        inners: several nested settings.
+    """
 
     width: Count
     steps: tuple[Count, ...] = (1,)
@@ -93,7 +110,7 @@ def test_settings_describe_themselves():
     described = {item.name: item for item in describe(Example)}
     assert described["rate"].range == "a number of at least 0 and below 1"
     assert described["rate"].default == "0.0"
-    assert described["clip"].text == "greatest norm; None = any."
+    assert described["clip"].text == "maximum norm; `None` means no limit."
     assert described["width"].default == ""
 
 

@@ -32,7 +32,7 @@ SHORT = {
 
 
 def flags(**more) -> str:
-    """Returns `--set` flags for a short training run and for `more`; "__" in a name means a dot."""
+    """Returns `--set` flags for a short training run with `more` settings; "__" means a dot."""
     settings = SHORT | {name.replace("__", "."): value for name, value in more.items()}
     return " ".join(f"--set {name}={value}" for name, value in settings.items())
 

@@ -199,7 +199,7 @@ def local_errors(
         x: `(B, L, D)` initial state.
         splitting: key of `SPLITTINGS`.
         sub_step: member of `SUB_STEPS`.
-        exact: results of `solutions`.
+        exact: output of `solutions`.
     """
     operators = _operators_of(block, x)
     errors = []

@@ -77,11 +77,11 @@ class PretrainingRecipe(Recipe):
             of `corpus.languages`.
         vocabulary: settings of the vocabulary.
         masking: settings of token masking.
-        objective: pre-training objective. For an encoder: `"masked_language"` (BERT),
-            `"span_boundary"` (SpanBERT) or `"replaced_tokens"` (ELECTRA). For a causal model:
-            `"causal_language"` (GPT), or `"segment_language"` with a memory of earlier rows
-            (Transformer-XL). For two-stream attention: `"permutation_language"` (XLNet). For an
-            encoder-decoder: `"span_corruption"` (T5) or `"denoising"` (BART).
+        objective: pre-training objective. An encoder needs `"masked_language"` (BERT),
+            `"span_boundary"` (SpanBERT) or `"replaced_tokens"` (ELECTRA). A causal model needs
+            `"causal_language"` (GPT) or, with a memory of earlier rows, `"segment_language"`
+            (Transformer-XL). Two-stream attention needs `"permutation_language"` (XLNet). An
+            encoder-decoder needs `"span_corruption"` (T5) or `"denoising"` (BART). The form
             `package.module:Name` names a subclass of `PretrainingObjective`.
         corruption: settings of objective `"span_corruption"`.
         denoising: settings of objective `"denoising"`.

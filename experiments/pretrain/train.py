@@ -98,8 +98,7 @@ def train_recipe(
     Args:
         recipe: settings of the run.
         path: folder of the run.
-        corpus: prepared corpus; its `sequence_length` and `pairs` must equal those settings of the
-            recipe.
+        corpus: prepared corpus; its `sequence_length` and `pairs` must equal the recipe's settings.
         strategy: distribution strategy; `None` means the current strategy.
         data_service: comma-separated addresses of `experiments.data_service` processes that make
             the batches; `None` means that this process makes the batches.

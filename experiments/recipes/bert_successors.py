@@ -152,8 +152,8 @@ def albert_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny ALBERT, with shared weights and sentence-order prediction.
 
     Settings from Lan et al. 2020: all layers share weights. Masks cover whole words in n-grams of
-    up to 3 words, where the probability of length n is proportional to 1/n. The embedding width E
-    is 64, because the model is small (the paper chooses 128 from 64, 128, 256 and 768). For the
+    up to 3 words, where the probability of length n is proportional to 1/n. The embedding width is
+    64, because the model is small (the paper chooses 128 from 64, 128, 256 and 768). For the
     paper's ablations, use `--set corpus.pairs=next_sentence` or `none`, `--set
     model.sharing=attention`, `feed_forward` or `none`, and `--set model.embedding_dim=128`.
     """

@@ -65,8 +65,8 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
     The texts are image captions. They are lower-cased, normalized by Moses, and split by a joint
     BPE. Model size, dropout, learning rate, warm-up, batch size, label smoothing, checkpoint
     averaging, beam size and length penalty (`fairseq`, 1.0) are those of the Transformer-Tiny of Wu
-    et al. 2021, "Good for Misconceived Reasons". The paper reports 41.02 BLEU for this model
-    (tokenized, lower-cased, Test2016), which was not verified. The Macaron layer splits the
+    et al. 2021, "Good for Misconceived Reasons". The published score of this model is 41.02 BLEU
+    (tokenized, lower-cased, Test2016; not checked against the paper). The Macaron layer splits the
     feed-forward width F into 128 + 128.
     """
     return TranslationRecipe(
@@ -119,9 +119,10 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
     `decoder` or `embeddings`, use `--init-decoder` with a second run, such as a causal language
     model, or omit `--init`.
 
-    The text equals `multi30k_macaron_tiny`, but keeps its case, as XLM's vocabulary requires. The
-    sizes are those of the pre-trained model. Adam's learning rate and warm-up are not from the
-    paper: pre-trained post-norm layers need a lower learning rate than randomly initialized layers.
+    The text is the same as in `multi30k_macaron_tiny`, but is not lower-cased, because XLM's
+    vocabulary is cased. The sizes are those of the pre-trained model. Adam's learning rate and
+    warm-up are not from the paper: pre-trained post-norm layers need a lower learning rate than
+    randomly initialized layers.
 
     Measured: 18.5 BLEU. Without `--init`, the model reaches 24.0 BLEU, with its own vocabulary that
     has fewer subword pieces per sentence.
@@ -187,7 +188,7 @@ def multi30k_bart_tiny() -> TranslationRecipe:
     vocabulary replaces the token embeddings of BART's encoder. The first stage trains only the new
     encoder, BART's position embeddings, and the projections of the first layer's self-attention.
     The second stage trains all weights. `--init` also accepts a run of `t5_tiny`. The text is the
-    text of `multi30k_macaron_tiny`, with source and target exchanged.
+    same as in `multi30k_macaron_tiny`, with source and target exchanged.
 
     The number of updates in each stage, the depth of the new encoder (the depth of BART's encoder)
     and Adam's learning rate are not from the paper. They were chosen for the size of the model.

@@ -31,7 +31,7 @@ class Batch(NamedTuple):
 
     Attributes:
         rows: `(B,)` int32 or int64, indices of the examples; -1 marks a row of padding.
-        length: padded length L; 0 for examples of a fixed shape, which need no padding.
+        length: padded length L, or 0 if examples have a fixed shape and need no padding.
     """
 
     rows: np.ndarray
@@ -180,12 +180,12 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     tokens are then real. Separate lengths for source and target reach only 87.8%.
 
     Args:
-        lengths: `(N,)` row lengths, N at least 1; for pairs, the length of the longer side.
+        lengths: `(N,)` row lengths, N at least 1. The length of a pair is that of its longer side.
         count: maximum number of padded lengths.
         multiple: number that divides every padded length.
 
     Returns:
-        The padded lengths in ascending order. The last one is at least the maximum of `lengths`.
+        Padded lengths in ascending order. The last length is at least the maximum of `lengths`.
     """
     counts = _histogram(np.asarray(lengths))
     cells = -(-np.arange(len(counts)) // multiple)
@@ -230,7 +230,7 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Gathers the arrays of a batch, a dict from name to array."""
+        """Returns the arrays of a batch as a dict from name to array."""
 
     @property
     @abc.abstractmethod
@@ -406,7 +406,7 @@ class BucketBatches(Batches):
             examples have the same number of rows.
         count: number of examples, N.
         make_buckets: function from `row_lengths` to `Buckets`.
-        others: further arrays that affect training, such as labels; `fingerprint` covers them.
+        others: further arrays that affect training, such as labels, and enter the `fingerprint`.
         indices: function that returns the `(N,)` integers that identify the examples in
             `evaluation_dataset`; `None` means 0 to N - 1.
         draw: function from a NumPy generator to the example indices `(N,)` of a shuffled epoch, as
@@ -486,7 +486,7 @@ class BucketBatches(Batches):
         """Returns a dataset with every example once, in ascending order of length.
 
         Batches also have "index" `(B,)` int32, the integer that identifies each example (see
-        `indices`). It is -1 in rows of padding.
+        `indices`). Rows of padding have the index -1.
         """
 
         def batches() -> Iterator[dict]:
@@ -501,7 +501,7 @@ class BucketBatches(Batches):
         return _dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
-        """Computes the SHA-256 (hex) of the training data: ids, offsets and other arrays."""
+        """Computes the SHA-256 (hex) of all ids, offsets and other training arrays."""
         others = (array for array in self._others if array is not None)
         rows = (array for part in self._rows for array in part.arrays())
         return fingerprint(itertools.chain(rows, others))
@@ -511,7 +511,7 @@ class BucketBatches(Batches):
         return self.real_tokens / (self._padded_tokens * self.rows_per_example)
 
     def summary(self) -> str:
-        """Describes the data in one line: examples, steps, share of real tokens and shapes."""
+        """Returns example count, step count, share of real tokens and shapes in one line."""
         shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
         return (
             f"{len(self):,} examples, {self.steps_per_epoch:,} steps per epoch, "
@@ -562,7 +562,7 @@ class ExampleBatches(BucketBatches):
     - "token_ids" `(B, L)` int32, or `(B, R, L)` if R is above 1.
     - "segment_ids" of the same shape, if the examples have segments.
     - "weight" `(B,)` float32, 1 for examples and 0 for padding.
-    - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`; 0 for padding.
+    - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`, with 0 for padding.
 
     If the model reads words as characters, "token_ids" is `(B, L, C)`, and "padding_mask" `(B, L)`
     int32 is 1 at words.
@@ -603,10 +603,10 @@ class ExampleBatches(BucketBatches):
         return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:
-        """Gathers the labels of a batch, `(B,)`, `(B, 2)` or `(B, L)`; 0 for padding.
+        """Gathers the labels of a batch, `(B,)`, `(B, 2)` or `(B, L)`, with 0 for padding.
 
         Args:
-            rows: `(B,)` indices of the examples, -1 for padding.
+            rows: `(B,)` indices of the examples, with -1 for padding.
             length: padded length L.
         """
         labels = self.encoded.labels

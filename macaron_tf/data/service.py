@@ -111,8 +111,7 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
 
 
 def check_addresses(given: str | None) -> None:
-    """Calls `check_address` for each address in a comma-separated list, or does nothing if `None`.
-    """
+    """Calls `check_address` for each address in a comma-separated list. `None` means no address."""
     for address in filter(None, map(str.strip, (given or "").split(","))):
         check_address(address)
 
@@ -218,7 +217,7 @@ def _next(ready: queue.Queue, address: str):
 def _first_line(error: tf.errors.OpError) -> str:
     """Returns the message of a UserError inside `error`, or TensorFlow's own message.
 
-    TensorFlow's message is cut to its first line, at most 200 characters, without node names.
+    TensorFlow's message is shortened to its first line without node names, and to 200 characters.
     """
     if found := re.search(r"UserError: (.*)", error.message):
         return found[1]

@@ -390,7 +390,7 @@ class TranslationData(BucketBatches):
         return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
-        """Describes the data in one line: pairs, tokens, steps, share of real tokens and shapes."""
+        """Returns pair, token and step counts, share of real tokens and shapes in one line."""
         examples, rest = super().summary().split(" examples, ")
         return (
             f"{examples} pairs ({_counted(self.tokens.removed)}), {self.source_tokens:,} source "
@@ -450,6 +450,6 @@ def _requested(request: bytes) -> tuple[TranslationData, int]:
 
 @functools.lru_cache(maxsize=8)
 def _epoch(request: bytes, epoch: int) -> Sequence[Batch]:
-    """Plans the batches of one epoch of the data that a request names."""
+    """Plans the batches of one epoch for a request."""
     data, seed = _requested(request)
     return data.plan(np.random.default_rng([seed, epoch]))

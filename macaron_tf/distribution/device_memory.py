@@ -52,9 +52,10 @@ def limit_memory() -> None:
 
 
 def _machine_memory(*kinds: str) -> int | None:
-    """Returns the bytes of the /proc/meminfo entries `kinds`, limited by the control group.
+    """Returns the sum of the /proc/meminfo entries `kinds` in bytes.
 
-    Returns `None` on systems without /proc/meminfo and control groups.
+    The result is at most the memory limit of the process's control group. Returns `None` on systems
+    without /proc/meminfo and control groups.
     """
     sizes = [int(text) for text in map(_read, _LIMITS) if text.strip().isdigit()]
     lines = re.findall(r"(\w+):\s*(\d+) kB", _read("/proc/meminfo"))

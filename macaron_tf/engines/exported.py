@@ -100,7 +100,7 @@ class LiteTexts:
         Raises:
             UserError: a file is missing or damaged.
         """
-        # Imported here, because a server of other models does not need these modules.
+        # The imports are here, because a server of other models does not need these modules.
         from macaron_tf.engines.lite_decoding import LiteDecoder
         from macaron_tf.tasks import DECODING
         from macaron_tf.text.base import Vocabulary

@@ -51,10 +51,10 @@ def score(
 ) -> dict[str, float]:
     """Computes the task's metrics as fractions, which papers print times 100.
 
-    An undefined metric is 0, which is the chance level. Matthews' correlation is undefined if all
-    predictions or all labels are one class. Pearson's and Spearman's correlations are undefined if
-    all predictions or all labels are equal, or if a prediction is not finite. F1 is undefined if no
-    prediction and no label is positive.
+    An undefined metric is 0. Matthews' correlation is undefined if all predictions or all labels
+    are one class. Pearson's and Spearman's correlations are undefined if all predictions or all
+    labels are equal, or if a prediction is not finite. F1 is undefined if no prediction and no
+    label is positive.
 
     Args:
         task: the task.

@@ -87,11 +87,11 @@ def overlap_f1(common: int, ours: int, theirs: int) -> float:
 
 
 def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
-    """Removes a model's bias towards choices by contextual calibration (Zhao et al. 2021, section
-    5).
+    """Removes a model's bias towards choices by contextual calibration.
 
     The probabilities of the choices are normalized to sum 1, and divided by their means over
-    content-free queries such as "N/A". In the paper's notation, W = diag(p_cf)^-1 and b = 0.
+    content-free queries such as "N/A" (Zhao et al. 2021, section 5). In the paper's notation,
+    W = diag(p_cf)^-1 and b = 0.
 
     Args:
         scores: `(N, C)` log-probability of each of C choices, summed or averaged over its tokens.

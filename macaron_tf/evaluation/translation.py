@@ -402,7 +402,7 @@ def paired_bootstrap(
 
 
 def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Counts the tokens and n-grams of each sentence. Their sums over a set determine its BLEU.
+    """Counts tokens and n-grams of each sentence. Sums over a test set determine the set's BLEU.
 
     Returns:
         `(N, 10)` int64 counts of N sentences. Column 0 counts the tokens of the line, column 1 the

@@ -30,7 +30,7 @@ class Verdict:
         corrected: p-value after Holm's correction for all tests of the study. `None` means that no
             test was made.
         word: `"better"`, `"worse"`, `"not decided"` or `"no verdict"`.
-        reason: reason for `"no verdict"`. Otherwise the reason is empty.
+        reason: reason for `"no verdict"`. Other verdicts have the reason "".
     """
 
     differences: tuple[float, ...]
@@ -62,8 +62,8 @@ def judge(
     """Returns the verdict on each arm of a study, by the rule in `RULE`.
 
     Args:
-        arms: dict from the name of an arm to (scores of the arm, scores of its baseline). Both have
-            one score per seed, in the same order.
+        arms: dict from arm name to a tuple (scores of the arm, scores of its baseline). Both
+            sequences have one score per seed, in the same order.
         higher_is_better: whether a higher score is better.
         guessing: score of a model that has learnt nothing, such as the majority-class score. `None`
             means that this score is unknown.

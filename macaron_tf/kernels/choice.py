@@ -80,7 +80,8 @@ def runs_native(x) -> bool:
 def compiled_by_xla() -> bool:
     """Returns whether XLA compiles the current graph.
 
-    XLA compiles all graphs on JAX, and on TensorFlow graphs for a TPU or with `jit_compile=True`.
+    On JAX, XLA compiles all graphs. On TensorFlow, XLA compiles graphs for a TPU, and graphs under
+    `jit_compile=True`.
     """
     if keras.backend.backend() == "jax":
         return True

@@ -193,7 +193,7 @@ class Continuation(Decoding):
 class TextToText(Continuation):
     """Generation of answers by a text-to-text model that was trained on a task.
 
-    The signature is the signature of `Continuation`. Input texts have the format of the lines for
+    `Continuation` describes the signature. Input texts have the format of the lines for
     `experiments.text_to_text predict`, without the task name. The default temperature is 0, which
     means greedy decoding.
     """

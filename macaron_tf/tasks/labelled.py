@@ -77,7 +77,7 @@ class Limits(Settings):
 
     @property
     def language_id(self) -> int:
-        """Index of `language` in the model's language embeddings; 0 if there are none."""
+        """Index of `language` in the model's language embeddings, or 0 without such embeddings."""
         embedded = self.language and self.embeds_languages
         return self.languages.index(self.language) if embedded else 0
 
@@ -285,10 +285,10 @@ class LabelledTask(OnePass):
         """Formats an answer from `rows` as text that a command prints."""
 
     def baseline(self, train: Any) -> Callable[[Any], Any] | None:
-        """Fits a baseline without a neural network to the training set.
+        """Fits a non-neural baseline to the training set.
 
         Returns:
-            Function from examples to predictions; `None` if the task type has no baseline.
+            Function from examples to predictions, or `None` if the task type has no baseline.
         """
         return None
 

@@ -32,7 +32,7 @@ class SpanOutputs:
     """Best answers to N questions.
 
     Attributes:
-        texts: text of each answer, copied from its context; "" if no span is possible.
+        texts: text of each answer, copied from its context, or "" if no span is possible.
         found: result of `macaron_tf.decoding.spans.best_answers` as NumPy arrays.
         threshold: no-answer threshold, see `macaron_tf.decoding.spans.decided`.
     """
@@ -48,7 +48,8 @@ class Spans(LabelledTask):
     The signature `serving_default` has the inputs `question (B,)` and `context (B,)`, both strings.
     Its outputs are `answer (B,)` strings, `start (B,)` and `end (B,)` int64, and `probability (B,)`
     float32. `start` and `end` are character offsets in the context. The answer is "" if the context
-    does not answer the question. A context may have any length, because it is split into windows.
+    does not answer the question. Long contexts are split into windows, so a context may have any
+    length.
     """
 
     name = "reader"

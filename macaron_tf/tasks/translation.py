@@ -169,7 +169,7 @@ class Translation(Decoding):
         }
 
     def search(self, source: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Finds the `n_best` translations of source ids `(B, L)`, see `translate_ids`."""
+        """Finds the `n_best` translations of source ids `(B, L)` by `translate_ids`."""
         return translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:

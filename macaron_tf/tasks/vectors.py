@@ -121,7 +121,7 @@ class Vectors(OnePass):
         return RowOutputs(self.network, ("token_ids",))
 
     def of_rows(self, rows: TokenRows) -> np.ndarray:
-        """Encodes N rows of at most `max_length` ids, including special ids, as `(N, D)`."""
+        """Encodes N rows of at most `max_length` ids, including special ids, to `(N, D)`."""
         found = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
         if not len(found):
             return found

@@ -1,4 +1,4 @@
-"""Functions for worker processes; they start at once, without importing TensorFlow."""
+"""Functions for worker processes, which start fast without importing TensorFlow."""
 
 import os
 import pathlib
@@ -25,6 +25,6 @@ def dies(folder: pathlib.Path, item: tuple[int, int]) -> int:
 
 
 def sleeps(path, seconds):
-    """Creates a file as a sign that it has begun, then sleeps."""
+    """Creates a file to show that the job has begun, then sleeps."""
     open(path, "a").close()
     time.sleep(seconds)

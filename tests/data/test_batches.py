@@ -133,7 +133,7 @@ def mixed(toy_pairs, toy_vocabulary):
 
 @pytest.fixture(params=["data", "sentences", "pairs", "mixed", "arrays"])
 def batches(request):
-    """Returns batches of each type."""
+    """Returns each type of batches in turn."""
     return request.getfixturevalue(request.param)
 
 
@@ -228,7 +228,7 @@ def trimmed(value):
 
 @pytest.fixture(scope="module")
 def expected(examples, vocabulary, toy_pairs, toy_vocabulary):
-    """Returns the arrays of all examples of a type, in source order."""
+    """Returns a dict from type of batches to the arrays of all examples, in source order."""
 
     def encoded(first, second=None):
         second = None if second is None else tf.constant(second)

@@ -66,7 +66,7 @@ def test_unwritable_place(tokens, tmp_path):
 
 @pytest.fixture
 def few_files():
-    """Limits the number of open files to 20 more than are open now."""
+    """Yields a limit of open files, which is 20 above the current number."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = len(os.listdir("/proc/self/fd")) + 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))

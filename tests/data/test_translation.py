@@ -115,7 +115,7 @@ def write(folder, pairs):
 
 @pytest.fixture
 def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
-    """Returns a function that calls `TranslationData.build` and counts reads of the file."""
+    """Returns a function that builds `TranslationData` and returns (data, number of file reads)."""
     write(tmp_path, toy_pairs)
     monkeypatch.setenv("MACARON_TF_CACHE", f"{tmp_path}/cache")
     reads, real = [], translation.stream_pairs
@@ -283,7 +283,7 @@ def test_bad_input_after_some_shards(build, shards, toy_pairs, tmp_path):
     write(tmp_path, toy_pairs)
     with open(tmp_path / "all.tsv", "ab") as file:
         file.write(b"the end is mis")
-    refuses(r"all\.tsv, line 301: found 1 column.s., expected 2", build, processes=1)
+    refuses(r"all\.tsv, line 301 has 1 column.s. instead of 2", build, processes=1)
 
 
 def test_a_full_disk(build, shards, tmp_path):

@@ -92,7 +92,7 @@ def test_a_huge_length_penalty_leaves_numbers(model, name):
 
 
 def test_cached_search_agrees_with_the_whole_model(model):
-    """Each hypothesis's log-probability from the cached search equals the uncached model's."""
+    """The cached search and the uncached model give each hypothesis the same log-probability."""
     source = sources(5, 7)
     config = decoding.BeamSearchConfig(n_best=4, max_length=12)
     found = decoding.translate_ids(model, tf.constant(source), config, SIZE)

@@ -39,7 +39,7 @@ class Toy:
         return state @ self.output, {"state": state, "steps": cache["steps"] + 1}
 
     def log_probs(self, source: np.ndarray, ids) -> np.ndarray:
-        """Returns the log-probabilities `(len(ids) + 1, V)` of the tokens after BOS + `ids`."""
+        """Returns `(len(ids) + 1, V)` log-probabilities after each prefix of BOS + `ids`."""
         state, rows = np.zeros(self.width), []
         for token in [BOS, *ids]:
             state = np.tanh(state @ self.mix + self.embedding[token] + source)
@@ -81,7 +81,7 @@ def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tupl
     Args:
         next_logits: function from a list of ids to the logits `(V,)` of the next token.
         start: ids of the prompt.
-        most: maximum number of new tokens; the search stops at EOS before.
+        most: maximum number of new tokens; EOS ends the continuation earlier.
         barred: `(V,)` bool, True for ids that are never chosen.
     """
     new, log_prob = [], 0.0
@@ -111,7 +111,7 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
 def shaken(model, scale: float = 0.3, seed: int = 1):
     """Builds a model and moves its weights far from their initial values.
 
-    Without that, almost equal scores would hide errors.
+    Initial logits are almost equal, and would hide errors.
     """
     if not model.built:
         model.build()

@@ -115,7 +115,7 @@ def run(
 
 
 def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
-    """Writes the metrics of an objective that counts each row it sees into OUT/rows.npz.
+    """Writes the metrics of an objective that counts rows to OUT/rows.npz.
 
     `fit` builds the network. Batches of 3, 3 and 1 rows are pairs of features and labels.
     """
@@ -206,7 +206,7 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
 
 
 def batch_of(kind: str, index: int) -> dict[str, np.ndarray]:
-    """Returns the micro-batch with that index."""
+    """Returns the micro-batch with an index."""
     if kind in ("toy", "poisoned"):
         batch = toy_batch(index)
         if kind == "poisoned" and index == 12:

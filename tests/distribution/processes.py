@@ -16,7 +16,7 @@ def toy(jobs: list[str], *flags: str, **environment: str) -> subprocess.Popen:
 
 
 def started(arguments: list[str], **environment: str) -> subprocess.Popen:
-    """Starts a Python process without a GPU; its stdout receives stderr too."""
+    """Starts a Python process without a GPU, and redirects its stderr to stdout."""
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=ROOT,

@@ -76,7 +76,7 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
 
 @pytest.mark.parametrize(("name", "kind"), [TWO, FOUR])
 def test_an_objective_that_counts_rows_counts_those_of_the_data(results, name, kind, tmp_path):
-    """The batches have 3, 3 and 1 rows, which no number of replicas divides."""
+    """Metrics count only the data's rows, although no number of replicas divides 3, 3 and 1."""
     every_row(tf.distribute.get_strategy(), tmp_path)
     one, several = arrays_of(tmp_path, "rows"), results(name, "rows", kind)
     assert one.keys() == several.keys()

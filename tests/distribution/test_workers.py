@@ -45,7 +45,7 @@ def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
 
 @pytest.mark.slow
 def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
-    """Losses equal those of workers that read their shards themselves."""
+    """Losses with the data service equal losses of workers that read their own shards."""
     settings = toy_settings(write_documents(tmp_path), steps=6)
     settings += ["corpus.rows_per_shard=10", "training.warmup_steps=1"]
     settings += ["training.log_every=1", "training.validate_every=6"]

@@ -106,7 +106,7 @@ def test_examples_that_do_not_fit_are_refused_before_anything_is_written(classif
 
 
 def timed(monkeypatch, *pairs) -> tuple[list[dict], LiteNetwork]:
-    """Returns `break_even` of a fake LiteRT model and graph, and the LiteRT network.
+    """Returns the result of `break_even` for fake LiteRT and graph models, and the LiteRT network.
 
     For each batch size, `pairs` has the milliseconds that LiteRT and the graph take.
     """

@@ -61,7 +61,7 @@ def pair():
 
 
 def continued(model, lengths, new: int, temperature: float = 0.0, samples: int = 1):
-    """Continues random prompts of these lengths with `generate`."""
+    """Continues random prompts of given lengths with `generate`."""
     rng = np.random.default_rng(len(lengths))
     count = len(lengths)
     prompts = Prompts(

@@ -56,7 +56,7 @@ def noisy(model) -> OnePass:
 
 
 def check_equal(task: OnePass, opened) -> None:
-    """Checks that outputs equal the network's for several batch sizes and lengths."""
+    """Checks that an opened model and the network have equal outputs for several batch sizes."""
     texts = [LINES[i:] + LINES[:i] for i in range(len(task.texts))]
     for part in (slice(0, 1), slice(1, 3), slice(0, 4)):
         rows, _ = task.prepare(*(tf.constant(column[part]) for column in texts))

@@ -176,7 +176,7 @@ def test_entities_count_the_same_in_every_scheme(scheme):
 
 @pytest.mark.parametrize("scheme", ["BI", "BIES"])
 def test_entities_of_any_tags_are_seqeval_s(scheme):
-    """Scores equal seqeval's for random tags, which break the rules of the scheme."""
+    """Scores agree with seqeval for random tags, which break the rules of the scheme."""
     metrics = pytest.importorskip("seqeval.metrics")
     schemes = pytest.importorskip("seqeval.scheme")
     form = schemes.IOB2 if scheme == "BI" else schemes.IOBES

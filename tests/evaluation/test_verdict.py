@@ -1,4 +1,4 @@
-"""Verdicts equal SciPy's paired t-test, with Holm's correction by hand."""
+"""Verdicts agree with SciPy's paired t-test and with Holm's correction by hand."""
 
 import pathlib
 

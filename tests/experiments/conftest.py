@@ -1,4 +1,4 @@
-"""Toy tasks, runs on these tasks, and helpers that call commands, for the tests of commands."""
+"""Fixtures for command tests: toy tasks, runs on toy tasks, and functions that call commands."""
 
 import numpy as np
 import pytest

@@ -59,7 +59,7 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
 def t5_settings(recipe: str, block: str, source: str = "text:/nowhere/*") -> list[str]:
     """Returns settings for a short T5 or BART pre-training run.
 
-    A caller without a `source` must have prepared the corpus.
+    Without a `source`, the corpus must already exist.
     """
     return [*toy_settings(source, 20, recipe), "vocabulary.size=90", f"model.block={block}"]
 

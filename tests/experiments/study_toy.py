@@ -1,4 +1,4 @@
-"""Stand-ins for the commands that a study calls, which only write files, and toy languages."""
+"""Toy corpora, and stand-ins for a study's commands that only write output files."""
 
 import importlib
 import itertools
@@ -26,7 +26,7 @@ TUNE += ("training.schedule=constant",)
 
 
 def write(path, *lines: dict) -> None:
-    """Writes a JSON file, with several `lines` as JSON lines."""
+    """Writes a JSON file, or JSON lines if there are several `lines`."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -169,7 +169,7 @@ ALWAYS = {
 
 @pytest.fixture(params=["pretended", pytest.param("real", marks=pytest.mark.slow)])
 def calls(request, monkeypatch):
-    """Runs the studies' commands in this process; returns the list of commands that were called.
+    """Makes studies run commands in this process; returns the list of commands that are called.
 
     Each command line is parsed by the command's own parser. With the parameter "pretended",
     stand-ins run in place of training commands.

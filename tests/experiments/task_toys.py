@@ -293,7 +293,7 @@ def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
 
 
 def outputs_of(task: LabelledTask, *columns: list[str]):
-    """Returns the task's outputs for columns of texts, tokenized as a data set."""
+    """Tokenizes columns of texts as a data set, and returns the task's outputs."""
     if isinstance(task, Spans):
         examples = Questions([*map(str, range(len(columns[0])))], *columns, None)
     elif isinstance(task, Tags):

@@ -166,7 +166,7 @@ def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
 
 
 def test_a_trend_is_judged_seed_by_seed():
-    """The trend's slopes over the logarithm of the width equal NumPy's fit for each seed."""
+    """The trend's slope over the logarithm of the width equals NumPy's fit for each seed."""
     arms = [Arm(name, "demo", (), width) for width in (8, 16, 32) for name in ("one", "other")]
     noise = [0.001, -0.002, 0.003]
 
@@ -315,7 +315,7 @@ open("saved", "w").close()
 
 
 def test_ctrl_c_waits_for_the_save_of_a_command(tmp_path, monkeypatch):
-    """A terminal sends Ctrl-C both to the study and to the training process that it started."""
+    """Ctrl-C reaches the study and its training process, and the study waits for the save."""
     (tmp_path / "child.py").write_text(CHILD)
     (tmp_path / "python").write_text(f"#!/bin/sh\nexec {sys.executable} child.py\n")
     (tmp_path / "python").chmod(0o700)

@@ -1,4 +1,4 @@
-"""The data service as a process: equal batches, masks made there, start and stop."""
+"""The data service as a separate process: equal batches, masking, start and shutdown."""
 
 import dataclasses
 import itertools

@@ -359,9 +359,12 @@ MISTAKES = [
     ("train sst2 OUT OWN --init none", "needs --model NAME"),
     ("train sst2 OUT OWN --init RUN --model bert_tiny", "determines the model: leave --model"),
     ("train sst2 OUT OWN --init RUN --vocabulary OTHER", "vocabulary mismatch"),
-    ("TRAIN --set spans.max_answer=3", "spans has no effect here: extractive question"),
-    ("TRAIN --set words.lstm_dim=7", "words has no effect here: a model on ELMo's"),
-    ("TRAIN --set language_weight=0.9", "language_weight has no effect here: a causal classifier"),
+    ("TRAIN --set spans.max_answer=3", "spans has no effect here: only extractive question"),
+    ("TRAIN --set words.lstm_dim=7", "words has no effect here: only a model on ELMo's"),
+    (
+        "TRAIN --set language_weight=0.9",
+        "language_weight has no effect here: only a causal classifier",
+    ),
     (
         "train sst2 OUT OWN --init RUN --set model.hidden_dim=16",
         "needs model.hidden_dim=32, not 16",

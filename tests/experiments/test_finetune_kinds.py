@@ -305,7 +305,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
 
 @pytest.mark.parametrize("model", ["gpt_tiny", "bert_tiny"])
 def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
-    """In the toy task, the right ending has the context's sentiment."""
+    """A model learns to choose the ending that has the context's sentiment."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 200), ("validation", 40)):
         rows = []

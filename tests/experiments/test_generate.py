@@ -142,7 +142,7 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
 
 
 def letters(count, seed):
-    """Returns prompts whose answer repeats the letter before it."""
+    """Returns prompts of one repeated letter, whose right answer is the same letter."""
     rng = np.random.default_rng(seed)
     prompts = []
     for _ in range(count):

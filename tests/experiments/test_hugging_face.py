@@ -157,7 +157,7 @@ TEXT, TOKENS = "hello well, the wheel", 12
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Returns GPT-2 and GPT: the Hugging Face model, our loaded model, and the location."""
+    """Returns a dict from name to (Hugging Face model, our model, location) for GPT-2 and GPT."""
     found = {}
     for system in ("gpt2", "gpt"):
         folder, options = tmp_path_factory.mktemp(system), {}
@@ -173,14 +173,14 @@ def models(tmp_path_factory):
 
 
 def their_ids(read, text):
-    """Returns Hugging Face's ids of a text; GPT-2 has an end-of-text token before them."""
+    """Returns a text's Hugging Face ids, after an end-of-text token for GPT-2."""
     [row] = read.vocabulary.encode_lines([text])
     row = [3, *row] if read.starts else row
     return torch.tensor([[int(read.ids[number]) for number in row]])
 
 
 def their_continuation(theirs, read):
-    """Returns Hugging Face's greedy continuation of `TEXT` in our ids, without unknowns."""
+    """Returns Hugging Face's greedy continuation of `TEXT` in our ids, without unknown tokens."""
     asked = their_ids(read, TEXT)
     found = theirs.generate(
         asked,
@@ -333,7 +333,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
 
 
 def their_answers(bart):
-    """Returns Hugging Face's greedy answers after </s> <s>, without tokens that we never write."""
+    """Returns Hugging Face's greedy answers after </s> <s>, in tokens that our model generates."""
     theirs, tokenizer, _ = bart
     answers = []
     for source in framed_in_graph("sst2", tf.constant(LINES)).numpy():

@@ -106,7 +106,7 @@ def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
 
 
 class Session:
-    """The processes of a run, which detects moments in the run's folder.
+    """The processes of a run; moments are detected from the files in the run's folder.
 
     Args:
         words: words of the command.
@@ -209,7 +209,7 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, request, tmp_path):
-    """Worker 0 writes checkpoints; each worker is restarted with its command."""
+    """If one worker is killed, both end; after restarts, the run equals an uninterrupted run."""
     value = request.getfixturevalue
     corpus = prepare("bert_tiny", str(tmp_path / "corpus"), toy_settings(value("source")))
     command = [*pretraining("bert_tiny")(value), "--corpus", corpus, "--strategy", "multi_worker"]

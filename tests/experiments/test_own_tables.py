@@ -134,7 +134,7 @@ def test_tags_are_those_of_the_file(tmp_path, ran):
     ],
 )
 def test_a_word_without_a_piece_has_the_usual_tag(table, usual, tmp_path, answered):
-    """The usual tag is predicted by the command, the export and the baseline."""
+    """A word without tokens gets the usual tag from the command, the export and the baseline."""
     write_reading(tmp_path)
     init = read_init("none", "bert_tiny", tmp_path / "vocabulary")
     shape = [f"{name}={value}" for name, value in SHRUNK.items() if "training" not in name]

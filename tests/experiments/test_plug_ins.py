@@ -274,7 +274,7 @@ def test_blocks_of_ones_own_fit_decoders_too(outside):
 
 
 def test_sources_of_ones_own(outside, capsys):
-    with pytest.raises(UserError, match=r"the module stranger.parts would be imported"):
+    with pytest.raises(UserError, match=r"run the code of the module stranger.parts"):
         read_pairs("python:stranger.parts:pairs", "test", "en", "de")
     allow("python:stranger.parts:pairs", "stranger.parts:documents")
     assert read_pairs("python:stranger.parts:pairs", "test", "en", "de")[0] == ("test one", "eins")

@@ -192,7 +192,7 @@ def test_settings_are_replaced_by_path():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("training.seed", "write it as PATH=VALUE"),
+        ("training.seed", "write PATH=VALUE"),
         ("trainin.seed=1", "there is no setting 'trainin' here: choose one of model, training"),
         ("training.sed=1", "no setting 'sed' here: choose one of max_steps, .* 'training.seed'"),
         ("lerning_rate=1", "perhaps you meant 'training.learning_rate'"),
@@ -246,7 +246,7 @@ def test_bad_settings_are_named(setting, message):
 def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
     name = setting.partition("=")[0]
     made = registry.load(recipe, settings=[setting])
-    sentence = f"{name} has no effect here: {reader} reads it; leave it out"
+    sentence = f"{name} has no effect here: only {reader} uses this setting; leave {name} out"
     refuses(f"^{re.escape(sentence)}$", refuse_unread, made, [setting, "training.seed=2"])
 
 

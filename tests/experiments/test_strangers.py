@@ -1,4 +1,4 @@
-"""Folders from strangers: no command or loader runs code that a file names without consent."""
+"""Without consent, no command or loader runs code that a stranger's file names."""
 
 import functools
 import json
@@ -69,7 +69,7 @@ def ran_times(here: pathlib.Path) -> int:
 
 
 def with_block(value, block: str):
-    """Returns a record in which every network has another block."""
+    """Returns a copy of a record in which every network has the block `block`."""
     if isinstance(value, dict):
         changed = {key: with_block(item, block) for key, item in value.items()}
         return changed | ({"block": block} if "block" in value else {})
@@ -176,7 +176,7 @@ def test_keras_files_are_opened_in_safe_mode(here):
         lambda: keras.saving.load_model("a.keras", safe_mode=True),
         lambda: macaron_tf.load("a.keras"),
     ):
-        with pytest.raises(UserError, match=r"module bad\.evil would be imp.*--trust-code"):
+        with pytest.raises(UserError, match=r"code of the module bad\.evil.*--trust-code"):
             open_file()
     assert keras_model(["a.keras", "vocabulary", "out"]) == 2
     assert ran_times(here) == 1

@@ -1,4 +1,4 @@
-"""A toy model with the signatures of an exported translator, and two kinds of clients."""
+"""A toy model with the signatures of an exported translator, and clients for tests."""
 
 import http.client
 import json
@@ -14,7 +14,7 @@ WORDS = tf.TensorSpec([None], tf.string)
 
 
 class ToyTranslator(tf.Module):
-    """A toy translator that returns upper-case text behind its version number.
+    """A toy translator that upper-cases text and puts its version number in front.
 
     A batch with the row "FAIL" fails as a whole, as in a real graph.
     """

@@ -66,7 +66,7 @@ LONG = {"max_length": 48, "model.max_length": 48}
 
 
 def vocabulary_of(kind: str):
-    """Returns a vocabulary trained on the texts, without about half of the characters."""
+    """Returns a vocabulary trained on the texts, which lacks about half of their characters."""
     train = functools.partial(SentencePieceVocabulary.train, TEXTS, character_coverage=0.98)
     cleaned = NormalizationConfig(punctuation=True, remove_nonprinting=True)
     if kind in ("uncased", "cased"):
@@ -290,7 +290,7 @@ KINDS = {
 
 
 def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:
-    """Returns the texts as one column, or as two columns whose second one is shifted."""
+    """Returns the texts as one column or, for pairs, with a shifted copy as second column."""
     columns = [texts]
     if len(kind.columns) == 2:
         columns.append(texts[37:] + texts[:37])
@@ -303,7 +303,7 @@ def inputs_of(kind: Kind, columns: list[list[str]]) -> dict[str, list]:
 
 
 def parts_of(expected: list) -> list[list[int]]:
-    """Returns the row indices of requests; refused or very long texts have their own request."""
+    """Groups row indices into requests; a refused or very long text is alone in its request."""
     alone = [i for i, one in enumerate(expected) if isinstance(one, str) or len(TEXTS[i]) > 1000]
     others = [i for i in range(len(expected)) if i not in alone]
     return [others[i : i + ROWS] for i in range(0, len(others), ROWS)] + [[i] for i in alone]
@@ -349,7 +349,7 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def elsewhere(folder, expected, tmp_path_factory):
-    """Returns a dict from export type to the answers of a process with TensorFlow alone."""
+    """Returns a dict from export type to answers, from one process with TensorFlow alone."""
     asked, owners = [], []
     for name, kind in KINDS.items():
         for part in parts_of(expected[name]):

@@ -156,7 +156,7 @@ def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) ->
 
 
 def write_writer(folder, name: str):
-    """Writes an untrained run that continues text, or for BART and T5, that answers MRPC."""
+    """Writes an untrained run that continues text or, for BART and T5, answers MRPC."""
     model, *settings = WRITERS[name]
     (folder / f"{name}-texts").mkdir()
     every = toy_settings(write_documents(folder / f"{name}-texts"))
@@ -369,7 +369,7 @@ def test_a_vocabulary_larger_than_the_model_is_refused(folder, tmp_path, refused
     refused(
         keras_model.main,
         [*words, "--labels", "no", "yes"],
-        "give the vocabulary that",
+        "give the vocabulary with",
     )
 
 
@@ -442,7 +442,7 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
 def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     folder, number_hypotheses, tmp_path, monkeypatch
 ):
-    """A compiled export gives one line the same translation as the run, in this process."""
+    """A compiled export translates one line as the run does."""
     monkeypatch.setattr(translation, "_COMPILED_LENGTHS", (8,))
     path = macaron_tf.load(folder / "numbers").export(tmp_path / "served", n_best=2, compiled=True)
     # Each signature warms up with a text of at most 7 pieces.
@@ -675,7 +675,7 @@ def test_the_wheel_alone_answers_and_exports_what_rest_answers(
     folder,
     tmp_path,
 ):
-    """Each model type answers from its run, and two Hugging Face encoders answer too."""
+    """Predictions of the installed wheel equal the REST answers of its exports, for every type."""
     bert, sentences = (write_bert(tmp_path / name) for name in ("bert", "sentences"))
     write_modules(sentences)
     drawn = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tokens": 5}

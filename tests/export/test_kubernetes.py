@@ -1,4 +1,4 @@
-"""The Kubernetes manifests against Kubernetes' schemas, and consistency between manifests."""
+"""The Kubernetes manifests match Kubernetes' schemas and one another."""
 
 import pathlib
 import re

@@ -1,6 +1,6 @@
 """The page at `GET /` in a browser: Chromium, driven by Selenium.
 
-Install `apt-get install chromium chromium-driver` and `pip install selenium`.
+The tests need `apt-get install chromium chromium-driver` and `pip install selenium`.
 """
 
 import json

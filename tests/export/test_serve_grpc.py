@@ -92,7 +92,7 @@ def huge_request():
 
 
 def typed(dtype, **values):
-    """Returns a request whose one-value tensor has another dtype and given value fields."""
+    """Returns a request with a one-value tensor of `dtype`, whose value fields are `values`."""
     request = make_request(text=["a"])
     proto = tensor_pb2.TensorProto(dtype=dtype, **values)
     proto.tensor_shape.dim.add().size = 1
@@ -212,7 +212,7 @@ with ModelServer(ServerConfig(sys.argv[1], "toy", rest_port=0, grpc_port=0)) as 
 
 @pytest.mark.slow
 def test_calls_that_wait_long_for_a_busy_server_are_answered(model_folder):
-    """By default, gRPC would cancel calls that wait 30 seconds."""
+    """Calls are answered after 33 seconds, although gRPC's default timeout is 30 seconds."""
     words = [sys.executable, "-c", _HELD_UP, str(model_folder), "33"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, **pipes) as server:

@@ -389,7 +389,7 @@ def test_a_client_that_goes_away_midway_disturbs_nobody(port, caplog):
 
 
 def test_idle_and_slow_connections_block_nobody(model_folder):
-    """The server answers beside open connections that no timeout closes."""
+    """The server answers requests although over 100 idle or slow connections stay open."""
     never = {"header_timeout": 9e5, "idle_timeout": 9e5}
     config = ServerConfig(str(model_folder), "toy", rest_port=0, grpc_port=0, **never)
     with ModelServer(config) as server, contextlib.ExitStack() as stack:

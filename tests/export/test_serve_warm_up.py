@@ -59,7 +59,7 @@ def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
 
 
 def test_an_export_records_a_request_of_each_signature(tmp_path, runs, caplog, monkeypatch):
-    """Requests that the model refuses are not recorded: TensorFlow Serving could not load it."""
+    """Refused requests are not recorded, because TensorFlow Serving would not load the model."""
 
     def strict(text, max_tokens):
         short = tf.debugging.Assert(tf.reduce_all(tf.strings.length(text) < 9), ["too long"])

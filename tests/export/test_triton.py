@@ -68,7 +68,10 @@ def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
 
 
 def test_a_bad_row_costs_the_requests_joined_with_it_one_run(monkeypatch):
-    """The Triton model runs with a stand-in for the module that only Triton's processes have."""
+    """Requests that share a batch with a bad row are answered after one more run.
+
+    A stand-in replaces `triton_python_backend_utils`, which only Triton's processes have.
+    """
     stub = types.SimpleNamespace(
         Tensor=lambda name, array: (name, array.tolist()),
         InferenceResponse=lambda tensors=None, error=None: tensors or error,

@@ -207,7 +207,7 @@ def manager(tmp_path):
 
 
 def settle(manager) -> int:
-    """Polls twice, because a new version must be unchanged; returns the served version."""
+    """Polls twice, as versions must stay unchanged between polls; returns the served version."""
     manager.poll()
     manager.poll()
     return manager.current

@@ -163,7 +163,7 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
      "few_shot RUN --task x --out OUT --template", "embed train stsb RUN --init none --model"],
 )  # fmt: skip
 def test_a_flag_s_empty_word_is_refused(words, capsys):
-    """An unset shell variable, as in `--checkpoint "$BEST"`, is passed as an empty word."""
+    """An empty word, as from an unset variable in `--checkpoint "$BEST"`, is refused."""
     command, *given = words.split()
     assert main_of(command)([*given, ""]) == 2
     assert capsys.readouterr().err.startswith(f"error: {given[-1]} is empty: ")

@@ -21,7 +21,7 @@ def known() -> list[tuple[str, str, str]]:
 
 
 def check(name: str, settings: list[str]) -> None:
-    """Checks that changed settings are refused, or that the recipe survives writing and reading."""
+    """Checks that changed settings are refused, or unchanged after writing and reading."""
     recipe = survive(registry.load, name, settings=settings)
     if recipe is None or survive(recipe.model_config) is None:
         return

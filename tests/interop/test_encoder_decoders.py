@@ -1,4 +1,4 @@
-"""T5, BART and MarianMT agree with Hugging Face's PyTorch models from whose files they are read."""
+"""T5, BART and MarianMT, read from Hugging Face files, agree with the PyTorch models."""
 
 import functools
 
@@ -57,7 +57,7 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
 
 
 def marian(activation="relu"):
-    """Returns a random MarianMTModel whose decoder starts with padding, as Marian's do."""
+    """Returns a random MarianMTModel, whose decoder starts with the padding token."""
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
         **WIDTHS,
@@ -226,7 +226,7 @@ def test_the_answers_of_a_bart_agree():
 
 
 def test_beam_search_of_a_fixed_length_agrees():
-    """With a fixed number of steps, as in the benchmark, beam search finds the same best tokens."""
+    """Beam search with a fixed number of steps finds the same best tokens as Hugging Face."""
     theirs = marian()
     read = in_memory(theirs)
     source = sources(len(read.ids), length=9)

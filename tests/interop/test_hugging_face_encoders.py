@@ -158,7 +158,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
     ],
 )
 def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
-    """The ids equal the tokenizers package's, also in a graph, with offsets, and after saving."""
+    """The ids agree with the tokenizers package, also in a graph, with offsets, and saved."""
     tokenizers = pytest.importorskip("tokenizers")
     toys.write_bert(tmp_path, toys.random_state(12), {"vocab_size": 12})
     case = {"do_lower_case": lower_case} if file != "added_tokens.json" else {}

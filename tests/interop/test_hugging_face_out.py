@@ -1,4 +1,4 @@
-"""Encoders saved as Hugging Face folders without PyTorch: read back, refused, atomic."""
+"""Encoders are saved as Hugging Face folders without PyTorch, atomically, and read back."""
 
 import json
 

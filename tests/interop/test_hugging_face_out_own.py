@@ -72,7 +72,7 @@ REAL = IDS != 0
 
 
 def written(network, options, place, **kind):
-    """Saves a model with random weights; returns it."""
+    """Saves a model with random weights; returns the model."""
     masked = {"has_masked_language": network is PretrainingEncoder}
     made = model(network(config(**options), **kind), **masked)
     made.save_pretrained(place, format=FORMAT)

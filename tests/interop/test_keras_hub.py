@@ -376,7 +376,7 @@ def test_other_vocabularies_and_networks_are_refused():
 
 
 def test_the_package_is_optional(monkeypatch):
-    """tests/test_front_door.py checks that `import macaron_tf` works without KerasHub."""
+    """Without KerasHub, importing `macaron_tf.interop.keras_hub` says what to install."""
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     monkeypatch.delitem(sys.modules, "macaron_tf.interop.keras_hub")
     refuses(

@@ -1,4 +1,4 @@
-"""Our models agree with KerasHub's and TensorFlow Model Garden's, whose weights they have."""
+"""Our models agree with KerasHub and TensorFlow Model Garden models of equal weights."""
 
 import functools
 import json

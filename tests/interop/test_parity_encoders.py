@@ -145,7 +145,7 @@ def batch(model, family):
 
 
 def ours_of(read, theirs):
-    """Returns the same rows in our ids."""
+    """Converts a batch of Hugging Face ids to our ids and feature names."""
     names = {"token_type_ids": "segment_ids", "langs": "language_ids"}
     found = {names[name]: rows.astype("int32") for name, rows in theirs.items() if name in names}
     ids = theirs["input_ids"]

@@ -128,7 +128,10 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
 
 
 def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js():
-    """GPT-J rotates neighbouring channels 2 i and 2 i + 1, so the test reorders our channels."""
+    """A block with parallel branches and partial rotary positions agrees with GPT-J.
+
+    GPT-J rotates neighbouring channels 2 i and 2 i + 1, so the test reorders the channels.
+    """
     torch.manual_seed(0)
     sizes = {"vocab_size": 37, "n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": LENGTH}
     theirs = transformers.GPTJModel(transformers.GPTJConfig(**sizes, rotary_dim=4)).eval()
@@ -300,7 +303,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
 
 @pytest.mark.parametrize("family", WITH_TOKENIZERS)
 def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
-    """GPT's classification rows have no special ids, and the head has no bias."""
+    """A GPT classifier predicts what Hugging Face predicts; its rows have no special ids."""
     size = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family.startswith("gpt of") else {}
     head = {"num_labels": 3, "pad_token_id": 0}
     theirs = make(family, tmp_path, "ForSequenceClassification", **size, **head)
@@ -440,7 +443,7 @@ def test_the_answers_of_an_xlnet_agree(tmp_path):
 
 @pytest.mark.parametrize("both", [False, True])
 def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
-    """With `both`, the second half of the batch is read backwards."""
+    """Both streams agree over three segments; with `both`, half of the batch is reversed."""
     theirs = make("xlnet", tmp_path)
     read = read_xlnet(tmp_path)
     theirs.transformer.bi_data = both

@@ -199,7 +199,7 @@ def test_a_damaged_head_is_one_sentence(changes, sentence, tmp_path):
 
 
 def test_a_record_of_another_head_does_not_count(tmp_path):
-    """After further training in transformers, our record of the task no longer matches the head."""
+    """If transformers changed the labels, our task record in the config is ignored."""
     trained("bert", "classes").save_pretrained(tmp_path / "out", format=FORMAT)
     fields = json.loads((tmp_path / "out/config.json").read_text())
     fields["macaron_tf"]["task"]["labels"] = ["p", "q"]

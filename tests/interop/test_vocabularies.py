@@ -1,4 +1,4 @@
-"""Tokenizer files give the ids of the transformers library."""
+"""Vocabularies read from tokenizer files give the ids of the transformers library."""
 
 import collections
 import io
@@ -87,7 +87,7 @@ def check(directory: pathlib.Path, tokenizer) -> None:
 
 
 def byte_pair_tokenizer(kind, files: str, directory: pathlib.Path, **options):
-    """Saves a tokenizer with RoBERTa's byte-level pieces; returns it."""
+    """Saves a tokenizer with RoBERTa's byte-level pieces; returns the tokenizer."""
     learnt = BytePairVocabulary.train(TRAINING, 300)
     names = ["<s>", "<pad>", "</s>", "<unk>", *learnt.units, "<mask>"]
     numbers = {name: number for number, name in enumerate(names)}
@@ -245,7 +245,7 @@ def test_xlnets_digits_stand_without_their_commas(tmp_path):
 
 @pytest.mark.parametrize("system", ["Albert", "XLNet"])
 def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
-    """SentencePiece is the reference: the transformers library puts other spaces around signs."""
+    """Ids agree with SentencePiece, not with transformers, which puts other spaces around signs."""
     transformers = pytest.importorskip("transformers")
     options = {"Albert": ALBERT, "XLNet": XLNET}[system]
     proto = train_sentencepiece(**{**options, "user_defined_symbols": ["(", "€", "<eop>"]})
@@ -367,7 +367,7 @@ def test_bytes_of_unknown_characters(model_type, tmp_path):
 
 
 def test_the_real_albert_vocabulary(shared_data):
-    """ALBERT's ids equal SentencePiece's on text that ALBERT's normalization does not change."""
+    """ALBERT's ids agree with SentencePiece on text that ALBERT's normalization keeps."""
     directory = shared_data / "vocabularies" / "albert-base-v2"
     vocabulary, ids = read_vocabulary(directory)
     np.testing.assert_array_equal(ids, np.arange(30_000))

@@ -21,7 +21,7 @@ CONFIG = {
 
 
 def random_state(rows: int = len(WORDS)) -> dict[str, np.ndarray]:
-    """Returns random weights of a BertForPreTraining, by Hugging Face's names."""
+    """Returns a dict from Hugging Face name to random weight for a BertForPreTraining."""
     shapes = {
         "bert.embeddings.word_embeddings.weight": (rows, 8),
         "bert.embeddings.position_embeddings.weight": (12, 8),

@@ -161,7 +161,7 @@ def test_places_that_stay_as_they_are(place):
 
 
 def test_a_home_that_no_shell_replaced(monkeypatch):
-    """bash does not expand the home folder in `--out=~/x`."""
+    """The home folder in `--out=~/x`, which bash does not expand, is expanded."""
     monkeypatch.setenv("HOME", "/home/me")
     assert errors.check_path("~/x") == "/home/me/x"
 
@@ -193,7 +193,7 @@ def test_a_json_file(tmp_path, disk_or_bucket):
     refuses(f"cannot read {file}: .*; check the path", storage.read_json, file)
     storage.write_aside(file, b'{"step": 1, "more": [[]]}')
     assert storage.read_json(file, step=int, more=list) == {"step": 1, "more": [[]]}
-    refuses(r"damaged \(no list\): restore it", storage.read_json, file, list)
+    refuses(r"damaged \(not a list\): restore it", storage.read_json, file, list)
     refuses(f"cannot read {tmp_path}", storage.read_json, tmp_path)
 
 

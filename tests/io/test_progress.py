@@ -1,4 +1,4 @@
-"""Progress of long work: in a terminal, elsewhere, nested in other work, and of short work."""
+"""Progress of long, short and nested work, in a terminal and elsewhere."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Native dropout, norms, GELU and cross-entropy agree with TensorFlow and with statistics."""
+"""Native norms, GELU and cross-entropy agree with TensorFlow, and dropout with statistics."""
 
 from functools import partial
 
@@ -166,7 +166,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients_of_gradients_and_forward_mode(name):
-    """Directional derivatives of the function and of its gradient agree with the reference."""
+    """Forward-mode derivatives and gradients of gradients agree with the reference."""
     kernel, reference, shapes = KERNELS[name]
     given = [tf.constant(normal(*shape, seed=i), tf.float32) for i, shape in enumerate(shapes)]
     direction = [tf.cos(x) for x in given]

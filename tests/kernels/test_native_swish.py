@@ -231,7 +231,7 @@ def test_a_saved_model_can_refuse_it(tmp_path):
 
 
 def test_every_loop_is_vectorized():
-    """A loop that the compiler leaves scalar takes eight times as long, without other signs."""
+    """Every loop is vectorized; a scalar loop would take eight times as long."""
     if platform.machine() != "x86_64" or not shutil.which("objdump"):
         pytest.skip("no objdump, or another processor")
     library = str(native.library_path())
@@ -252,7 +252,7 @@ def test_every_loop_is_vectorized():
 
 
 def test_replicas_of_a_new_process():
-    """The library loads from the cache, and two replicas' gradients add up to one's."""
+    """In a new process, the library loads from the cache, and two replicas sum to the gradient."""
     program = """
         import numpy as np, tensorflow as tf
         cpu, two = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()

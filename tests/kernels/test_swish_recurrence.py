@@ -167,7 +167,7 @@ def test_it_is_equation_3_at_every_length(implementation, step_size):
 
 
 def test_the_state_is_float32_in_mixed_precision():
-    """A bfloat16 state of 256 could not grow by 1, because bfloat16's step is 2 there."""
+    """The state is float32; a bfloat16 state of 256 could not grow by 1."""
     x, alpha, beta = plain(64)
     half = tf.cast(x, tf.bfloat16)
     c = swish_recurrence(half, alpha, beta)

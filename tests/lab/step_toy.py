@@ -4,18 +4,18 @@ from experiments.lab.benchmarks.workers import Contender
 
 
 def contenders(hidden_dim: int, **_) -> dict[str, Contender]:
-    """Returns a toy contender that takes half a second per step and has `hidden_dim` parameters."""
+    """Returns a contender that reports half a second per step and `hidden_dim` parameters."""
     print("what a library prints is no reply")
     return {"toy": Contender(lambda steps: steps / 2, hidden_dim)}
 
 
 def gemm_contenders(**_) -> dict[str, Contender]:
-    """Returns a matrix product that takes no time."""
+    """Returns a contender that reports 0 seconds."""
     return {"gemm": Contender(lambda steps: 0.0)}
 
 
 def others(hidden_dim: int, **_) -> dict[str, Contender]:
-    """Returns a contender that fails if it is asked for more than 3 steps."""
+    """Returns a contender that raises an error for more than 3 steps."""
 
     def run(steps: int) -> float:
         if steps > 3:

@@ -53,13 +53,13 @@ def test_the_report_holds_the_facts_and_every_row(tmp_path, capsys):
     facts = machine(2, ("numpy", "no-such-package"))
     publish(tmp_path, "Title", facts, [("batch 1", rows)], "tokens")
     assert "batch 1: one: " in (printed := capsys.readouterr().out)
-    assert "1.00 times one's rate" in printed
+    assert "1.00 times the rate of one" in printed
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["machine"]["threads"] == 2
     assert set(written["machine"]["versions"]) == {"python", "numpy"}
     assert [row["name"] for row in written["settings"]["batch 1"]] == ["one", "two"]
     text = (tmp_path / "README.md").read_text()
-    assert "| one |" in text and "## batch 1" in text and "2 threads each" in text
+    assert "| one |" in text and "## batch 1" in text and "2 threads per contender" in text
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
     assert not list(tmp_path.glob(".tmp-*"))
 
@@ -204,7 +204,11 @@ def test_every_subject_takes_its_options():
         ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number from 1 to 32"),
         ("prompts", "--prompt-tokens 993", "sum of --prompt-tokens and --new-tokens is 1025"),
         ("pairs", "--sentences 1", "--sentences 1: give a whole number from 2 to"),
-        ("generation", "--ends 64 100", "give a --width that is a multiple of 64, and --ends"),
+        (
+            "generation",
+            "--ends 64 100",
+            "give a --width that is a multiple of 64, and values of --ends",
+        ),
         ("train_step", "--steps 0", "--steps 0: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1: give a number from 0 to below 1"),
         ("input_pipeline", "--megabytes 0.5", "--megabytes 0.5: give a number from 1 to"),

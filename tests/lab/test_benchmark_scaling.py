@@ -107,7 +107,7 @@ def test_the_report_has_every_point_and_exponent(tmp_path, monkeypatch, capsys):
     sizes += ["--layers", "1", "--rounds", "1"]
     assert scaling.main([*sizes, "--out", str(tmp_path)]) == 0
     assert "L 8, SwishRNN: " in (printed := capsys.readouterr().out)
-    assert "times BERT-rab's rate" in printed
+    assert "times the rate of BERT-rab" in printed
     written = json.loads((tmp_path / "results.json").read_text())
     ((setting, rows),) = written["settings"].items()
     assert setting == "L: B 1, D 64, layers 1; float32, dropout 0.1"

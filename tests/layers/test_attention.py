@@ -139,7 +139,7 @@ def test_beams_attend_the_memory_as_queries():
 
 
 def buckets(distance, **options):
-    """Returns the bucket of each distance from -`distance` to `distance`, as the layer finds it."""
+    """Returns the layer's bucket for each distance from -`distance` to `distance`."""
     layer = RelativePositionBias(2, **options)
     layer.build()
     rows = np.arange(layer.num_buckets, dtype="float32")

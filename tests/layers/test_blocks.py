@@ -25,7 +25,7 @@ def test_a_residual_is_one_euler_step(norm, step_size):
 
 
 def test_the_half_step_is_exactly_a_half():
-    """Powers of two are exact in floating point, so the results are bit-identical."""
+    """A step of 0.5 is half a step to the bit, because powers of two are exact."""
     x = normal(2, 3, 8)
     full = layers.Residual(layers.FeedForward(16), norm="pre")
     full(x)
@@ -111,7 +111,7 @@ def test_no_real_position_sees_padding(name):
 
 @pytest.mark.parametrize("name", sorted(layers.BLOCKS))
 def test_masks_of_an_embedding_reach_the_token_mixer(name):
-    """Keras passes the mask on by itself, also if a memory is passed."""
+    """Keras passes an embedding's mask to the token mixer, also if a memory is passed."""
     tokens = np.array([[5, 6, 0, 0], [7, 8, 9, 4]])
     embedding = keras.layers.Embedding(12, 8, mask_zero=True)
     x, memory = embedding(tokens), normal(2, 3, 8)

@@ -107,7 +107,7 @@ def transformed(x, dense):
 
 
 def drawn(head):
-    """Draws all weights but LayerNorms from N(0, 1), so that no weight is near 0."""
+    """Draws all weights except LayerNorms from N(0, 1), so that no weight stays at 0."""
     for i, weight in enumerate(head.weights):
         if "norm" not in weight.path:
             weight.assign(normal(*weight.shape, seed=i))
@@ -182,7 +182,7 @@ def test_adaptive_softmax_is_the_paper_s_product_and_sums_to_one(cutoffs, diviso
 
 @pytest.mark.parametrize("divisor", [1, 2])
 def test_tied_adaptive_softmax_is_a_full_softmax_by_the_embeddings(divisor):
-    """The clusters' scores combine to one softmax over all tokens, computed here in float64."""
+    """A tied adaptive softmax equals one softmax over all tokens, computed here in float64."""
     x, cutoffs = normal(3, 5, 16).astype("float64"), (4, 9, 20)
     tokens = AdaptiveEmbedding(30, 16, cutoffs, divisor, dtype="float64")
     randomized(tokens, ids(2, 3), scale=1.0)

@@ -1,4 +1,4 @@
-"""The catalog: parameter counts of the papers' models without allocation, names and bad fields."""
+"""The catalog: parameter counts of the papers' models, names, and errors."""
 
 import dataclasses
 import functools
@@ -148,7 +148,7 @@ def matrices(model) -> int:
 
 
 def published(name: str) -> dict:
-    """Returns the published vocabulary size as a change, if the catalog pads it."""
+    """Returns the published vocabulary size as a keyword argument, if the catalog pads it."""
     family = name.split("_")[0]
     return {"vocab_size": PIECES[family]} if family in PIECES else {}
 
@@ -327,7 +327,7 @@ def test_a_bad_field_is_named(config, changes, words):
     ],
 )
 def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
-    """Matrices, embedding tables and XLNet's segment vectors are decayed."""
+    """Weight decay spares biases of any rank, but no matrix, embedding or segment vector."""
     sizes = {"vocab_size": 20, "hidden_dim": 16, "feed_forward_dim": 32, "num_heads": 2}
     model = catalog.build(system, **sizes)
     config = TrainingConfig(weight_decay=0.1, decay_vectors=False)
@@ -358,7 +358,7 @@ def test_layers_say_which_matrices_lie_side_by_side(system, parts):
 
 
 def test_names_of_models_and_layers_do_not_decide_the_weight_decay():
-    """Matrices whose path contains "bias" are decayed, and Keras biases of rank 2 are not."""
+    """Matrices in layers named "bias" are decayed, and Keras biases of rank 2 are not."""
     inputs = keras.Input((5, 6))
     x = keras.layers.Dense(6, name="bias_free")(inputs)
     x = keras.layers.MultiHeadAttention(2, 3, name="unbiased")(x, x)

@@ -68,7 +68,7 @@ def test_a_language_model_learns_what_it_learns_from_unpacked_rows(system):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_an_encoder_sees_a_document_alone(system):
-    """Hidden states, masked losses and gradients agree.
+    """A packed document has the hidden states, losses and gradients of a document alone.
 
     [SEP] ends each document, and each row has one [CLS].
     """

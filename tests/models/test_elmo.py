@@ -117,7 +117,7 @@ def test_scores_come_of_the_last_layer_of_each_direction():
 
 
 def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores():
-    """Peters et al.'s "original" model has 93.6M parameters without the softmax (AllenNLP)."""
+    """The "original" model of Peters et al. has 93.6M parameters without the softmax."""
     config = ElmoConfig(vocab_size=1)
     filters = sum(n for _, n in config.filters)
     cnn = 261 * 16 + sum((w * 16 + 1) * n for w, n in config.filters)
@@ -136,7 +136,7 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
 )
 def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
-    """ELMo's mixtures are added at the LSTM's input or output, or both, as in NumPy."""
+    """ELMo's mixtures enter at the LSTM's input, its output, or both, as in a NumPy version."""
     config = dataclasses.replace(TAGGER, elmo_place=place)
     model, characters = built(WordTagger, config, noise=0.5), words(2, 7)
     found, w = numpy_of(model(characters)), weights_of(model)
@@ -181,7 +181,7 @@ def test_it_tags_words_whatever_the_padding(elmo):
 
 
 def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
-    """cuDNN's LSTM refuses a mask that does not begin with True."""
+    """A row of padding keeps one unmasked position, because cuDNN's LSTM refuses empty rows."""
     model, characters, masks = built(WordTagger, TAGGER), words(3, 7), []
     characters[1, 4:] = characters[2] = 0
     alone, lstm = numpy_of(model(characters[:2])), model.lstm

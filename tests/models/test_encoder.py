@@ -184,7 +184,7 @@ def test_shared_embeddings_are_one_table():
 def test_without_what_only_bert_has():
     """An encoder without BERT's parts has the expected weights.
 
-    It has no LayerNorm after the embeddings, RMSNorm, no biases, wide heads and gated layers.
+    It has RMSNorm, wide heads and gated layers, but neither biases nor an embedding LayerNorm.
     """
     encoder = built(Encoder, 
         EncoderConfig(
@@ -217,7 +217,7 @@ def standardized(x):
 
 
 def test_the_released_macaron_bert_is_the_one_of_its_code(tmp_path):
-    """The embeddings and the first layer equal a NumPy version at the tiny size."""
+    """The released MacaronBERT's embeddings and first layer equal a NumPy version."""
     recipe = registry.load("macaron_bert_released").changed(model="macaron_bert_tiny")
     dry = {"dropout": 0.0, "attention_dropout": 0.0, "vocab_size": 24, "hidden_dim": 16}
     config = dataclasses.replace(recipe.model_config(24), **dry, feed_forward_dim=32)

@@ -1,4 +1,4 @@
-"""Encoder-decoders for translation, T5 and BART: caches, causality, tied weights, encoders."""
+"""Encoder-decoders for translation, T5 and BART: caches, causality and tied weights."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Llama's parts with Adafactor, int8, LoRA and SavedModels, and in other systems."""
+"""Llama's layers with Adafactor, int8, LoRA and SavedModels, and in other models."""
 
 import keras
 import numpy as np
@@ -72,7 +72,7 @@ def test_exports_and_int8_answer_alike(tmp_path):
 
 @pytest.mark.parametrize("block", ["macaron", "swish_rnn", "amlp"])
 def test_any_attention_turns(block):
-    """Shifting all positions changes nothing, but scaling does; packed rows equal padded rows."""
+    """Shifting all rotary positions changes nothing; scaling the positions changes outputs."""
     options = {**ROTARY, "num_kv_heads": None if block == "amlp" else 2, "num_layers": 2}
     plain = dict(block=block, num_segments=0, toeplitz=True, max_length=16, activation="gelu")
     model = built(Encoder, catalog.config("bert_tiny", **options, **plain), noise=0.2)

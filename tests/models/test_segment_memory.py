@@ -86,7 +86,7 @@ def test_streaming_and_reading_are_segments_of_one_token(block, softmax):
 
 @pytest.mark.parametrize("softmax", SOFTMAXES[1:])
 def test_an_adaptive_softmax_learns_writes_and_is_as_tied_as_said(softmax):
-    """The loss equals a full softmax's, whose probabilities sum to one."""
+    """An adaptive softmax has the loss of a full softmax: probabilities sum to one."""
     token_ids = ids(2, 9, vocab_size=V)
     model = language_model(memory_length=4, **softmax)
     rows = {"token_ids": tf.constant(token_ids)}

@@ -160,7 +160,7 @@ def test_an_answer_lies_in_the_context():
 
 
 def test_the_scores_of_a_cls_that_ends_a_row_come_first():
-    """The rows are `context [SEP] question [SEP] [CLS]` with two lengths, and padding."""
+    """If [CLS] ends a row, its score is moved to position 0."""
     tokens = ids(3, 8)
     segments = np.array([[0, 0, 0, 0, 1, 1, 1, 2], [0, 0, 1, 1, 2, 0, 0, 0], [0] * 8], "int32")
     tokens[1, 5:] = tokens[2] = 0

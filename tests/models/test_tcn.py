@@ -72,7 +72,7 @@ def test_the_last_position_alone_is_the_whole_s_last(length):
 
 @pytest.mark.parametrize("mixer", ["tcn", "lstm", "gru", "rnn"])
 def test_the_models_are_pytorch_s(mixer):
-    """The recurrent models equal PyTorch's, and the TCN equals weight-normalized `Conv1d`s."""
+    """The recurrent models agree with PyTorch layers, and the TCN with `Conv1d` layers."""
     torch = pytest.importorskip("torch")
     model = built(TemporalModel, dataclasses.replace(VECTORS, mixer=mixer, dropout=0.0), noise=0.3)
     w = {name: torch.tensor(value) for name, value in weights_of(model).items()}

@@ -1,4 +1,4 @@
-"""Next-token prediction: GPT, with memory, in both directions (ELMo), or beside a task."""
+"""Next-token prediction: GPT, with memory, in both directions (ELMo), or as a second loss."""
 
 import math
 

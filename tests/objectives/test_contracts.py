@@ -45,7 +45,7 @@ NAMES = [name for name in SYSTEMS if name not in ("roberta", "xlm", "xlm_causal"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_add_up_over_rows_and_padding_adds_nothing(name):
-    """Replicas may therefore split a batch, and padding may be scored or skipped."""
+    """Sums over rows add up, so replicas may split a batch; padding adds nothing."""
     network, objective, batch = case(name)
     padding = {key: tf.zeros_like(x[:1]) for key, x in batch.items()}
     if name == "elmo":

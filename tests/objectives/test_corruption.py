@@ -70,7 +70,7 @@ def test_full_rows_fit_exactly_and_nothing_is_lost():
 
 
 def test_every_partition_is_as_likely_on_100_000_draws():
-    """With 4 hidden and 8 visible tokens in 3 spans, each of the 3 x 21 partitions has 1 in 63."""
+    """With 4 hidden and 8 visible tokens in 3 spans, all 63 partitions are equally likely."""
     config = corruption.SpanCorruptionConfig(rate=1 / 3, mean_span=4 / 3)
     assert config.counts(12) == (4, 3)
     text = tf.constant(toy.texts([12] * 100_000, 12))
@@ -125,7 +125,7 @@ KINDS = ("iid_spans", "drop_tokens", "bert_style", "mass_style", "deshuffling", 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_objective_draws_as_its_formula_says(kind):
-    """20,000 texts of 12 tokens have 3 hidden tokens each; short texts stay within their rows."""
+    """Each objective hides 3 of 12 tokens at random, and short texts fit their rows."""
     lengths, many = [12, 3, 2, 1, 0], 20_000
     text = toy.texts([12] * many + lengths, 12)
     config = corruption.SpanCorruptionConfig(kind=kind, rate=0.25)
@@ -198,7 +198,7 @@ def test_lengths_follow_poissons_law_until_the_budget_is_spent():
 
 
 def test_every_order_of_spans_and_words_is_as_likely():
-    """7 words with hidden spans of 1 and 2 words have 10 pairs of slots and two orders."""
+    """With 7 words and hidden spans of 1 and 2 words, all 20 placements are equally likely."""
     text = toy.texts([7] * 100_000, 8)
     starts = tf.ones(text.shape, tf.bool)
     out = denoising.infill(

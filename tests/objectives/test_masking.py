@@ -151,7 +151,7 @@ def test_a_length_that_is_not_static_is_refused():
 
 
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():
-    """With more than 10^5 tokens, a random token equals the original once in 29,995."""
+    """All tokens of a span share a fate, and random replacements are drawn independently."""
     vocabulary = toy.ToyVocabulary(pieces=30_000)
     original = toy.full_rows(1400, 512, pieces=30_000)
     config = MaskingConfig(choice="spans", fate="span", round_up=True)
@@ -209,7 +209,7 @@ def test_a_dataset_keeps_its_number_of_batches():
 
 @pytest.mark.parametrize("choice", toy.CHOICES)
 def test_a_batch_may_be_one_row(choice):
-    """The batch has a static shape, as a corpus's batches have."""
+    """Every choice masks a batch of one row with a static shape."""
     rows = tf.data.Dataset.from_tensors({"token_ids": toy.full_rows(1, 24)})
     batch = next(iter(OBJECTIVE.dataset(rows, MaskingConfig(choice=choice), toy.VOCABULARY, 0)))
     assert batch["masked_weights"].shape == (1, 8) and batch["masked_weights"][0, 0] == 1

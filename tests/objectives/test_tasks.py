@@ -21,7 +21,7 @@ from tests.objectives.toy import floats, nll_of
 
 
 def answering(logits):
-    """Returns a network that always returns these logits."""
+    """Returns a network that always returns `logits`."""
 
     def network(inputs, training):
         assert set(inputs) == {"token_ids", "segment_ids"}
@@ -125,7 +125,7 @@ def test_tags_count_once_a_word():
 
 
 class Vectors:
-    """A Siamese network that always returns these vectors."""
+    """A Siamese network that always returns the vectors given to its constructor."""
 
     num_classes = 3
 

@@ -77,7 +77,7 @@ class Programs(Google):
             self.drop("ports", name, "container")
 
     def docker_compose(self):
-        """Reads the file and folder from the environment, as the real program does."""
+        """Starts or stops the service whose file and folder the environment names."""
         for name in ("COMPOSE_FILE", "MODEL_DIR"):
             if not pathlib.Path(os.environ.get(name, "")).exists() or name not in os.environ:
                 raise Problem(f"needs {name}")

@@ -52,13 +52,13 @@ def toy_vocabulary(toy_pairs) -> SentencePieceVocabulary:
 
 @pytest.fixture(scope="session")
 def real_pairs(tfds) -> list[tuple[str, str]]:
-    """Returns 1,014 pairs of image captions."""
+    """Returns the 1,014 caption pairs of Multi30k's validation split."""
     return read_pairs("tfds:multi30k", "validation", "en", "de", tfds)
 
 
 @pytest.fixture(scope="session")
 def real_vocabulary(real_pairs) -> SentencePieceVocabulary:
-    """Returns 1,000 pieces trained on the captions, with normalized punctuation and lower case."""
+    """Returns a vocabulary of 1,000 lower-case pieces with normalized punctuation."""
     normalization = NormalizationConfig(punctuation=True, lower_case=True)
     return train_joint(real_pairs, 1000, normalization=normalization)
 

@@ -278,7 +278,7 @@ def test_bytes_joined_are_the_decoded_line(vocabulary):
 
 
 def test_a_stream_and_a_graph_say_the_same(vocabulary):
-    """Random ids agree too, with bytes of broken characters in any order."""
+    """A streaming detokenizer and a graph give the same text, for random ids too."""
     detokenizer = vocabulary.detokenizer
     rng = np.random.default_rng(0)
     rows = rng.integers(0, vocabulary.size, (40, 25)).astype(np.int32)

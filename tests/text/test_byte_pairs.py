@@ -77,7 +77,7 @@ def test_real_text_equals_the_tokenizers_package_and_comes_back(gpt2, real_pairs
 
 
 def test_every_character_is_cut_alike_in_the_graph_and_outside(vocabulary):
-    """The sample has every 97th Unicode character, between letters, digits, spaces and signs."""
+    """A graph and Python split every 97th Unicode character alike, between letters and signs."""
     characters = [chr(c) for c in range(1, 0x110000, 97) if not 0xD800 <= c < 0xE000]
     text = [f"a{c}b 1{c}{c} x{c}  {c}-{c}" for c in characters] + ODD
     rows = vocabulary.encode_lines(text)

@@ -107,7 +107,7 @@ def test_rare_characters_are_left_out():
 
 
 def test_thousands_of_characters_become_pieces_where_the_text_has_them():
-    """The text has Chinese characters with Zipf frequencies, and Latin words for merges."""
+    """Rare Chinese characters become pieces if they fit, so few characters are unknown."""
     rng = np.random.default_rng(0)
     drawn = np.array([chr(0x4E00 + i) for i in range(3000)])
     share = 1 / np.arange(1, 3001)
@@ -143,7 +143,7 @@ def test_thousands_of_characters_become_pieces_where_the_text_has_them():
 
 
 def test_of_a_piece_that_stands_twice_the_last_id_counts_and_the_others_stay(tmp_path):
-    """Hugging Face's loader does the same; ids without a token are decoded to nothing."""
+    """A duplicate piece has its last id, as in Hugging Face's loader, and other ids are kept."""
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIAL, "a", "b", "a", "##c", ""]) + "\n")
     vocabulary = WordPieceVocabulary.from_file(path)

@@ -144,7 +144,7 @@ def test_a_damaged_one_is_reported_and_skipped(anywhere, capsys, damage, name):
     else:
         assert warning.count("\n") == 1
         assert f"step-00000020/{name}" in warning
-        assert "skipped for the one before" in warning
+        assert "skipped a damaged checkpoint" in warning
     refuses("step-00000020", read_manifest, anywhere.of_step(20))
 
 
@@ -177,7 +177,7 @@ def test_rotation_keeps_the_last_and_the_best(anywhere):
 
 
 def test_a_damaged_one_takes_no_whole_ones_place(anywhere):
-    """If the damaged newest checkpoint counted, keep_last=1 would delete every intact one."""
+    """A damaged checkpoint does not count for `keep_last`, so intact checkpoints are kept."""
     anywhere.save(20, write_two_files)
     flip_a_byte(anywhere.of_step(20) / "a.bin")
     assert anywhere.latest() == anywhere.of_step(10)
@@ -203,4 +203,4 @@ def test_refuses_a_later_format(directory, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "FORMAT", 2)
         directory.save(10, write_two_files)
-    refuses("newer", read_manifest, directory.of_step(10))
+    refuses("formats up to 1", read_manifest, directory.of_step(10))

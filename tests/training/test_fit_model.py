@@ -206,7 +206,10 @@ def test_fits_arrays_and_single_batches():
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_fit_that_was_stopped_leaves_no_trace_in_the_next(stopped):
-    """The stop comes within a call of four updates, whose other three steps Keras would skip."""
+    """After a stopped `fit`, the next `fit` skips no updates.
+
+    The stop comes within a call of four updates, whose other three steps Keras would skip.
+    """
 
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -317,7 +320,7 @@ def test_it_compiles_under_xla():
 
 
 def test_the_first_stage_is_training_that_part_alone():
-    """The first stage equals freezing the other layers in Keras: norm, clipping and update."""
+    """The first stage equals freezing the other layers: gradient norm, clipping and update."""
     model, alone = staged(), staged(steps=0)
     for name in ("embedding", "head"):
         alone.network.get_layer(name).trainable = False

@@ -1,4 +1,4 @@
-"""The JAX engine compared with TensorFlow's: equal updates, resumption by either, meshes.
+"""The JAX and TensorFlow engines make equal updates and resume each other's runs.
 
 JAX runs in other processes, because Keras has one backend per process.
 """
@@ -93,7 +93,7 @@ def toys(tmp_path_factory):
 
 @pytest.mark.slow
 def test_updates_are_those_of_tensorflow(toys):
-    """Clipping, uneven micro-batches, weight decay and a moving average are included."""
+    """The engines agree with clipping, uneven micro-batches, weight decay and an average."""
     ours, theirs = (state_of(toys / name, 20) for name in ("from_tensorflow", "tensorflow"))
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
@@ -104,7 +104,7 @@ def test_updates_are_those_of_tensorflow(toys):
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_bit(toys):
-    """Weights and metrics are bit-identical with dropout."""
+    """A stopped run resumes to the same bits, with dropout."""
     ours, theirs = (state_of(toys / name, 20) for name in ("stopped", "whole"))
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
@@ -118,7 +118,7 @@ def test_a_stopped_run_goes_on_to_the_bit(toys):
     ("name", "plain"), [("remat", "plain"), ("mesh", "plain"), ("muon_mesh", "muon")]
 )
 def test_recomputing_and_meshes_make_the_same_updates(toys, name, plain):
-    """Dropout is included; the meshes shard weights and moments."""
+    """Rematerialization, and meshes that shard weights and moments, do not change updates."""
     ours, theirs = (np.load(toys / f"{one}.npz") for one in (name, plain))
     for path, expected in theirs.items():
         np.testing.assert_allclose(ours[path], expected, rtol=1e-6, atol=1e-6, err_msg=path)

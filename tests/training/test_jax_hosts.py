@@ -49,7 +49,7 @@ def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -
 
 @pytest.mark.thorough
 def test_two_processes_make_the_updates_of_one(tmp_path):
-    """Dropout is included, and the devices do not divide some batches evenly."""
+    """The updates are equal with dropout, and for batches that devices do not divide evenly."""
     alone, two = (tmp_path / name for name in ("alone", "two"))
     run([f"{alone}:alone:0", f"{two}:data=2:0"], count=2, network="dense")
     assert_equal(two, alone)
@@ -96,7 +96,7 @@ def test_a_signal_to_one_stops_both_after_a_save(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_that_dies_is_one_sentence_for_the_other(victim, tmp_path):
-    """If the first process dies, JAX itself may end the other before it prints the error."""
+    """If the first process dies, JAX itself may end the other before the error is printed."""
     both = in_training(tmp_path / "run")
     both[victim].kill()
     began = time.monotonic()

@@ -151,7 +151,7 @@ def test_vectors_are_spared_from_decay_and_arguments_arrive():
 
 @pytest.mark.parametrize("name", ["muon", "schedule_free_adamw", "own"])
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
-    """The run has dropout, accumulation, clipping and, for the user's optimizer, an average."""
+    """A stopped run resumes to the same bits, with dropout, accumulation and clipping."""
     ema_decay = None if name == "schedule_free_adamw" else 0.9
     if name == "own":
         plug_ins.allow(f"{own}:Momentum")

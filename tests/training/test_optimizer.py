@@ -169,7 +169,7 @@ def test_adafactor_is_the_papers_on_t5s_schedule():
 
 
 def test_adafactor_equals_transformers_at_a_constant_rate():
-    """Six updates of a matrix, a tensor and a vector agree at a constant rate."""
+    """Adafactor agrees with transformers at a constant rate, over six updates."""
     torch = pytest.importorskip("torch")
     published = pytest.importorskip("transformers.optimization")
     config = TrainingConfig(

@@ -107,7 +107,7 @@ def test_a_whole_run(uninterrupted):
     [("kill", 13), ("kill", 16), (signal.SIGTERM, 7), (signal.SIGINT, 16), ("validation", 16)],
 )
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, uninterrupted, capsys, how, step):
-    """The run is killed after a step, or a signal stops it there or during validation."""
+    """A run that is killed after a step, or stopped by a signal, resumes to the same bits."""
     number = how if isinstance(how, int) else signal.SIGTERM
 
     def interrupted_judge(model, at):
@@ -255,7 +255,7 @@ def test_several_updates_a_call_change_nothing(uninterrupted, tmp_path, per_call
 
 
 def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
-    """The checkpoints have a flipped byte, a missing file and a missing manifest."""
+    """Checkpoints with a flipped byte, a missing file or no manifest are skipped."""
     run_dir = shutil.copytree(uninterrupted[0], tmp_path / "run")
     directory = CheckpointDirectory(run_dir)
     steps = directory.steps()
@@ -281,7 +281,7 @@ def limit_files(size):
 
 @contextlib.contextmanager
 def limits_lifted():
-    """Removes the limit before pytest writes, because its output may go to a file."""
+    """Removes the limit before pytest writes its output, which may go to a file."""
     try:
         yield
     finally:
@@ -301,7 +301,7 @@ def test_a_disk_that_fills_up_costs_the_steps_since_the_last_checkpoint(tmp_path
 
 @pytest.mark.slow
 def test_a_disk_without_room_for_a_line(tmp_path, uninterrupted):
-    """The metrics between checkpoints cannot be written, and the run resumes with room."""
+    """If a full disk refuses a metrics line, the run ends with an error and can be resumed."""
     said = r"cannot write .*metrics\.jsonl: .*same command again"
     with limits_lifted(), pytest.raises(UserError, match=said):
         run(tmp_path, callbacks=[StopAt(11, lambda: limit_files(700))])

@@ -195,7 +195,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             self.model.bfloat16()
 
     def __call__(self, lines: Sequence[str]) -> np.ndarray:
-        """Maps lines `(B,)` to probabilities `(B, C)` of C classes."""
+        """Classifies lines `(B,)`, and returns probabilities `(B, C)` of C classes."""
         with self._torch.inference_mode():
             return self.model(**self.inputs(lines, "pt")).logits.float().softmax(-1).numpy()
 

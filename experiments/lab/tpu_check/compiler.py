@@ -3,7 +3,7 @@
     python -m experiments.lab.tpu_check.compiler STEP.hlo v4:2x2x1 CORES RESULT.json [TEXT.hlo]
 
 The TPU compiler kills its process if an internal check fails, and it does not free gigabytes of
-memory. Therefore this module runs it in a process of its own.
+memory. Therefore this module runs the compiler in a process of its own.
 """
 
 import importlib.util
@@ -89,7 +89,7 @@ def _next(results: dict[int, dict], limit: int) -> int | None:
     points = sorted((rows, memory_total(result)) for rows, result in results.items())
     if len(points) == 1:
         (rows, total), memory = points[0], results[points[0][0]].get("memory")
-        # Only the temporaries grow with the batch. Their gradients do not, but gradients are small.
+        # Only the temporaries grow with the batch, except the gradients, which are small.
         points = [(0, total - memory["temporaries"] if memory else 0), (rows, total)]
     # Uses the two points nearest to the limit, because memory is not quite linear in the number of
     # rows: close to the limit, the compiler recomputes values instead of keeping them.

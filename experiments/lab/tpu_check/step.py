@@ -97,7 +97,7 @@ def of_exception(error: BaseException) -> str | None:
 
 
 def _innermost(frames) -> str | None:
-    """Formats the last frame outside libraries; returns `None` if there is no such frame.
+    """Formats the innermost traceback frame outside libraries; returns `None` without such a frame.
 
     Args:
         frames: triples of a file, a line number and a function, outermost first.

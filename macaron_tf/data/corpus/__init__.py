@@ -1,1 +1,1 @@
-"""Pre-training corpora: packs documents into rows on disk, and reads batches of the rows."""
+"""Pre-training corpora: packing of documents into rows on disk, and batches of the rows."""

@@ -1,9 +1,9 @@
-"""Prepares a corpus with an Apache Beam pipeline. The files equal those of a single process.
+"""Preparation of a corpus with an Apache Beam pipeline.
 
-Workers read parts of the sources and tokenize their documents in chunks, which they store in a
-scratch folder inside the folder of the corpus. A single worker makes only two decisions, for which
-it needs only document sizes and row counts: which documents form a block, and how the rows and
-files of the blocks are numbered.
+The pipeline writes the same files as a single process. Workers read parts of the sources, tokenize
+the documents in chunks, and store the chunks in a scratch folder inside the folder of the corpus.
+Only two steps run on a single worker: grouping documents into blocks, and numbering the rows and
+files of the blocks. Both steps need only document sizes and row counts.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.plug_ins import allow
 from macaron_tf.text import load_encoder_vocabulary
 
-Key = tuple[int, int, int]  # indices of source, part and chunk; sorted keys give document order
+Key = tuple[int, int, int]  # source, part and chunk index; sorted keys are in document order
 Shards = tuple[reading.Shard, ...]
 
 _SENTENCE = re.compile(rf"{UserError.__name__}: (.*?)(?: \[while running|\\n|\n|$)")
@@ -52,7 +52,7 @@ def write(
     Args:
         packer: packer of the corpus.
         out: folder of the corpus.
-        settings: record of the settings, as `writing.corpus_settings` returns it.
+        settings: settings record that `writing.corpus_settings` returned.
         tfds: folder of TensorFlow Datasets.
         options: options of Beam, such as "runner=FlinkRunner". An option is `NAME=VALUE`, or `NAME`
             for a switch.
@@ -96,7 +96,7 @@ def write(
 
 
 def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
-    """Adds the steps of preparing a corpus to a pipeline.
+    """Adds the steps that prepare a corpus to a Beam pipeline.
 
     Args:
         parts: ((source index, part index), source) for each part of each source.
@@ -132,7 +132,7 @@ def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
 
 
 class _Chunk(NamedTuple):
-    """Sizes of a chunk of documents that one worker tokenized.
+    """Document sizes of a chunk that one worker tokenized.
 
     Attributes:
         key: indices of source, part and chunk.
@@ -146,13 +146,13 @@ class _Chunk(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Position of a document in a chunk. Blocks are formed from these instead of documents.
+    """Position of a document in a chunk. Blocks are formed from positions instead of documents.
 
     Attributes:
         key: key of the chunk.
         index: index of the document in the chunk.
         size: number of token ids of the document.
-        repeated, held_out: as in `MixedDocument`.
+        repeated, held_out: flags of the `MixedDocument`.
     """
 
     key: Key
@@ -168,11 +168,11 @@ class _Block:
 
     Attributes:
         number: index of the block.
-        documents, counted, tokens: as in `PackedBlock`.
+        documents, counted, tokens: counts of the `PackedBlock`.
         before: sum of `counted` over all earlier blocks.
         files: number of training files of the block.
         first_file: index of the first training file of the block.
-        part: file with the validation rows of the block; empty for segment pairs.
+        part: file with the validation rows of the block. The tuple is empty for segment pairs.
         train: training files of the block.
     """
 
@@ -189,7 +189,7 @@ class _Block:
 
 @dataclasses.dataclass(frozen=True)
 class _Steps:
-    """The steps of the pipeline, which the workers of Beam run.
+    """Pipeline steps, which the Beam workers run.
 
     A worker may run a step again, because the step then replaces each file by the same bytes in one
     atomic write.
@@ -214,7 +214,7 @@ class _Steps:
     def read(
         self, part: tuple[tuple[int, int], CorpusSource]
     ) -> Iterator[tuple[Key, list[MixedDocument]]]:
-        """Yields the documents of a part in chunks, each with its key."""
+        """Yields (key, chunk) for each chunk of documents in a part."""
         key, source = part
         allow(source.source)  # workers do not see the command line, where the user named the source
         texts = open_source(source, self.tfds)
@@ -234,7 +234,7 @@ class _Steps:
     def blocks(self, _, chunks: Sequence[_Chunk]) -> Iterator[tuple[int, list[_Place]]]:
         """Yields the index of each block and the positions of its documents.
 
-        The blocks follow from the sizes of the documents and the order in which they are drawn.
+        The blocks depend only on the document sizes and on the order of the drawn documents.
         """
         own: list[list[_Chunk]] = [[] for _ in self.config.sources]
         for chunk in sorted(chunks, key=lambda chunk: chunk.key):
@@ -279,10 +279,10 @@ class _Steps:
         return dataclasses.replace(block, files=len(train), part=part)
 
     def number_files(self, _, found: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
-        """Yields each block with the index of its first training file.
+        """Yields (block, files), where the block has the index of its first training file.
 
-        If documents may be repeated, the second item has the validation files of all earlier
-        blocks. Otherwise it is empty.
+        `files` are the validation files of all earlier blocks if documents may be repeated, and
+        empty otherwise.
         """
         first, parts = 0, ()
         for block in _in_order(found):
@@ -305,7 +305,7 @@ class _Steps:
 
 @functools.cache
 def _packer(config: CorpusConfig, out: epath.Path) -> Packer:
-    """Returns the packer of a corpus; each worker reads the vocabulary from `out` only once."""
+    """Returns the packer of a corpus. Each worker reads the vocabulary from `out` only once."""
     return Packer(config, load_encoder_vocabulary(out))
 
 

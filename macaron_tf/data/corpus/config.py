@@ -18,11 +18,11 @@ class CorpusSource(Settings):
     """A source of documents or of translation pairs.
 
     Attributes:
-        source: name of the source, such as "text:GLOB". `documents` lists the accepted names, and
-            `read_pairs` lists them for a source of translation pairs.
+        source: name of the source, such as "text:GLOB". `documents` lists the accepted names of
+            document sources, and `read_pairs` lists those of translation pairs.
         split: split of the source.
         weight: weight of the source when documents are drawn from several sources; `None` means
-            that each document is read once. Either all sources have a weight, or none has.
+            that each document is read once. Either all sources or no sources have a weight.
         language: language code of the source. Translation pairs have two codes, in the order of
             the halves. `None` means that the corpus does not distinguish languages.
     """
@@ -68,17 +68,17 @@ class CorpusConfig(Settings):
             "next_sentence" (BERT), the second segment of half of the rows comes from another
             document. With "sentence_order" (ALBERT), half of the rows have their segments swapped.
         packing: content of a row. For running text, "doc_text" takes as many tokens as fit from one
-            document, and "full_text" continues with the next document; "doc_sentences" and
+            document, and "full_text" continues with the next document. "doc_sentences" and
             "full_sentences" do the same with whole sentences. For pairs, "segment_pair" takes as
-            many sentences as fit, and "sentence_pair" takes two sentences. The last four are from
-            RoBERTa (Liu et al. 2019, table 2). `None` means "doc_text" for running text and
-            "segment_pair" for pairs.
+            many sentences as fit, and "sentence_pair" takes two sentences. All values except
+            "doc_text" and "full_text" are from RoBERTa (Liu et al. 2019, table 2). `None` means
+            "doc_text" for running text and "segment_pair" for pairs.
         language_alpha: exponent alpha of language sampling with q_i ~ p_i^alpha, where p_i is the
-            share of language i in all lines of text; XLM uses 0.5 (Conneau and Lample 2019, section
+            share of language i in all lines of text. XLM uses 0.5 (Conneau and Lample 2019, section
             3.1). `None` means that each document is read once. If `batch_alpha` is set,
             `language_alpha` affects only the text that trains the vocabulary.
         batch_alpha: exponent alpha for drawing one language per training batch with
-            q_i ~ p_i^alpha; XLM uses 0.7. Updates on running text and on translation pairs then
+            q_i ~ p_i^alpha. XLM uses 0.7. Updates on running text and on translation pairs then
             alternate. `None` means that a batch mixes languages.
         validation_every: interval between held-out rows. One in `validation_every` rows of running
             text is a validation row. For segment pairs, one in `validation_every` documents is held
@@ -93,13 +93,13 @@ class CorpusConfig(Settings):
     section: ClassVar[str] = "corpus"
 
     sources: tuple[CorpusSource, ...]
-    # Room for three special ids and a few others; shorter rows are useless.
+    # A row needs room for three special ids and a few tokens. Shorter rows are useless.
     sequence_length: Annotated[int, Ge(8), INT32] = 128
     pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
     packing: Annotated[str, OneOf(TEXT_PACKINGS + PAIR_PACKINGS)] | None = None
     language_alpha: Fraction | None = None
     batch_alpha: Fraction | None = None
-    validation_every: Annotated[int, Ge(2), INT32] = 200  # 1 would leave nothing to train on
+    validation_every: Annotated[int, Ge(2), INT32] = 200  # 1 would leave no training row
     validation_run: Count = 1
     rows_per_shard: Count = 8192
     seed: Natural = 0
@@ -118,8 +118,8 @@ class CorpusConfig(Settings):
             without = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(without) < len(self.sources):
                 raise UserError(
-                    f"{without[0]} has no {name}, but other sources have one: give each source a "
-                    f"{name}"
+                    f"{without[0]} has no {name}, but other sources have a {name}: give each "
+                    f"source a {name}"
                 )
         known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in known:
@@ -179,7 +179,7 @@ class CorpusConfig(Settings):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Distinct language codes in the order of the sources; language id i is the i-th code."""
+        """Distinct language codes in the order of the sources. The index of a code is its id."""
         return tuple(dict.fromkeys(code for source in self.sources for code in source.languages))
 
     @property
@@ -203,7 +203,7 @@ class CorpusConfig(Settings):
 
 
 def _source(given: Any) -> CorpusSource | dict:
-    """Builds a source from a name or from a tuple of fields; leaves a dict to `Settings`."""
+    """Builds a source from a name or a tuple. Returns a dict unchanged, which `Settings` reads."""
     match given:
         case CorpusSource() | dict():
             return given

@@ -1,4 +1,4 @@
-"""Reads the documents of a corpus from its sources, mixes the sources, and tokenizes documents."""
+"""Documents of a corpus: reading, mixture of several sources, and tokenization."""
 
 import collections
 import dataclasses
@@ -30,8 +30,8 @@ from macaron_tf.text.words import cut_lines, split_sentences
 Item = TypeVar("Item")
 Text = str | tuple[str, str]  # a document, or the two halves of a translation pair
 
-# Number of characters to tokenize in one call. A single article (5 KB) per call would be slow, as
-# Python takes longer than the tokenizer. The ids of 1 MB of text take about 1 MB of memory.
+# Number of characters per tokenizer call. Calls with a single article (5 KB) would be slow, because
+# Python then takes longer than the tokenizer. The ids of 1 MB of text take about 1 MB of memory.
 _GROUP = 1 << 20
 _RECORDS = 10_000  # number of records in a part of a TFDS split; 50 MB of Wikipedia
 
@@ -39,7 +39,7 @@ _RECORDS = 10_000  # number of records in a part of a TFDS split; 50 MB of Wikip
 def open_source(
     source: CorpusSource, tfds: Tfds | None = None, max_documents: int | None = None
 ) -> Iterator[Text]:
-    """Reads the documents or translation pairs of a source in their order.
+    """Reads the documents or translation pairs of a source, in order.
 
     Blank documents and pairs with a blank half are left out. Each half of a translation pair
     becomes one line.
@@ -66,7 +66,7 @@ def open_source(
         parsed = parse_documents(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.place):
             raise UserError(
-                f"{parsed} is not in {source.language!r}: set its language to {parsed.place!r}"
+                f"{parsed} is not in {source.language!r}: change the language to {parsed.place!r}"
             )
         found = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(found, max_documents)
@@ -85,7 +85,7 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
         if parsed.kind == "datasets":
             return [source]  # a file inside the folder cannot be opened as a data set
         field = "".join(f":{name}" for name in parsed.fields)
-        # A path with one of these characters would be read as a pattern or a list.
+        # A path with a wildcard or a comma would be read as a pattern or a list.
         if not any(set(path) & set("*?[]{},") for path in paths):
             return [
                 dataclasses.replace(source, source=f"{parsed.kind}:{path}{field}", split="train")
@@ -99,10 +99,10 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
 
 
 def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
-    """Returns a list that changes when the content of a source changes, without reading the source.
+    """Returns a fingerprint of a source, which changes with the content, without reading the text.
 
-    The list has the `content_stamps` of the files. For the default corpus it instead has the
-    SHA-256 of the corpus, 0, and the version of the code that extracts the text.
+    The fingerprint lists the `content_stamps` of the files. The fingerprint of the default corpus
+    has the SHA-256 of the corpus, 0, and the version of the code that extracts the text.
     """
     embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
     files = source_files(source.source, source.split, source.languages, tfds)
@@ -110,7 +110,7 @@ def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
-    """Returns the number of documents of a corpus; `None` if that requires reading the sources."""
+    """Counts the documents of a corpus, or returns `None` if that requires reading the sources."""
     if config.repeats or config.has_translations:
         return None
     counts = [count_documents(s.source, s.split, tfds) for s in config.sources]
@@ -122,7 +122,7 @@ class MixedDocument(NamedTuple):
 
     Attributes:
         text: text of the document, or the two halves of a translation pair.
-        repeated: whether the document was already drawn before.
+        repeated: whether an earlier draw returned the same document.
         held_out: whether the whole document is for validation.
         source: index of the source.
     """
@@ -147,7 +147,7 @@ def mixed_documents(
     the unfinished sources with equal probability, and no document is repeated.
 
     Args:
-        readers: functions that open the sources; each source has at least one document.
+        readers: functions that open the sources. Each source has at least one document.
         weights: weight of each source, or `None`.
         seed: seed of the draws. The order depends on the seed and on the number of documents in
             each source, but not on their text.
@@ -223,9 +223,9 @@ def draw_documents(
 
     Args:
         config: settings of the corpus.
-        readers: functions that open the sources. They may return other items than documents.
-        sizes: number of documents and number of lines of each source; used only if
-            `config.draws_languages`.
+        readers: functions that open the sources. The items may be other objects than documents.
+        sizes: document count and line count of each source. Only needed if `config.draws_languages`
+            is true.
     """
     weights = config.weights
     if config.draws_languages:
@@ -235,14 +235,14 @@ def draw_documents(
 
 
 def count_lines(text: Text) -> int:
-    """Counts the lines of a document; a translation pair counts as one line."""
+    """Counts the lines of a document. A translation pair counts as one line."""
     return len(cut_lines(text)) if isinstance(text, str) else 1
 
 
 def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
     """Returns a function that opens a source.
 
-    Translation pairs and the default corpus are read as a whole and then stay in memory.
+    Translation pairs and the default corpus are read completely and then stay in memory.
     """
     opened = functools.partial(open_source, source, tfds, max_documents=max_documents)
     if not (source.is_translation or Source.of(source.source).is_embedded):
@@ -257,16 +257,16 @@ def language_weights(
     """Computes source weights that draw language i with q_i = p_i^alpha / sum_j p_j^alpha.
 
     In XLM (Conneau and Lample 2019, section 3.1), p_i is the share of language i in all sentences.
-    Here p_i is the share in all lines, and q_i is the share of language i in the drawn lines.
-    Because weights apply to documents, a source with long documents gets a smaller weight. If a
-    language has several sources, they share its weight in proportion to their documents. The
-    translation pairs of two languages count as a language of their own.
+    This function uses the share in all lines, and q_i is the share of language i in the drawn
+    lines. Because weights apply to documents, a source with long documents gets a smaller weight.
+    If a language has several sources, the language's weight is divided in proportion to document
+    counts. The translation pairs of two languages count as a separate language.
 
     Args:
         sources: the sources.
-        sizes: number of documents and number of lines of each source.
-        alpha: exponent from 0, where all languages are equally likely, to 1, where a language is
-            drawn in proportion to its lines.
+        sizes: document count and line count of each source.
+        alpha: exponent from 0 to 1. With 0 all languages are equally likely. With 1 a language is
+            drawn in proportion to its line count.
 
     Returns:
         Weight of each source.
@@ -318,7 +318,7 @@ def tokenized_documents(
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields each line, whether it may be split into sentences, and whether a document ends."""
+    """Yields (line, splittable, last), with flags for sentence splitting and for document ends."""
     for text in texts:
         is_text = isinstance(text, str)
         lines = (cut_lines(text) if is_text else text) or [""]
@@ -360,9 +360,9 @@ class CorpusDocument:
 
     Attributes:
         sentences: token ids, one sentence or one half of a translation pair per row.
-        repeated, held_out: as in `MixedDocument`.
+        repeated, held_out: flags of the `MixedDocument`.
         languages: language ids of the first and second half, which differ only in translation
-            pairs; (0, 0) if the corpus does not distinguish languages.
+            pairs. If the corpus does not distinguish languages, the ids are (0, 0).
     """
 
     sentences: TokenRows
@@ -410,10 +410,10 @@ def blocks(
     """Groups consecutive documents into blocks, one block per shard.
 
     A block ends with the document that reaches `rows_per_shard` rows. Each block has at least one
-    non-empty document for training. With next-sentence pairs it has at least two, so that a pair
-    can take its second segment from the other document. If too few documents remain at the end,
-    they join the block before. For this reason, a block is yielded only when the next block is
-    complete.
+    non-empty training document. For next-sentence pairs, each block has at least two such
+    documents, so that a pair can take its second segment from another document. If too few
+    documents remain at the end, these documents join the previous block. A block is therefore
+    yielded only when the next block is complete.
 
     Args:
         documents: documents, or other items with the attributes `size` and `held_out`.
@@ -423,7 +423,7 @@ def blocks(
     room = config.sequence_length - (3 if config.paired else 2)
     held: list[CorpusDocument] = []
     block: list[CorpusDocument] = []
-    usable = rows = 0  # numbers of training documents with text and of their rows in the block
+    usable = rows = 0  # counts of non-empty training documents and of their rows in the block
     for document in documents:
         block.append(document)
         ids = 0 if document.held_out else document.size

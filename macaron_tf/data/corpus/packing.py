@@ -1,4 +1,4 @@
-"""Packs tokenized documents into rows of a fixed length, and encodes rows as records."""
+"""Packing of tokenized documents into rows of a fixed length, and encoding of rows as records."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ class Row(NamedTuple):
     """A row before encoding.
 
     Attributes:
-        segments: token ids of each segment; a [SEP] follows each segment in the encoded row.
+        segments: token ids of each segment, without the [SEP] that follows in the encoded row.
         owner: index of the document with which the row begins.
-        boundary: column where the second segment of a pair begins; L for rows without pairs.
-        label: label of a segment pair, as in `Rows.pair_label`.
+        boundary: column where the second segment of a pair begins, or L for rows without pairs.
+        label: label of a segment pair, see `Rows.pair_label`.
     """
 
     segments: list[np.ndarray]
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
     Attributes:
         token_ids: `(N, L)` int32, padded with PAD.
-        boundaries: `(N,)` int32, column where the second segment of a pair begins; L for rows
+        boundaries: `(N,)` int32, column where the second segment of a pair begins, or L for rows
             without pairs.
         pair_label: `(N,)` int32, 1 if the second segment comes from another document or the
             segments are swapped, otherwise 0.
@@ -106,8 +106,8 @@ def pack_rows(
         cross_documents: whether a row continues with the next document after a [SEP]. If only one
             column of a row is left, the next document begins a new row.
         whole_sentences: whether a row takes only whole sentences. A sentence that is longer than a
-            row is cut, and its first part begins a row. If False, a sentence may continue in the
-            next row.
+            row is cut, and its first part begins a row. `False` means that a sentence may continue
+            in the next row.
     """
     room = length - 2
     rows: list[Row] = []
@@ -121,7 +121,7 @@ def pack_rows(
                 left -= start + 1
         while start < len(document.ids):
             end = _end(document, start, room, whole_sentences)
-            end = end if end > start else start + room  # a sentence longer than a row
+            end = end if end > start else start + room  # cuts a sentence that is longer than a row
             rows.append(Row([document.ids[start:end]], number, length))
             left = room - (end - start)
             start = end
@@ -131,7 +131,7 @@ def pack_rows(
 def _end(document: TokenRows, start: int, room: int, whole_sentences: bool) -> int:
     """Returns the end of the longest range from `start` on that fits into `room` ids.
 
-    With `whole_sentences` the range ends at a sentence end. It is empty if no sentence fits.
+    With `whole_sentences` the range ends at a sentence end, and is empty if no sentence fits.
     """
     if not whole_sentences:
         return min(start + room, len(document.ids))
@@ -151,7 +151,7 @@ def pack_pairs(
 
     Consecutive sentences are collected up to a target length, and the collected sentences are split
     in two at random, as in BERT's `create_pretraining_data` (Devlin et al. 2019, appendix A.2). A
-    pair that is too long loses ids at both ends of the longer segment, then of both segments.
+    pair that is too long loses ids one by one, always at a random end of the longer segment.
 
     With "next_sentence" (BERT), sentences from another document replace b in half of the pairs. The
     replaced sentences begin the next pair. A single collected sentence becomes a, and b then always
@@ -169,10 +169,10 @@ def pack_pairs(
         length: row length L, at least 5.
         rng: generator that draws target lengths, splits, replacements and swaps.
         pairs: "next_sentence" or "sentence_order".
-        short_probability: probability that the target length is drawn from 2 to L - 3 ids; it is
-            L - 3 otherwise.
+        short_probability: probability that the target length is drawn from 2 to L - 3 ids.
+            Otherwise the target length is L - 3.
         single_sentences: whether each segment is a single sentence, as in SENTENCE-PAIR (Liu et al.
-            2019, section 4.2). There is no target length then.
+            2019, section 4.2). Single sentences have no target length.
     """
     halves = _HALVES[pairs]
     numbers = [number for number, document in enumerate(documents) if len(document.ids)]
@@ -235,7 +235,7 @@ def _next_sentence(usable, index, first, end, target, rng):
 
 
 def _sentence_order(usable, index, first, end, target, rng):
-    """Makes a "sentence_order" pair; arguments and results are as in `_next_sentence`."""
+    """Makes a "sentence_order" pair, with the arguments and results of `_next_sentence`."""
     ids, offsets = usable[index].ids, usable[index].offsets
     start, stop = int(offsets[first]), int(offsets[end])
     if end - first > 1:
@@ -252,7 +252,8 @@ _HALVES = {"next_sentence": _next_sentence, "sentence_order": _sentence_order}
 def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
     """Returns the ids of whole sentences from a random sentence on.
 
-    There is at least one sentence. More sentences follow until `target` ids or the document's end.
+    The result has at least one sentence. Further sentences are added up to `target` ids or the end
+    of the document.
     """
     offsets = document.offsets
     start = int(rng.integers(len(offsets) - 1))
@@ -280,13 +281,13 @@ def _trimmed(
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """Binary layout of a row in a record: L token ids, then the values of further columns.
+    """Binary layout of a row in a record, with L token ids and then the values of further columns.
 
     Attributes:
         sequence_length: row length L.
         columns: names of the further columns, in order. The possible names are "boundary" (position
             where the second segment begins), "pair_label", "language" and "second_language".
-        wide: whether an integer takes four bytes instead of two.
+        wide: whether an integer takes four bytes instead of two bytes.
     """
 
     sequence_length: int
@@ -410,7 +411,7 @@ class PackedBlock:
 
     @property
     def counted(self) -> int:
-        """Number of rows whose document is not repeated. Validation rows are chosen among them."""
+        """Number of rows of documents that are not repeated, which may become validation rows."""
         return int((~self.repeated).sum())
 
     def divided(
@@ -422,8 +423,8 @@ class PackedBlock:
             config: settings of the corpus.
             counted: sum of `counted` over all earlier blocks.
             kept_rows: validation records of all earlier blocks. If documents may be repeated, this
-                method adds the validation records of this block and leaves a training record out
-                if it equals one of the set.
+                method adds the validation records of this block, and leaves out training records
+                that equal a validation record in `kept_rows`.
 
         Returns:
             Dict from language ids to training records, and the list of validation records. The dict
@@ -447,7 +448,7 @@ class PackedBlock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packer:
-    """Packer of documents. Its result depends only on its input, so any process can run it."""
+    """Packer of document blocks. Every process packs a block to the same rows."""
 
     config: CorpusConfig
     vocabulary: PieceVocabulary

@@ -1,4 +1,4 @@
-"""Opens a prepared corpus and reads batches of its rows in a seeded order.
+"""Batches of rows from a prepared corpus, in a seeded order.
 
 Only TensorFlow operations compute the order, so that a tf.data service can read the rows in another
 process.
@@ -25,7 +25,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
 
-FORMAT = 2  # increase this if the layout or the meaning of the files changes
+FORMAT = 2  # increase this number if the layout or the meaning of the files changes
 INDEX = "corpus.json"  # a folder with this file is a finished corpus
 PROGRESS = "progress.json"  # settings and state of an unfinished corpus
 SPLITS = ("train", "validation")
@@ -45,8 +45,9 @@ class Shard:
         name: name of the file.
         rows: number of rows in the file.
         sha256: SHA-256 (hex) of the file.
-        languages: language ids of the first and second half of all rows in the file, if the corpus
-            has `batch_alpha`; otherwise (). The two ids differ only for translation pairs.
+        languages: language ids of the first and second half of all rows in the file. The two ids
+            differ only for translation pairs. The tuple is empty if the corpus has no
+            `batch_alpha`.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Shard:
     languages: tuple[int, ...] = ()
 
     def __post_init__(self):
-        object.__setattr__(self, "languages", tuple(self.languages))  # JSON gives a list
+        object.__setattr__(self, "languages", tuple(self.languages))  # a list if read from JSON
 
 
 def check_shards(
@@ -67,7 +68,7 @@ def check_shards(
         folder: folder of the corpus.
         shards: the shards to check.
         record: layout of the rows.
-        verify: whether to check the SHA-256 of each shard, too.
+        verify: whether to check the SHA-256 of each shard as well.
         mend: end of the error message, which says what the user can do.
     """
     for shard in shards:
@@ -87,7 +88,7 @@ class CorpusState:
 
     Attributes:
         documents: number of documents that were packed.
-        counted: number of rows among which validation rows were chosen (see `PackedBlock`).
+        counted: sum of `PackedBlock.counted`, the rows among which validation rows are chosen.
         tokens: number of ids without padding.
         train: training files.
         validation: validation files. While a corpus of running text is unfinished, each block has
@@ -129,7 +130,7 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
 
 
 def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], CorpusState]:
-    """Reads the record of a finished corpus, as `read_record` does.
+    """Reads `corpus.json`, the record of a finished corpus.
 
     Raises:
         UserError: the folder has no finished corpus, or the record is damaged.
@@ -138,10 +139,12 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
     if not path.exists():
         if (folder / PROGRESS).exists():
             raise UserError(
-                f"the corpus in {folder} is not finished: run the command that prepares it again"
+                f"the corpus in {folder} is not finished: run the command again that prepares it"
             )
-        raise UserError(f"no corpus in {folder}, because {INDEX} is missing: prepare one there")
-    return read_record(path, "remove it and prepare the corpus again")
+        raise UserError(
+            f"{folder} has no corpus, because {INDEX} is missing: prepare a corpus in this folder"
+        )
+    return read_record(path, "remove the file and prepare the corpus again")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,12 +155,12 @@ class RowOrder:
     shuffles the rows within each group. The numbers of shards in two groups differ by at most one.
 
     Attributes:
-        paths: paths of the shards, none of which is empty.
+        paths: paths of the non-empty shards.
         rows: number of rows in each shard.
         first_rows: index in the corpus of the first row of each shard.
         shuffled_rows: approximate maximum number of rows in a group. A shard with more rows forms a
             group of its own.
-        seed: two integers that seed the order; `None` means the order of the files.
+        seed: two integers that seed the order. `None` means the order of the files.
     """
 
     paths: tuple[str, ...]
@@ -182,7 +185,7 @@ class RowOrder:
     ) -> tf.data.Dataset:
         """Returns batches of the rows from `start_row` on.
 
-        Of the rows before `start_row`, the dataset reads only those of the same group.
+        Of the rows before `start_row`, the dataset reads only the rows in the group of `start_row`.
 
         Args:
             start_row: index of the first row, counted over all epochs.
@@ -355,7 +358,7 @@ class PretrainingCorpus:
         return sum(shard.rows for shard in self.shards[split])
 
     def summary(self) -> str:
-        """Describes the corpus in one line: row counts, row length, task and vocabulary size."""
+        """Returns row counts, row length, task and vocabulary size in one line."""
         kind = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
         if self.config.languages:
             kind += f" in {', '.join(self.config.languages)}"
@@ -370,7 +373,7 @@ class PretrainingCorpus:
         A part has some of the training files and all validation files, and its fingerprint differs
         from the fingerprint of the corpus. Training files are assigned in descending order of size,
         each to the process with the fewest rows so far. Each process counts its own epochs, so that
-        a process with fewer rows repeats them sooner. Each process should draw its masks with
+        a process with fewer rows repeats its rows sooner. Each process should draw its masks with
         `process_seed`. With a common seed, all processes would mask the same positions.
 
         Args:
@@ -382,12 +385,14 @@ class PretrainingCorpus:
             ValueError: `index` is not between 0 and `count` - 1.
         """
         if not 0 <= index < count:
-            raise ValueError(f"process index {index} is out of range for {count} processes")
+            raise ValueError(
+                f"process index {index} is out of range: pass an index from 0 to {count - 1}"
+            )
         shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(
                 f"{self.folder} has only {len(shards)} training files for {count} processes: "
-                "prepare it again with a smaller rows_per_shard, or train with fewer processes"
+                "prepare the corpus again with a smaller rows_per_shard, or use fewer processes"
             )
         parts: list[list[Shard]] = [[] for _ in range(count)]
         held = [0] * count
@@ -399,9 +404,9 @@ class PretrainingCorpus:
         return dataclasses.replace(self, shards=part, whole=self.whole or self.shards)
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """Returns the UserError to raise for a failed read; `None` if `error` has another cause.
+        """Converts an error of reading to a `UserError`, or returns `None` for other errors.
 
-        The method checks all shards, because TensorFlow's error often does not name the file.
+        This method checks all shards, because TensorFlow's error often does not name the file.
         """
         # The file sizes show all damage except changed bytes, which make TFRecord's checksums fail.
         try:
@@ -427,7 +432,7 @@ class PretrainingCorpus:
     ) -> tf.data.Dataset:
         """Returns the batches of a split from `start_step` on.
 
-        Of the rows before `start_step`, the dataset reads only those of the same group of shards.
+        Of the rows before `start_step`, the dataset reads only rows in the same group of shards.
 
         Args:
             split: "train" or "validation".
@@ -443,7 +448,7 @@ class PretrainingCorpus:
                 arrays are the same for every batch size.
 
         Returns:
-            Dataset of known cardinality; its batches have the arrays of `RecordFormat.features`.
+            Dataset of known cardinality. Batches have the arrays of `RecordFormat.features`.
 
         Raises:
             UserError: the split does not exist or has too few rows for a batch, or an argument is
@@ -500,7 +505,7 @@ class PretrainingCorpus:
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
-    """Adds "document_ids" `(B, L)` int32 to batches: the index of each token's document in its row.
+    """Adds "document_ids" `(B, L)` int32 to batches, which number the documents of each row from 0.
 
     A [SEP] is the last token of a document.
 

@@ -1,4 +1,4 @@
-"""Prepares a corpus shard by shard. A run that was killed can resume and writes the same bytes."""
+"""Preparation of a corpus, shard by shard. A killed run can resume and writes the same bytes."""
 
 import dataclasses
 import itertools
@@ -51,21 +51,20 @@ def prepare(
     not tokenize them. If the folder has a finished corpus with the same settings and sources, the
     call only opens that corpus.
 
-    Validation text stays out of the training rows. For running text, rows of repeated documents
-    (see `mixed_documents`) never become validation rows, and a training row that equals a
-    validation row is left out. For segment pairs, whole documents are held out. There is one
-    exception. The halves of a held-out translation pair may also occur in running text of their
-    languages.
+    Training rows contain no validation text. For running text, rows of repeated documents (see
+    `mixed_documents`) never become validation rows, and a training row that equals a validation row
+    is left out. For segment pairs, whole documents are held out. As the only exception, the halves
+    of a held-out translation pair may also occur in running text.
 
     Args:
         config: settings of the corpus.
         vocabulary: vocabulary that encodes the text; a copy is saved in the folder.
         out: folder of the corpus, on disk or in a bucket (`gs://`).
         tfds: folder of TensorFlow Datasets.
-        processes: number of processes that tokenize and pack, of about 0.5 GB each. The files do
-            not depend on this number, which may change when a corpus is resumed.
-        write: function that writes the corpus instead of these processes, such as `beam.write`,
-            which always starts from the beginning.
+        processes: number of processes that tokenize and pack. Each process takes about 0.5 GB. The
+            files do not depend on this number, which may change when a corpus is resumed.
+        write: function that replaces these processes, such as `beam.write`. `None` means that this
+            function writes the corpus. A replacement always starts from the beginning.
 
     Raises:
         UserError: a source cannot be read or has no text; the folder cannot be written; another
@@ -79,7 +78,7 @@ def prepare(
         for source in config.sources:
             open_source(source, tfds)
     settings = corpus_settings(config, vocabulary, tfds)
-    # A finished corpus needs no lock: its folder may be read-only.
+    # A finished corpus is opened without a lock, because its folder may be read-only.
     if not _finished(out, settings):
         with only_writer(out, "preparing a corpus"):
             # Another process may have finished the corpus in the meantime.
@@ -97,7 +96,7 @@ def prepare(
 
 
 def _finished(out: epath.Path, settings: dict) -> bool:
-    """Returns whether `out` has a finished corpus; raises a UserError if its settings differ."""
+    """Returns whether `out` has a finished corpus. Raises a `UserError` if its settings differ."""
     if not (out / reading.INDEX).exists():
         return False
     check_settings(reading.read_index(out)[1], settings, out)
@@ -148,7 +147,7 @@ class CorpusWriter:
     Attributes:
         packer: packer of the corpus.
         out: folder of the corpus.
-        settings: record of the settings, as `corpus_settings` returns it.
+        settings: settings record that `corpus_settings` returned.
         state: state of the corpus after the last block that was written.
     """
 
@@ -164,7 +163,7 @@ class CorpusWriter:
         self._kept_rows: set[bytes] = set(read_records(self.out, begun))
 
     def hold_out(self, document: CorpusDocument) -> CorpusDocument:
-        """Keeps a document for the validation pairs if it is held out; returns the document."""
+        """Stores a held-out document for the validation pairs. Returns any document unchanged."""
         if document.held_out and not document.repeated:
             self._kept_documents.append(document)
         return document
@@ -186,10 +185,10 @@ class CorpusWriter:
         write_state(self.out, reading.PROGRESS, self.settings, self.state)
 
     def finish(self) -> None:
-        """Writes the validation rows, then the index, which makes the corpus valid."""
+        """Writes the validation rows and then the index file, which marks a finished corpus."""
         tokens = self.state.tokens
         if self.packer.config.paired:
-            # Two integers as a seed, because training blocks have a seed of one integer.
+            # The seed has two integers, because the seed of a training block has one integer.
             block = self.packer.pack_pairs(self._kept_documents, [0, 1])
             records, tokens = iter(block.records), tokens + block.tokens
         elif self.state.rows:
@@ -213,12 +212,12 @@ def write_part(folder: epath.Path, number: int, records: Sequence[bytes]) -> rea
 def write_train(
     folder: epath.Path, first: int, records: dict[tuple[int, ...], list[bytes]]
 ) -> tuple[reading.Shard, ...]:
-    """Writes the training records of a block to one file per key.
+    """Writes the training records of a block, with one file for each key of `records`.
 
     Args:
         folder: folder of the corpus.
-        first: index of the first file; further files count up from it.
-        records: dict from language ids to records, as `PackedBlock.divided` returns it.
+        first: index of the first file. Further files have consecutive indices.
+        records: dict from language ids to records that `PackedBlock.divided` returned.
     """
     return tuple(
         _write_shard(folder, f"train-{number:05d}.tfrecord", found, languages)
@@ -272,13 +271,13 @@ def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
         if theirs != value and not moved:
             raise UserError(
                 f"the corpus in {out} has {name} {theirs!r}, not {value!r}: "
-                "give another folder or remove that one"
+                f"give another folder or remove {out}"
             )
     stamps = zip(found["sources"], wanted["sources"], strict=True)
     if not all(same_contents(known, now) for known, now in stamps):
         raise UserError(
             f"the files of the sources have changed since the corpus in {out} was begun: give "
-            "another folder or remove that one"
+            f"another folder or remove {out}"
         )
 
 
@@ -293,7 +292,7 @@ def _contents(sources: list[dict]) -> list[dict]:
 
 
 def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> reading.CorpusState:
-    """Reads the state from which to resume; returns an empty state if no preparation was begun.
+    """Reads the state from which to resume, or returns an empty state for a new corpus.
 
     Raises:
         UserError: the unfinished corpus has other settings or is damaged.
@@ -309,13 +308,13 @@ def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> readin
 
 
 def write_state(out: epath.Path, name: str, settings: dict, state: reading.CorpusState) -> None:
-    """Records settings and complete shards in a file; a corpus is finished if it has `INDEX`."""
+    """Records settings and complete shards in the file `name`. `INDEX` marks a finished corpus."""
     record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_aside(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def remove_leftovers(out: epath.Path) -> None:
-    """Removes files of an unfinished corpus that remained because a process was killed."""
+    """Removes files that a killed process left in an unfinished corpus."""
     patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", reading.PROGRESS)
     for path in out.iterdir():
         if any(map(path.match, patterns)):

@@ -1,7 +1,7 @@
 """TFDS builders for Multi30k, IWSLT14, CoNLL-2003 (named entities) and SWAG, which TFDS lacks.
 
 Importing this module registers the builders, so that `tfds.load` and `--download` find them. If
-TFDS has a set of the same name, its own builder is used.
+TFDS has a set of the same name, the builder of TFDS is used.
 
 The publishers provide no checksums. To record the checksums of a download that you trust, create an
 empty file `checksums.tsv` beside this file, and call `download_and_prepare` with
@@ -35,7 +35,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     Attributes:
         PLACE: URL of the web folder.
         SIZE: total size of the files for messages, such as "19 MB".
-        FILES: names of the files; each language code of the configuration replaces `{}`.
+        FILES: file names with a placeholder `{}` for each language code of the configuration.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -46,7 +46,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     @classmethod
     def file_names(cls, config: str = "") -> list[str]:
-        """Returns the file names of a configuration; `{}` remains in them if `config` is ""."""
+        """Returns the file names of a configuration. An empty `config` leaves `{}` in the names."""
         languages = config.split("-") if config else ["{}"]
         return list(dict.fromkeys(f.format(code) for f in cls.FILES for code in languages))
 
@@ -62,7 +62,8 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def _fetched(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
         """Returns a dict from the name of each published file to its path.
 
-        If the manual folder has all files, they are used. Otherwise all files are downloaded.
+        If the manual folder has all files, these files are used. Otherwise all files are
+        downloaded.
         """
         config = self.builder_config.name if self.builder_config else ""
         names = self.file_names(config)
@@ -103,11 +104,11 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
 class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
     """TED talks in German and English from IWSLT 2014 (Cettolo et al. 2014).
 
-    The texts are prepared as by fairseq's `prepare-iwslt14.sh`. They are lower-cased and tokenized
+    The preparation equals fairseq's `prepare-iwslt14.sh`. The texts are lower-cased and tokenized
     by the Moses tokenizer, with its escapes. Training pairs have 1 to 175 words on each side, and
-    the longer side has at most 1.5 times as many words as the shorter side. Every 23rd pair is for
-    validation. The test set consists of dev2010, dev2012 and tst2010 to tst2012. There are 160,239
-    training pairs, 7,283 validation pairs and 6,750 test pairs.
+    the longer side has at most 1.5 times as many words as the shorter side. Every 23rd pair is a
+    validation pair. The test set consists of dev2010, dev2012 and tst2010 to tst2012. The set has
+    160,239 training pairs, 7,283 validation pairs and 6,750 test pairs.
     """
 
     PLACE = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
@@ -144,7 +145,7 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
     PLACE = "https://data.deepai.org"
     SIZE = "1 MB"
     FILES = ("conll2003.zip",)
-    # For each split, its file in the archive and its file in the data of the shared task.
+    # For each split, the file name in the archive and the file name in the shared task's data.
     SPLITS = (
         ("train", "train.txt", "eng.train"),
         ("dev", "valid.txt", "eng.testa"),
@@ -169,7 +170,7 @@ class Conll2003Ner(PublishedSet, skip_registration="conll2003_ner" in _FOREIGN):
 
 
 class Swag(PublishedSet, skip_registration="swag" in _FOREIGN):
-    """SWAG (Zellers et al. 2018): multiple choice of the sentence ending among four endings."""
+    """SWAG (Zellers et al. 2018): multiple choice among four endings of a sentence."""
 
     PLACE = "https://raw.githubusercontent.com/rowanz/swagaf/master/data"
     SIZE = "34 MB"
@@ -198,10 +199,10 @@ OWN = {b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not 
 def _by_hand(
     dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
 ) -> dict[str, epath.Path] | None:
-    """Returns the paths of files in the manual folder of a set; `None` if a file is missing."""
+    """Returns paths of files in a set's manual folder, or `None` if a file is missing."""
     try:
         folder = dl_manager.manual_dir / name
-    except AssertionError:  # no such folder
+    except AssertionError:  # the folder does not exist
         return None
     found = {file: folder / file for file in files}
     return found if all(path.is_file() for path in found.values()) else None

@@ -26,7 +26,7 @@ from macaron_tf.io.paths import file_digest
 HOMEASSISTANT_VERSION = "2026.2.3"
 HOMEASSISTANT_SHA256 = "8167820cac4b8defe895fd2c36ac23402a445d1fe6028e8cde24caabb935282c"
 SPLITS = ("train", "validation", "test")
-FORMAT = 1  # part of cache keys; increase this if the pairs, documents or splits change
+FORMAT = 1  # part of cache keys; increase this number if pairs, documents or splits change
 
 _WHEEL = f"homeassistant-{HOMEASSISTANT_VERSION}-py3-none-any.whl"
 _MEGABYTES = 51
@@ -42,8 +42,8 @@ def read_homeassistant(
     """Reads translation pairs of the default corpus. The first call downloads the wheel (51 MB).
 
     Args:
-        language: language code after "homeassistant:" in the name of the source, which must be the
-            language other than English; `None` if the name has no code.
+        language: language code after "homeassistant:" in the name of the source, which must not be
+            English. `None` means that the name has no code.
         split: "train" (96% of the pairs), "validation" (2%) or "test" (2%).
         source_lang, target_lang: language codes, exactly one of which is "en".
 
@@ -143,8 +143,8 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 
     A document has the texts of one component of Home Assistant, one text per line, in the order of
     the component's file. The English text with the same key determines the split, as in
-    `wheel_pairs`. A component with texts in several splits has one document in each of them. In
-    languages other than English, texts that were not translated are left out.
+    `wheel_pairs`. A component with texts in several splits has one document in each of these
+    splits. In languages other than English, untranslated texts are left out.
 
     Args:
         wheel: path of the wheel.
@@ -213,7 +213,7 @@ def _split_of(key: str) -> str:
 def _is_translation(english: str, other: str) -> bool:
     """Returns whether two texts differ and both have words.
 
-    The sides of 903 among 25,579 German pairs are equal, such as product names and units.
+    Of 25,579 German pairs, 903 have equal sides, such as product names and units.
     """
     return english != other and _has_words(english) and _has_words(other)
 

@@ -1,6 +1,6 @@
-"""Parses the names of data sources, such as `text:FILE` and `tfds:NAME`.
+"""Parser of data source names, such as `text:FILE` and `tfds:NAME`.
 
-The module does not import TensorFlow, because commands import it to print `--help`.
+This module does not import TensorFlow, because commands import this module to print `--help`.
 """
 
 import dataclasses
@@ -45,15 +45,15 @@ DOCUMENTS = {
 RECORDS = ("jsonl", "parquet", "datasets")
 RECORD_TABLES = ("jsonl:FILE", "parquet:FILE", "datasets:DIR")
 
-WHOLE = ("train", "all")  # both name the only split of a file without {split} in its name
+WHOLE = ("train", "all")  # names of the only split of a file without {split} in its name
 
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
     """A validation or training split of translation pairs from a file without splits.
 
-    The pairs with the smallest hashes form the validation split, so that equal pairs are in the
-    same split.
+    The pairs with the smallest hashes form the validation split, so that equal pairs never are in
+    different splits.
 
     Attributes:
         share: share of the pairs that are held out for validation.
@@ -77,7 +77,7 @@ class HeldOut:
         """Yields the pairs of this split. The validation split also prints its number of pairs.
 
         Args:
-            read: function that returns all pairs; it is called twice.
+            read: function that returns all pairs. The function is called twice.
             source: name of the source, for messages.
 
         Raises:
@@ -157,10 +157,7 @@ class Source:
 
     @property
     def saved_splits(self) -> epath.Path | None:
-        """The file in which Hugging Face's `DatasetDict` saved the names of its splits.
-
-        It is `None` if there is no such file.
-        """
+        """File in which Hugging Face's `DatasetDict` saved its split names, or `None`."""
         if self.kind != "datasets":
             return None
         from macaron_tf.io.paths import as_path  # imports TensorFlow
@@ -169,7 +166,7 @@ class Source:
         return listed if listed.exists() else None
 
     def path(self, split: str | HeldOut) -> epath.Path:
-        """Returns the file of a split. The name of the split replaces `{split}` in the path.
+        """Returns the file of a split, with the split name for `{split}` in the path.
 
         Raises:
             UserError: the source has no splits, and `split` is neither "train" nor "all".
@@ -184,7 +181,7 @@ class Source:
         return as_path(self.place.replace("{split}", str(split))).expanduser()
 
     def paths(self, split: str | HeldOut) -> list[epath.Path]:
-        """Returns the file or pattern of a split for each comma-separated part of the place."""
+        """Returns the file or pattern of a split for each comma-separated part of `place`."""
         names = filter(None, self.place.split(","))
         return [Source(self.kind, name).path(split) for name in names]
 
@@ -214,7 +211,7 @@ def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> S
 
 
 def parse_tfds(name: str) -> tuple[str, str, str]:
-    """Splits NAME[/CONFIG][:VERSION] into its three parts; a missing part becomes ""."""
+    """Splits NAME[/CONFIG][:VERSION] into three parts. A missing part becomes ""."""
     path, _, version = name.partition(":")
     base, _, config = path.partition("/")
     return base, config, version

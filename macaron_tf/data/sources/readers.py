@@ -1,4 +1,4 @@
-"""Reads translation pairs and documents from files, TensorFlow Datasets and other sources."""
+"""Readers of translation pairs and documents in files, TensorFlow Datasets and other sources."""
 
 import glob
 import hashlib
@@ -41,7 +41,7 @@ _CHUNK = 32  # records per batch; a book takes about 1 MB, and an article 5 KB
 def read_pairs(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> list[tuple[str, str]]:
-    """Reads a split of a parallel corpus into a list. The arguments are those of `stream_pairs`."""
+    """Reads a split of a parallel corpus into a list, with the arguments of `stream_pairs`."""
     return list(stream_pairs(source, split, source_lang, target_lang, tfds))
 
 
@@ -88,10 +88,10 @@ def stream_pairs(
 def count_pairs(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> int | None:
-    """Counts the pairs of a split; the arguments are those of `stream_pairs`.
+    """Counts the pairs of a split, with the arguments of `stream_pairs`.
 
     Returns:
-        The number of pairs; `None` if counting would require decoding or decompressing the pairs.
+        Number of pairs, or `None` if counting would require decoding or decompressing the pairs.
 
     Raises:
         UserError: the source cannot be read, or two text files have different numbers of lines.
@@ -115,18 +115,18 @@ def count_pairs(
 def source_files(
     source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
-    """Returns the files of a source, from which caches tell whether the source has changed.
+    """Returns the files of a source, whose changes make caches invalid.
 
-    For a Python function, this is the file of its module, so that caches do not notice changes in
-    data files that the function reads. The default corpus has no files. A missing file of
-    translation pairs does not raise an error here.
+    The only file of a Python function is its module. Caches therefore do not notice changes in data
+    files that the function reads. The default corpus has no files. A missing file of translation
+    pairs raises no error here.
 
     Args:
         source, split, tfds: arguments of `stream_pairs` or `documents`.
-        languages: codes of the two languages of translation pairs; () for documents.
+        languages: two language codes for translation pairs, or an empty tuple for documents.
 
     Returns:
-        The files, in the order in which their text is read.
+        Paths of the files, in reading order.
 
     Raises:
         UserError: no file matches a pattern, or the TFDS set does not exist.
@@ -170,7 +170,7 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     names = source.place.split(",")
     if len(names) != 2 or not all(names):
         raise UserError(
-            f"the source '{source}' names {len(list(filter(None, names)))} file(s), expected 2: "
+            f"the source '{source}' names {len(list(filter(None, names)))} file(s) instead of 2: "
             "give text:SOURCE_FILE,TARGET_FILE"
         )
     return source.paths(split)
@@ -203,7 +203,7 @@ def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
     for number, columns in table_rows(path):
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number}: found {len(columns)} column(s), expected 2: "
+                f"{path}, line {number} has {len(columns)} column(s) instead of 2: "
                 "separate source and target by one tab"
             )
         yield columns[0], columns[1]
@@ -242,7 +242,7 @@ def _record_pairs(
             )
     if len(fields) != 2:
         raise UserError(
-            f"{source} names {len(fields)} field(s), expected 2: "
+            f"{source} names {len(fields)} field(s) instead of 2: "
             f"give {source.kind}:FILE:FIELD,FIELD"
         )
     return map(tuple, records.texts(fields))
@@ -299,15 +299,15 @@ def documents(
             `text` or `book_text` is read, or the only text field. Files that match a pattern are
             read in the order of their names.
         split, tfds: arguments of `stream_pairs`.
-        language: code of the language to read if the source is a TFDS set of translation pairs;
-            each line is then a document.
+        language: code of the language to read if the source is a TFDS set of translation pairs.
+            Each line is then a document.
 
     Returns:
         Iterator of the documents that are not blank.
 
     Raises:
-        UserError: the source, set, split, field or file does not exist. While iterating, it is
-            raised for a file that is empty, damaged or not UTF-8.
+        UserError: the source, set, split, field or file does not exist. Iteration raises a
+            `UserError` for a file that is empty, damaged or not UTF-8.
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
@@ -327,7 +327,7 @@ def documents(
 
 
 def count_documents(source: str, split: str = "train", tfds: Tfds | None = None) -> int | None:
-    """Counts the documents of a TFDS set or of `text:` files; returns `None` for other sources."""
+    """Counts the documents of a TFDS set or of `text:` files. Other sources give `None`."""
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
         found = open_set(parsed.place, split, tfds)
@@ -340,7 +340,7 @@ def parse_documents(source: str) -> Source:
 
     Raises:
         UserError: the name has none of the forms of `DOCUMENTS`. For a `tsv:` source, the message
-            says how to read translation pairs instead.
+            says how to read one side of translation pairs.
     """
     if source.startswith("tsv:"):
         raise UserError(
@@ -383,7 +383,7 @@ def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
 
 
 def _not_blank(texts: Iterable[str], error: UserError) -> Iterator[str]:
-    """Yields the texts that are not blank; raises `error` if all texts are blank."""
+    """Yields the texts that are not blank, or raises `error` if all texts are blank."""
     text = None
     for text in filter(str.strip, texts):
         yield text

@@ -1,4 +1,4 @@
-"""Reads records with named fields from JSON Lines, Parquet and saved Hugging Face datasets.
+"""Readers of records with named fields in JSON Lines, Parquet and saved Hugging Face datasets.
 
     jsonl:FILE       one JSON object per line, plain or compressed
     parquet:FILE     a Parquet file, one record per row
@@ -21,7 +21,7 @@ from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 
 _BATCH = 64  # number of records in memory at a time; a whole book takes about 1 MB
-_STATE = "state.json"  # file in the folder of a saved split that lists the data files
+_STATE = "state.json"  # file that lists the data files in the folder of a saved split
 
 
 class Records:
@@ -32,7 +32,7 @@ class Records:
         paths: files of the source.
         fields: names of the fields of the first record.
         class_names: dict from each field with class labels to the names of its classes, class 0
-            first. Only files of the Hugging Face library have class names.
+            first. Only files that the Hugging Face library wrote have class names.
     """
 
     def __init__(self, source: Source, paths: Sequence[epath.Path]):
@@ -51,12 +51,12 @@ class Records:
     def rows(
         self, fields: Sequence[str], may_be_null: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[Any]]]:
-        """Yields the location of each record, for error messages, and the values of some fields.
+        """Yields each record as its location, for error messages, and the values of `fields`.
 
         Args:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
                 the object in the field `translation`.
-            may_be_null: names of fields that may be null or absent; the value is then "".
+            may_be_null: names of fields that may be null or absent. Their value is then "".
 
         Raises:
             UserError: a field is missing or null, a line is not a JSON object, or a file is damaged
@@ -70,10 +70,10 @@ class Records:
                 raise _empty(path)
 
     def texts(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields the values of some fields of each record, as `rows` does, without the location.
+        """Yields the values of `fields` of each record, without the location.
 
         Raises:
-            UserError: `rows` raised it, or a value is not a text.
+            UserError: a record is invalid (see `rows`), or a value is not a text.
         """
         for where, values in self.rows(fields):
             for field, value in zip(fields, values, strict=True):
@@ -132,7 +132,7 @@ def _value(
 def _no_field(where: str, known, field: str) -> UserError:
     names = ", ".join(repr(str(name)[:40]) for name in list(known)[:20])
     return UserError(
-        f"{where}: no field {field!r}; the fields are {names or 'none'}"
+        f"{where} has no field {field!r}: give one of the fields {names or '(none)'}"
         f"{nearest(field, map(str, known))}"
     )
 
@@ -175,7 +175,7 @@ def _opened(kind: str, path):
                     table.schema_arrow,
                     lambda columns: table.iter_batches(_BATCH, columns=columns),
                 )
-            else:  # `save_to_disk` writes the stream format, not the Arrow file format
+            else:  # `save_to_disk` writes the Arrow stream format, not the Arrow file format
                 stream = pa.ipc.open_stream(file)
                 yield stream.schema, lambda columns: _narrow(stream, columns)
     except pa.ArrowInvalid as error:
@@ -212,7 +212,7 @@ def _classes_of(schema) -> dict[str, tuple[str, ...]]:
 
 
 def saved_splits(source: Source) -> tuple[str, ...]:
-    """Returns the names of the splits in a `datasets:` folder; () for a dataset without splits."""
+    """Returns the split names in a `datasets:` folder, or () for a dataset without splits."""
     if source.saved_splits is None:
         return ()
     return tuple(storage.read_json(source.saved_splits, splits=list)["splits"])
@@ -241,7 +241,7 @@ def saved_files(source: Source, split: str) -> list[epath.Path]:
     """Returns the data files of a split in a `datasets:` folder.
 
     Raises:
-        UserError: there is no such split, or `save_to_disk` did not write the folder.
+        UserError: the split does not exist, or `save_to_disk` did not write the folder.
     """
     folder = source.path(split)
     if splits := saved_splits(source):

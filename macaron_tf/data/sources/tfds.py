@@ -1,4 +1,4 @@
-"""Opens prepared TensorFlow Datasets (TFDS) sets, and downloads sets if the user asks for it."""
+"""Access to prepared TensorFlow Datasets (TFDS) sets, and downloads on request."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ class Tfds:
 
     Attributes:
         data_dir: folder of prepared sets. `None` means the folder in the environment variable
-            TFDS_DATA_DIR. If the variable is not set, it means `~/tensorflow_datasets`.
+            TFDS_DATA_DIR, or `~/tensorflow_datasets` if the variable is not set.
         download: whether to download and prepare a set that is missing in the folder.
     """
 
@@ -62,10 +62,10 @@ class PreparedSplit(NamedTuple):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """Dict from each field that `rows` can convert to text to the names of its classes.
+        """Dict from the name of each text column to its class names.
 
-        `rows` can convert scalar fields and sequences of scalars. The names are () for a field
-        that is not a class label.
+        Text columns are the fields that `rows` can convert to text, which are scalars and sequences
+        of scalars. A field that is not a class label has an empty tuple of class names.
         """
         sequence, found = import_tfds().features.Sequence, {}
         for field, feature in self.features.items():
@@ -75,7 +75,7 @@ class PreparedSplit(NamedTuple):
         return found
 
     def rows(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields some fields of each record as texts.
+        """Yields the values of `fields` in each record as texts.
 
         A class label becomes the name of the class, or "" if the label is secret (-1). The items of
         a sequence are joined by spaces.
@@ -97,7 +97,7 @@ class PreparedSplit(NamedTuple):
                 yield [text(field, item) for field, item in zip(fields, values, strict=True)]
 
     def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Yields batches of some fields of the records, in the order of the records on disk."""
+        """Yields batches of the values of `fields`, in the order of the records on disk."""
         with self.reading():
             records = self.records().map(lambda record: {name: record[name] for name in fields})
             total = self.builder.info.splits[self.split].num_examples
@@ -113,7 +113,7 @@ class PreparedSplit(NamedTuple):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Converts an error of TFDS or TensorFlow inside the context to a `UserError`.
+        """Converts errors of TFDS and TensorFlow in a `with` block to a `UserError`.
 
         The message names the set, the split and the folder.
         """
@@ -171,14 +171,15 @@ def open_set(
         features = features if isinstance(features, library.features.FeaturesDict) else {}
     except Exception as error:  # TFDS lets errors of any type escape from its parsers
         raise UserError(
-            f"{folder} is not a prepared TFDS set ({storage.reason(error)}): prepare it again"
+            f"{folder} is not a prepared TFDS set ({storage.reason(error)}): prepare the set again"
         ) from error
     # The error of TFDS would not say which part of "train[:10%]" is unknown.
     if re.split(r"[\[+]", split)[0] not in splits:
         raise UserError(f"tfds:{name} has no split {split!r}: give one of {listed(splits)}")
     if missing := [field for field in fields if field not in features]:
         raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: its fields are {listed(features)}"
+            f"tfds:{name} has no field {missing[0]!r}: give a set with this field (the fields are "
+            f"{listed(features)})"
         )
     return PreparedSplit(name, split, builder, folder, features)
 
@@ -230,7 +231,7 @@ def _download(name: str, tfds: Tfds) -> None:
             (tfds.root / "downloads" / base).rmtree(missing_ok=True)
         if not isinstance(error, Exception):
             raise
-        # The errors of TFDS (unknown name, network, disk, damaged file) have no common base class.
+        # TFDS errors (unknown name, network, disk, damaged file) have no common base class.
         raise UserError(
             f"tfds:{name} could not be prepared in {tfds.root} ({_cause(error)}): check the "
             f"network, {mend}"
@@ -239,9 +240,9 @@ def _download(name: str, tfds: Tfds) -> None:
 
 @contextlib.contextmanager
 def _few_retries() -> Iterator[None]:
-    """Makes TFDS give up a download after 6 s inside the context.
+    """Limits the retries of TFDS downloads to 6 s in total, in a `with` block.
 
-    With its default of 10 retries, TFDS would try for 210 s.
+    TFDS's default of 10 retries takes 210 s.
     """
     from tensorflow_datasets.core.download import downloader  # there is no public setting
 
@@ -272,11 +273,11 @@ def prepared_folder(
     minutes.
 
     Args:
-        name: name of the set in the form NAME[/CONFIG][:VERSION]. Without VERSION, the latest
-            prepared version is used.
+        name: name of the set in the form NAME[/CONFIG][:VERSION]. A name without VERSION means the
+            latest prepared version.
         tfds: folder of TensorFlow Datasets; `None` means the default folder.
-        languages: codes of two languages. If `name` has no CONFIG, the configuration named after
-            these codes, such as "de-en" or "en-de", is used.
+        languages: two language codes. If `name` has no CONFIG, these codes select a configuration
+            such as "de-en" or "en-de".
 
     Raises:
         UserError: the set, the configuration or the version is missing, or several configurations
@@ -334,11 +335,11 @@ def _remedy(name: str, root: epath.Path) -> str:
         )
     if not _has_builder(name):
         return (
-            f"prepare it yourself in that folder (--data-dir), because TFDS has no builder "
-            f"{base!r} to download it"
+            "prepare the set yourself in this folder (--data-dir), because TFDS has no builder "
+            f"{base!r} to download the set"
         )
     return (
-        'give --download, or prepare it with: python -c "import tensorflow_datasets as tfds; '
+        'give --download, or prepare the set with: python -c "import tensorflow_datasets as tfds; '
         f"tfds.load('{name}', data_dir='{root}')\""
     )
 
@@ -358,7 +359,7 @@ def _has_builder(name: str) -> bool:
 
 
 def _own_builders() -> dict[str, Any]:
-    """Returns a dict from the name of each builder that this library adds to TFDS to its class."""
+    """Returns a dict from name to class for all builders that this library adds to TFDS."""
     import_tfds()
     # Importing takes seconds, because TFDS then imports all its builders.
     from macaron_tf.data.sources import builders
@@ -370,7 +371,7 @@ def import_tfds():
     """Imports `tensorflow_datasets`.
 
     Raises:
-        UserError: the package is not installed; the message says how to install it.
+        UserError: the package is not installed. The message says how to install it.
     """
     with needed("a tfds: source"):
         import tensorflow_datasets
@@ -378,7 +379,7 @@ def import_tfds():
 
 
 def listed(names: Iterable[str]) -> str:
-    """Joins names in alphabetical order for a message; returns "nothing" if there are no names."""
+    """Joins names in alphabetical order for a message, or returns "nothing" without names."""
     return ", ".join(sorted(names)) or "nothing"
 
 
@@ -405,7 +406,7 @@ def read_columns(name: str, split: str, fields: Sequence[str], tfds: Tfds | None
             scalars and sequences.
 
     Raises:
-        UserError: `open_set` raised it, or the split has no records.
+        UserError: the split cannot be opened (see `open_set`) or has no records.
     """
     found = open_set(name, split, tfds, fields=fields)
     chunks = [keras.tree.flatten_with_path(chunk) for chunk in found.chunks(fields)]

@@ -29,7 +29,8 @@ class Task(Settings):
     Attributes:
         name: name on command lines.
         first: fields of a record that are joined by a space to form the first text. In extractive
-            question answering the first text is the question. In tagging it is the sentence.
+            question answering the first text is the question. In tagging the first text is the
+            sentence.
         second: fields of the second text, such as the context of a question. An empty tuple means
             that the task has one text.
         labels: class names, class 0 first. An empty tuple means regression.
@@ -37,8 +38,8 @@ class Task(Settings):
         more_metrics: further metrics to report.
         kind: `"classification"` of one or two texts, `"spans"`, `"tags"` or `"choice"`.
             `"classification"` includes regression. `"spans"` is extractive question answering.
-            `"tags"` assigns a class to each word. `"choice"` is multiple choice: it selects the
-            `second` field that fits the first text.
+            `"tags"` assigns a class to each word. `"choice"` is multiple choice among the `second`
+            fields.
         question: fields of the question that the choices answer, in multiple choice.
         lists: fields that hold lists in a TensorFlow Datasets record, in multiple choice. One field
             holds the choices. Three fields hold the questions, the choices per question and the
@@ -50,7 +51,7 @@ class Task(Settings):
         score_range: lowest and highest score in regression. `None` means any number.
         unanswerable: whether a question may have no answer in its context.
         symmetric: whether the order of the two texts is irrelevant.
-        undecided: whether to drop examples with the class -1, whose annotators disagreed.
+        undecided: whether to drop examples with the class -1, on which the annotators disagreed.
         submissions: submission files, one for each test set.
         server_labels: class names in submission files. An empty tuple means class indices.
         own: whether the user's table defines the columns and the classes, see
@@ -139,7 +140,7 @@ def _squad(name: str, version: str, *metrics: str, **options) -> Task:
 
 
 def _choice(name: str, source: str | None, first: str, *choices: str, **options) -> Task:
-    """Makes a multiple-choice task. The choices continue a text or answer a question about it."""
+    """Makes a multiple-choice task, whose choices continue a text or answer a question."""
     return Task(name, (first,), choices, source=source, kind="choice", **options)
 
 

@@ -294,7 +294,7 @@ def _of_table(task: Task, table: Table) -> _Columns:
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
-    """Raises a UserError if fewer than two choices, or the correct choice, have a text."""
+    """Raises a `UserError` if the correct choice is empty, or if fewer than two have a text."""
     there = [bool(choice.strip()) for choice in choices]
     missing = "" if sum(there) > 1 else "at least two choices"
     if answer is not None and not missing and not there[answer]:
@@ -305,7 +305,7 @@ def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where
 
 
 def _numbers(items: Sequence) -> list[int]:
-    """Returns an index for each item; equal items have the same index."""
+    """Numbers the distinct items from 0, and returns the number of each item."""
     known = {item: number for number, item in enumerate(dict.fromkeys(items))}
     return [known[item] for item in items]
 
@@ -443,7 +443,7 @@ def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[st
         cells = line.split("\t")
         if number > header and len(cells) <= max(columns):
             raise UserError(
-                f"{path}, line {number}: found {len(cells)} column(s), expected at least "
+                f"{path}, line {number} has {len(cells)} column(s) instead of at least "
                 f"{max(columns) + 1}: separate columns by one tab"
             )
         if number > header:

@@ -203,8 +203,8 @@ class TableSettings(Settings):
             others = [name for name in header if name not in (label, *choices)]
             if len(named or others) != 1:
                 raise UserError(
-                    f"{table.path}: which column of {', '.join(map(repr, header))} "
-                    "has the text? Give --set table.text=COLUMN (and table.text_b, table.label)"
+                    f"{table.path} does not show which column of {', '.join(map(repr, header))} "
+                    "has the text: give --set table.text=COLUMN (and table.text_b, table.label)"
                 )
             text = tuple(named or others)
             if not text_b and pairs.get(text[0]) in header:

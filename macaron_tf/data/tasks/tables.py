@@ -25,8 +25,8 @@ def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
         forms: accepted forms besides `tfds:NAME`, such as "tsv:FILE".
 
     Raises:
-        UserError: the source has none of the accepted forms, or it is `None` and the task has no
-            default source.
+        UserError: the source has none of the accepted forms, or `source` is `None` and the task has
+            no default source.
     """
     source = source or task.source
     if source is None:
@@ -54,8 +54,8 @@ class Table:
         header: names of the columns.
         class_names: dict from each column with class labels to the names of its classes, class 0
             first. Tab-separated files and functions have no class names.
-        keeps_quotes: whether quotation marks around a text are kept as part of the text, which is
-            so in tab-separated files.
+        keeps_quotes: whether quotation marks around a text are kept as part of the text. Only
+            tab-separated files keep quotation marks.
     """
 
     keeps_quotes = False

@@ -84,7 +84,7 @@ def out(tmp_path) -> pathlib.Path:
 
 @pytest.fixture
 def make(texts, vocabulary, out):
-    """Returns a function that prepares the number corpus with the settings that it is passed."""
+    """Returns a function that prepares the number corpus with given settings."""
 
     def make(out=out, vocabulary=vocabulary, processes=1, write=None, **settings):
         config = config_of(texts, **settings)
@@ -95,9 +95,10 @@ def make(texts, vocabulary, out):
 
 @pytest.fixture
 def sources(texts, tmp_path) -> tuple[CorpusSource, ...]:
-    """Returns sources in two languages: numbers below 600 are language "a", the others "b".
+    """Returns sources in two languages.
 
-    The third source has 40 translation pairs; pair 7 is too long.
+    Numbers below 600 are language "a", and numbers from 600 on are language "b". The third source
+    has 40 translation pairs, of which pair 7 is too long.
     """
     pairs = [(f"{n} {n + 1}", f"{n + 600}") for n in range(40)]
     pairs[7] = (" ".join(["7"] * 20), "607")

@@ -31,7 +31,7 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ),
         ({"sentence_splitter": "axe"}, "sentence_splitter='axe' must be one of 'tensorflow_text'"),
         ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),
-        ({"sources": ("text:a", GERMAN)}, "text:a has no language, but other sources have one"),
+        ({"sources": ("text:a", GERMAN)}, "text:a has no language, but other sources have a"),
         (
             {"sources": (CorpusSource("text:a", weight=2.0),), "packing": "full_sentences"},
             "weights and language_alpha cannot be used with packing='full_...'",

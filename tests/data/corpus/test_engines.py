@@ -38,7 +38,7 @@ KINDS = {
 
 @pytest.fixture
 def settings(request, sources, monkeypatch):
-    """Returns the settings of a corpus type, and tokenizes few documents at a time."""
+    """Returns the settings of a corpus type, and makes the tokenized groups small."""
     monkeypatch.setattr(documents, "_GROUP", 600)
     found = dict(KINDS[request.param])
     return found | {"sources": sources} if "sources" in found else found
@@ -46,7 +46,7 @@ def settings(request, sources, monkeypatch):
 
 @pytest.fixture
 def agrees(texts, vocabulary, settings, tmp_path):
-    """Returns a check that another engine writes the same files as one process."""
+    """Returns `agrees(**engine)`, which checks that an engine writes the files of one process."""
 
     def agrees(**engine):
         config = config_of(texts, **settings)

@@ -22,7 +22,7 @@ CLS, SEP = 2, 3
 
 
 def in_sentences(*documents: list[int]) -> list[TokenRows]:
-    """Returns documents with sentences of these lengths, whose ids count up from 10."""
+    """Returns documents with sentences of given lengths, whose ids count up from 10."""
     bounds = 10 + np.cumsum([0, *map(sum, documents)])
     return [
         TokenRows(np.arange(a, b), np.unique(np.cumsum([0, *lengths])))

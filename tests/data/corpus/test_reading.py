@@ -221,7 +221,7 @@ def paths(tmp_path_factory) -> tuple[str, ...]:
 
 
 def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
-    """Returns the first rows of batches of two; the shard sizes are not multiples of two."""
+    """Reads an order in batches of `size`; returns the first row numbers."""
     batches = order.batches(start, size, tf.strings.to_number, repeat, drop_remainder=False)
     rows = batches.unbatch().take(count).as_numpy_iterator()
     found, places = [], []
@@ -350,7 +350,7 @@ def test_it_begins_at_any_step(stream_corpus, both):
 
 @pytest.mark.parametrize("start", [0, 5])
 def test_an_update_s_batches_have_texts_of_their_own(stream_corpus, start):
-    """Three batches of two rows equal one batch of six, whichever batch is first."""
+    """An update of three batches with two rows reads the rows of one batch of six."""
     whole = batches(stream_dataset(stream_corpus, "train", 6), 5)
     dataset = stream_dataset(stream_corpus, "train", 2, start, turns=3)
     assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
@@ -374,7 +374,7 @@ def language_of(batch) -> tuple[int, ...]:
 
 
 def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch):
-    """Updates with text and with pairs alternate, and any start step resumes the sequence."""
+    """Each batch has one language or pair; text and pairs alternate, and restarts are exact."""
     monkeypatch.setattr(reading, "_DRAWS", 64)
     whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
     drawn = [language_of(batch) for batch in whole]

@@ -172,7 +172,7 @@ def test_sources_that_cannot_be_read(make, tmp_path):
             ("tsv:x.tsv", None, "tsv:x.tsv has translation pairs, not documents: give its two"),
             (f"text:{tmp_path}/blank.txt", None, "have no text for the vocabulary"),
             (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "has no pair with text on both sides"),
-            ("homeassistant:de", "fr", "de is not in 'fr': set its language to 'de'"),
+            ("homeassistant:de", "fr", "de is not in 'fr': change the language to 'de'"),
         )
     ):
         sources = (CorpusSource(source, language=language),)
@@ -319,7 +319,7 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
 
 
 def test_damage_is_named(make, out):
-    refuses(r"no corpus in .*corpus\.json", PretrainingCorpus.open, out)
+    refuses(r"has no corpus, because corpus\.json", PretrainingCorpus.open, out)
     make()
     whole = contents(out)
     shard = whole["train-00001.tfrecord"]
@@ -430,7 +430,7 @@ def test_sentence_order_of_several_languages(make, sources):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_languages_come_again_but_hold_out(make, sources, out, tmp_path, monkeypatch, alpha):
-    """Rows of rare languages repeat, but not held-out rows, and kills leave the same bytes."""
+    """Rare languages repeat only training rows, and killed preparations give the same bytes."""
     settings = {"sources": sources, "language_alpha": alpha, "rows_per_shard": 40}
     corpus = make(tmp_path / "whole", **settings)
     rows = {split: {tuple(row) for row in rows_of(corpus, split).tolist()} for split in BOTH}

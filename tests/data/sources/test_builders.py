@@ -27,7 +27,7 @@ TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """Returns a folder with all sets in their published layout, which replaces the web."""
+    """Returns a folder with all sets as they are published, in place of downloads."""
     folder = tmp_path / "published"
     folder.mkdir()
     for builder in builders.OWN.values():

@@ -138,7 +138,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def fake_pip(monkeypatch, script):
-    """Runs a Python script in place of pip; its argument is the download folder."""
+    """Runs a Python script, with the download folder as argument, in place of pip."""
     real = subprocess.Popen
 
     def popen(command, **options):

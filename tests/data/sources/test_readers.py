@@ -79,14 +79,14 @@ def test_which_sources_have_splits():
             r"cannot read .*nope\.en: (No such|FileNot)",
         ),
         ("text:{d},{d}/train.de", "train", "cannot read"),
-        ("text:{d}/train.en", "train", "names 1 file.s., expected 2"),
-        ("text:a,b,c", "train", "names 3 file.s., expected 2"),
+        ("text:{d}/train.en", "train", "names 1 file.s. instead of 2"),
+        ("text:a,b,c", "train", "names 3 file.s. instead of 2"),
         ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give one file"),
         ("text:{d}/{{split}}.en,{d}/{{split}}.de", "dev", r"cannot read .*dev\.en"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
         ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 lines but .*one has 1"),
-        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2: found 3 column.s., expected 2"),
-        ("tsv:{d}/train.en", "train", r"train\.en, line 1: found 1 column.s., expected 2"),
+        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3 column.s. instead of 2"),
+        ("tsv:{d}/train.en", "train", r"train\.en, line 1 has 1 column.s. instead of 2"),
         ("tsv:{d}/empty", "train", "empty is empty"),
         ("tsv:{d}/nope", "train", "cannot read"),
         ("csv:{d}/train.tsv", "train", "unknown source 'csv:"),
@@ -139,7 +139,7 @@ def test_both_directions_and_slices(tfds):
     ("source", "split", "languages", "message"),
     [
         ("tfds:nope", "train", ("en", "de"), r"no TFDS set 'nope' .*multi30k.*no builder 'nope'"),
-        ("tfds:opus/medical", "train", ("en", "de"), r"prepare it with: .*load\('opus/medical'"),
+        ("tfds:opus/medical", "train", ("en", "de"), r"the set with: .*load\('opus/medical'"),
         ("tfds:multi30k/xx", "train", ("en", "de"), r"no TFDS set .*/xx' .*de-en, .*fr-en"),
         ("tfds:multi30k", "train", ("en", "xx"), r"several configurations: .*de-en, fr-en"),
         (
@@ -160,7 +160,7 @@ def test_sets_that_cannot_be_read(tfds, source, split, languages, message):
 
 
 def test_a_folder_without_any_set(tmp_path):
-    with pytest.raises(UserError, match=r"has nothing.*prepare it with: python -c"):
+    with pytest.raises(UserError, match=r"has nothing.*prepare the set with: python -c"):
         read_set(Tfds(tmp_path), "tfds:wmt14_translate/de-en")
 
 
@@ -336,7 +336,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
     (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
     refuses("a.csv, line 2 .* expected after .*correct its quotes", read, f"tsv:{tmp_path}/a.csv")
     (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
-    refuses("a.csv, line 2: found 0 column.s., expected 2", read, f"tsv:{tmp_path}/a.csv")
+    refuses("a.csv, line 2 has 0 column.s. instead of 2", read, f"tsv:{tmp_path}/a.csv")
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -36,7 +36,7 @@ def write_jsonl(path, rows):
 
 
 def write_set(folder, rows, files=2, features=None):
-    """Writes a set as `Dataset.save_to_disk` of `datasets` 4 does; returns the table."""
+    """Writes a set in the `save_to_disk` format of `datasets` 4; returns the table."""
     pa = pytest.importorskip("pyarrow")
     folder.mkdir(parents=True)
     table = pa.Table.from_pylist(rows)
@@ -158,7 +158,7 @@ def test_refusals(folder):
     refuses("empty.jsonl has no record", read, "jsonl:empty.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
     refuses("number.jsonl, line 1: 'text' is 3, not a text", read, "jsonl:number.jsonl")
-    said = "missing.jsonl, line 2: no field 'text'; the fields are 'txt'; perhaps you meant 'txt'"
+    said = "missing.jsonl, line 2 has no field 'text': give one of the fields 'txt'; perhaps"
     refuses(said, read, "jsonl:missing.jsonl")
     refuses("latin.jsonl, line 1 is not UTF-8", read, "jsonl:latin.jsonl")
     refuses("no field 'text', only a, b: name the field.*two.jsonl:a", read, "jsonl:two.jsonl")

@@ -214,7 +214,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         ),
         (["train", "demo", run, "--corpus", corpus], "demo is a recipe of kind 'translation'"),
         (["train", "brt", run, "--corpus", corpus], "no recipe is called 'brt'"),
-        ([*begin, "--corpus", tmp_path / "none"], "no corpus in"),
+        ([*begin, "--corpus", tmp_path / "none"], "has no corpus, because"),
         ([*begin, "--corpus", words], "vocabulary"),
         (
             [*begin, "--corpus", corpus, "--vocabulary", corpus],

@@ -65,7 +65,7 @@ def memory_of(run) -> dict[str, np.ndarray]:
 def test_a_resumed_run_is_the_uninterrupted_one(
     whole, settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """A resumed run has the same bits, including the memories of attention and recurrence."""
+    """A resumed run has the bits of an uninterrupted run, including the memory."""
     settings, parts = [*settings, "model.dropout=0.1"], tmp_path / "parts"
     assert train(XL, parts, corpus, [*settings, "training.max_steps=6"]) == 0
     assert train(XL, parts, corpus, settings) == 0
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 @pytest.mark.slow
 def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_path):
-    """After 3 updates with memory, weights are equal."""
+    """Two micro-batches of four texts, and one batch of eight, give equal weights."""
     settings = [*settings, "training.max_steps=3", "training.epsilon=0.01"]
     assert train(XL, tmp_path / "parts", corpus, settings) == 0
     settings += ["batch_size=8", "training.accumulation_steps=1"]

@@ -93,7 +93,7 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
         refused(
             main,
             words,
-            f"{flag} has an effect on sampling only: leave it out, or give a --temperature",
+            f"{flag} has an effect on sampling only: leave {flag} out, or give a --temperature",
         )
         refused(main, [*words, "--temperature", "0"], f"{flag} has an effect on sampling")
 
@@ -232,7 +232,7 @@ def repeating(monkeypatch):
 
 
 def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, repeating):
-    """Other settings, or other text under the same name, are refused; a part is held out."""
+    """A run resumes by the same command, and refuses other settings or other text."""
     write_numbers(tmp_path, 300, 40)
     file = tmp_path / "train.tsv"
     settings = number_settings(f"tsv:{file}", steps=10)

@@ -91,7 +91,7 @@ GERMAN = {
 
 
 def begun(start, recipe, source, **changes):
-    """Returns a recipe changed by a start, and a network initialized from the start."""
+    """Applies a start to a recipe; returns the recipe and the network with the start's weights."""
     made = override(start.apply(registry.load(recipe)), settings(source, 5, **changes))
     start.check(made)
     network = TranslationRun(None, made, start.vocabulary(made)).build_network()
@@ -100,7 +100,7 @@ def begun(start, recipe, source, **changes):
 
 
 def check_use(run, tmp_path, answered):
-    """Averages, evaluates, translates with and exports a run; checks that translations agree."""
+    """Checks that evaluation, translation and export of a run give equal translations."""
     assert main(["average", str(run)]) == 0
     assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
     record = scores_in(tmp_path / "scores")
@@ -206,7 +206,7 @@ def differing(network, pretrained):
 def test_a_whole_model_behind_a_new_encoder_in_two_stages(
     starts, german_text, tmp_path, capsys, answered
 ):
-    """A new German encoder feeds a model pre-trained on English."""
+    """A new German encoder is trained before the whole model, which was pre-trained on English."""
     run = str(tmp_path / "run")
     command = ["train", BART, run, "--init", starts["bart"]]
     assert main([*command, *flags(settings(german_text, 4, **GERMAN))]) == 0

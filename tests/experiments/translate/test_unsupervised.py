@@ -1,4 +1,4 @@
-"""Translation without pairs: both directions, noised text, resumption and errors."""
+"""Unsupervised translation: both directions, noised text, resumption and errors."""
 
 import dataclasses
 
@@ -44,7 +44,7 @@ def batch() -> dict[str, tf.Tensor]:
 
 
 def test_each_side_reads_and_writes_both_languages(start, network):
-    """The backward model exchanges the two sides' language vectors."""
+    """The backward model equals the forward model with the sides' language vectors exchanged."""
     own = PretrainingRun.open(start).load_network().encoder.embeddings.languages
     np.testing.assert_array_equal(network.source_embeddings.languages, own)
     np.testing.assert_array_equal(network.target_embeddings.languages, own[::-1])
