@@ -161,7 +161,7 @@ main = cli.single_program(
     "experiments.lab.benchmarks.__main__:run",
     cli.argument(
         "--only",
-        _KNOWN,
+        f"names of the benchmarks to run, of {_KNOWN} (default: all)",
         nargs="+",
         default=list(SUBJECTS),
         metavar="NAME",
