@@ -194,6 +194,7 @@ def test_a_package_that_another_one_needs_is_named(module, capsys):
     assert capsys.readouterr().err.startswith(f"error: {sys.executable} has no {module}: ")
 
 
+@pytest.mark.thorough
 def test_commands_start_without_the_optional_packages():
     # Keras itself imports Matplotlib if it is installed.
     blocked = EXTRAS.keys() - {"grpc", "importlib_resources", "matplotlib"}

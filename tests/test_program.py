@@ -13,6 +13,8 @@ from experiments.lines import arriving
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError
 
+pytestmark = pytest.mark.thorough  # each test starts processes
+
 HELP = "-m experiments.translate --help"
 
 

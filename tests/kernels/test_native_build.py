@@ -99,7 +99,10 @@ def test_a_cache_that_cannot_be_written_is_one_line(compiler, monkeypatch, caplo
 
 @pytest.mark.parametrize(
     "sanitizers",
-    ["address,undefined,float-cast-overflow", pytest.param("thread", marks=pytest.mark.slow)],
+    [
+        pytest.param("address,undefined,float-cast-overflow", marks=pytest.mark.thorough),
+        pytest.param("thread", marks=pytest.mark.slow),
+    ],
 )
 def test_the_loops_are_clean_under(sanitizers, tmp_path):
     try:

@@ -251,6 +251,7 @@ def test_every_loop_is_vectorized():
         assert re.search(r"\sv?(mul|fn?m(add|sub)\d+)ps\s", code), name
 
 
+@pytest.mark.thorough
 def test_replicas_of_a_new_process():
     """In a new process, the library loads from the cache, and two replicas sum to the gradient."""
     program = """

@@ -108,9 +108,15 @@ def run(implementation):
     return function
 
 
+def case(name, *values, quick=True):
+    """Returns parameters of a test. XLA compiles for seconds, so only its quick cases are quick."""
+    marks = [] if quick or name != "xla" else [pytest.mark.thorough]
+    return pytest.param(name, *values, marks=marks)
+
+
 # Gates follow the recurrence, so one step size is enough except for native gates.
 CASES = [
-    (name, gate, step_size)
+    case(name, gate, step_size, quick=step_size == 2 and gate in (None, "sigmoid"))
     for name in NAMES
     for gate in FORMS
     for step_size in ((1, 2, 3, 4) if gate is None or name == "native" else (2,))
@@ -151,8 +157,10 @@ def exact(x, alpha, beta, step_size):
     return by_the_equations(x, vectors, step_size, None)
 
 
-@pytest.mark.parametrize("implementation", ["auto", *NAMES])
-@pytest.mark.parametrize("step_size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("implementation", "step_size"),
+    [case(name, k, quick=k == 3) for name in ("auto", *NAMES) for k in (1, 2, 3, 4)],
+)
 def test_it_is_equation_3_at_every_length(implementation, step_size):
     given = [plain(length) for length in LENGTHS]
 
