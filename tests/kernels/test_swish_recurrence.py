@@ -109,7 +109,7 @@ def run(implementation):
 
 
 def case(name, *values, quick=True):
-    """Returns parameters of a test. XLA compiles for seconds, so only its quick cases are quick."""
+    """Returns the parameters of a test case. `make test` runs XLA only in the quick cases."""
     marks = [] if quick or name != "xla" else [pytest.mark.thorough]
     return pytest.param(name, *values, marks=marks)
 

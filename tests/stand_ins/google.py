@@ -127,8 +127,11 @@ class Google(Call):
                 raise Problem(f"{source} does not exist")
             if source.is_dir() and not self.flags.keys() & {"--recursive", "-r"}:
                 raise Problem(f"{source} is a folder: --recursive")
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            copy(source, target / source.name if target.is_dir() else target)
+            place = target / source.name if target.is_dir() else target
+            if source.is_dir():  # two hosts of a cluster may upload at once
+                shutil.copytree(source, place, dirs_exist_ok=True)
+            else:
+                shutil.copy(source, place)
 
     def gcloud_storage_cat(self):
         for word in self.words:
