@@ -536,6 +536,7 @@ def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationReci
 
 
 # Settings of a fine-tuned arm, and the corresponding flags of `finetune grid`.
+_SEED = "{seed}"  # in `init`, the seed of the fine-tuning: one pre-training for each seed
 _FLAGS = {
     "init": "--init",
     "preset": "--preset",
@@ -548,6 +549,12 @@ _FLAGS = {
 
 
 class Finetuning(Kind):
+    """Fine-tunings on a task, compared by the score on the validation split.
+
+    The setting `init` names the weights to start from. `{seed}` in `init` stands for the seed of
+    the fine-tuning, so that each seed starts from a pre-training of its own.
+    """
+
     run_class = FinetuningRun
     data = ("task", "source", "table.")
     score, sign, margin, draws = "score", 1, 0.02, False
@@ -583,7 +590,8 @@ class Finetuning(Kind):
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
         """Raises a `UserError` if the weights to start from cannot be read."""
         for init in dict.fromkeys(recipe.init for recipe in recipes.values()):
-            read_init(init)
+            for place in dict.fromkeys(init.replace(_SEED, f"{n}") for n in self.options.seeds):
+                read_init(place)
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
         """Does nothing, because `finetune grid` raises for settings without an effect."""
@@ -598,7 +606,8 @@ class Finetuning(Kind):
         self, arm: Arm, settings: Sequence[str], run: pathlib.Path, log: pathlib.Path | None
     ) -> None:
         flags, settings = self._parts(settings, _FLAGS)
-        flags["init"] = f"{arm.name}={flags['init']}"
+        init = flags["init"].replace(_SEED, flags["training.seed"])
+        flags["init"] = f"{arm.name}={init}"
         words = [word for path, value in flags.items() for word in (_FLAGS[path], value)]
         words += [*self.sets, *studies.flags("--set", *settings)]
         studies.command("finetune", "grid", arm.recipe, str(run), *words, log=log)

@@ -369,6 +369,19 @@ def test_fine_tunings_are_compared_by_the_grid(calls, tmp_path, monkeypatch):
     assert ("swish-lr0.001-1", "--learning-rates", "0.001", "--seeds", "1") in runs
 
 
+@pytest.mark.parametrize("calls", ["pretended"], indirect=True)
+def test_each_seed_is_fine_tuned_from_a_pre_training_of_its_own(calls, tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr("experiments.compare.kinds.read_init", read.append)
+    monkeypatch.setattr(Finetuning, "guessing", lambda self, rows: None)
+    arms = ["one=sst2:init=runs/one-{seed}", "two=sst2:init=runs/two"]
+    assert compare([str(tmp_path), *arms, "--seeds", "4", "5", "--rates", "1e-3", "3e-3"]) == 0
+    assert read == ["runs/one-4", "runs/one-5", "runs/two"]
+    inits = {pathlib.Path(call[3]).name: call[5] for call in calls}
+    assert {inits["one-lr0.001-4"], inits["one-lr0.001-5"]} == {"one=runs/one-4", "one=runs/one-5"}
+    assert inits["one-lr0.001-0"] == "one=runs/one-0" and inits["two-lr0.001-5"] == "two=runs/two"
+
+
 @pretended
 def test_translators_take_their_best_rates(calls, blocks, tmp_path):
     macaron, transformer = "multi30k_macaron_tiny", "multi30k_transformer_tiny"
