@@ -32,9 +32,9 @@ ENGINES = ("tensorflow", "jax")
 def _prepare(options: argparse.Namespace, is_process: bool) -> None:
     """Checks the shared arguments, and adds the objects that commands need to `options`.
 
-    A command with the arguments `TFDS` gets `options.tfds`, a `Tfds`. A command with `DEVICES` gets
-    `options.devices`, a `tf.distribute.Strategy`. A command with `CALLBACKS` gets
-    `options.callbacks`, which is a `Callbacks` or `None`.
+    If the command has the arguments `TFDS`, the function sets `options.tfds` to a `Tfds`. For
+    `DEVICES`, it sets `options.devices` to a `tf.distribute.Strategy`. For `CALLBACKS`, it sets
+    `options.callbacks` to a `Callbacks`, or to `None` if no callback is requested.
 
     Args:
         options: parsed options of the command.
@@ -93,8 +93,9 @@ def _choose_engine(options: argparse.Namespace) -> None:
     if options.engine == "jax":
         if others and options.strategy != "multi_worker":
             raise UserError(
-                f"--{others[0]} works only with --engine tensorflow: leave it out; with jax, "
-                "--mesh and --strategy multi_worker choose the devices"
+                f"--{others[0]} {vars(options)[others[0]]} works only with --engine tensorflow: "
+                f"leave --{others[0]} out, or choose the devices of JAX by --mesh or --strategy "
+                "multi_worker"
             )
         with needed("--engine jax"):
             import jax  # noqa: F401
@@ -104,8 +105,9 @@ def _choose_engine(options: argparse.Namespace) -> None:
         )
     if "keras" in sys.modules and sys.modules["keras"].backend.backend() != options.engine:
         raise UserError(
-            f"--engine {options.engine} comes too late, because this process has already imported "
-            f"Keras with another backend: start it with KERAS_BACKEND={options.engine}"
+            f"--engine {options.engine} is not possible, because this process has already "
+            "imported Keras with another backend: set the environment variable "
+            f"KERAS_BACKEND={options.engine} before the process starts"
         )
     os.environ["KERAS_BACKEND"] = options.engine
 
@@ -152,11 +154,14 @@ def _check_start(options: argparse.Namespace) -> None:
     if options.resume is None:
         if missing:
             needed = ", ".join(missing)
-            options.parser.error(f"the following arguments are required: {needed}; or --resume RUN")
+            options.parser.error(
+                f"the following arguments are required: {needed} (or --resume RUN, which "
+                "continues a run)"
+            )
     elif given:
         raise UserError(
             f"--resume cannot be combined with {', '.join(given)}, because the run has saved its "
-            "own values: leave these arguments out"
+            f"own values: leave out {', '.join(given)}"
         )
     else:
         options.run = options.resume
@@ -183,7 +188,7 @@ def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
     if given and not options.temperature:
         flag = next(iter(given)).replace("_", "-")
         raise UserError(
-            f"--{flag} has an effect on sampling only: leave --{flag} out, or give a --temperature "
+            f"--{flag} applies only to sampling: leave --{flag} out, or give a --temperature "
             "greater than 0"
         )
     values |= given
@@ -191,7 +196,7 @@ def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """Makes the arguments `parts` of a new run, and `--resume RUN`, which replaces all `parts`."""
+    """Makes the arguments `parts`, which describe a new run, and the alternative `--resume RUN`."""
 
     def add(parser: argparse.ArgumentParser) -> None:
         starts = together(*parts)(parser)
@@ -200,7 +205,8 @@ def unless_resumed(*parts: Part) -> Part:
             action.required = False
             if not action.option_strings:
                 action.nargs = "?"
-        text = "folder of a run to resume with its saved recipe; replaces the arguments above"
+        names = [(action.option_strings or [action.dest])[0] for action in starts]
+        text = f"folder of a run to resume with its saved recipe; replaces {', '.join(names)}"
         place("--resume RUN", text)(parser)
         parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
@@ -236,7 +242,7 @@ def recipes(kind: str) -> Command:
         "recipes",
         "list the recipes, or print a recipe as a Python file to edit",
         "experiments.registry:run",
-        local_place("name", "recipe to print (default: list all recipes)", nargs="?"),
+        local_place("name", "name of the recipe to print (default: list all names)", nargs="?"),
         lambda parser: parser.set_defaults(kind=kind),
     )
 
@@ -247,14 +253,12 @@ def settings_of(kind: str) -> Command:
     Args:
         kind: class of the recipes, as `module:class`.
     """
-    text = "name of a recipe (`recipes` lists them), or your own function that returns a recipe"
-    start = local_place("recipe", text)
     run = "experiments.registry:run_settings"
-    return settings_by(run, start, lambda parser: parser.set_defaults(kind=kind))
+    return settings_by(run, RECIPE, lambda parser: parser.set_defaults(kind=kind))
 
 
 def settings_by(run: str, start: Part, *parts: Part) -> Command:
-    """Makes the command `settings`, which prints settings by calling `run`.
+    """Makes the command `settings`, which calls `run` to print the settings of a recipe.
 
     Args:
         run: function that prints the settings, as `module:function`; it is called with the parsed
@@ -269,7 +273,8 @@ def settings_by(run: str, start: Part, *parts: Part) -> Command:
         start,
         argument(
             "words WORD",
-            "words to look for in paths and meanings (default: list all settings)",
+            "words to find: the command lists each setting whose path or meaning contains one of "
+            "the words (default: list all settings)",
             nargs="*",
         ),
         settings("model=NAME to list the settings of another model"),
@@ -283,36 +288,39 @@ def finetuning(*tasks: str) -> Part:
     Args:
         tasks: default tasks.
     """
-    text = f"tasks to fine-tune the runs on (default: {' '.join(tasks) or 'none'})"
+    default = " ".join(tasks) or "no fine-tuning"
+    text = f"names of the tasks on which to fine-tune each pre-training run (default: {default})"
     return together(
         argument("--tasks", text, nargs="+", default=list(tasks)),
         place(
             "--source",
-            "source of the examples, such as tsv:FILE, if --tasks names a single task "
-            "(default: the task's own source)",
+            "source of a task's examples, such as tsv:FILE; allowed only if --tasks names a single "
+            "task (default: each task's own set in TensorFlow Datasets)",
         ),
         settings("epochs=1, in every fine-tuning run", "--finetune-set"),
     )
 
 
 JSON = switch(
-    "--json", "write each answer as a line of JSON, with the output of `Pretrained.predict`"
+    "--json",
+    "write each prediction as one line of JSON, in the form that `Pretrained.predict` returns",
 )
 RECIPE = local_place(
     "recipe",
-    "name of a recipe (`recipes` lists them), or your own function that returns a recipe, as "
-    "FILE.py[:NAME] or package.module:NAME",
+    "name of a recipe (the command `recipes` lists all names), or your own function that returns "
+    "a recipe, as FILE.py[:NAME] or package.module:NAME",
 )
 DATA_DIR = place(
     "--data-dir DIR",
-    "folder of TensorFlow Datasets (default: the folder that the run was trained with, or else "
-    "TFDS_DATA_DIR or ~/tensorflow_datasets)",
+    "folder with the data sets of TensorFlow Datasets (default: the folder with which the run in "
+    "the argument `run` was trained; without such a run, the environment variable TFDS_DATA_DIR or "
+    "~/tensorflow_datasets)",
 )
 STUDY = together(
     local_place("out", "folder for the runs and results"),
     count(
         "--seeds N",
-        "random seeds; each seed gets a run of its own (default: 1 2 3)",
+        "random seeds; each training run is repeated with every seed (default: 1 2 3)",
         [1, 2, 3],
         least=0,
         nargs="+",
@@ -321,40 +329,57 @@ STUDY = together(
 )
 TFDS = together(
     DATA_DIR,
-    switch("--download", "download data sets that are missing in the folder of --data-dir"),
+    switch(
+        "--download",
+        "download and prepare data sets that are missing in --data-dir (default: stop with an "
+        "error if a data set is missing)",
+    ),
     lambda parser: parser.set_defaults(uses_tfds=True),
 )
 EXAMPLES = together(
     place(
         "--source",
-        "source of the examples (default: the source of the run or, for a new run, of the task)",
+        "source of the examples, such as tsv:FILE (default: the source with which the run was "
+        "trained; for a new run, the task's own set in TensorFlow Datasets)",
     ),
     TFDS,
 )
-RUN = place("run", "folder of the run")
+RUN = place("run", "folder of the training run")
 TRAINED = together(RUN, checkpoint())
-RUN_TO_TRAIN = place("run", "folder for the run; if it holds a run already, that run is resumed")
-VOCABULARY = place("--vocabulary DIR", "folder of the vocabulary (default: train a vocabulary)")
+RUN_TO_TRAIN = place(
+    "run", "folder for the run; if the folder contains an interrupted run, training resumes"
+)
 LOWER_CASE = yes_or_no(
     "--lower-case",
-    "whether the model lower-cases text; needed only for another library's files without this "
-    "information",
+    "whether to lower-case text; needed only for a model of another library whose files do not "
+    "state this (default: as the model's files state)",
 )
 INIT_NONE = together(
-    argument("--model NAME", "name of a model in the catalog; required with --init none"),
-    place("--vocabulary DIR", "folder of the vocabulary; required with --init none"),
+    argument(
+        "--model NAME",
+        "catalog name of the model to train from random weights, such as bert_base; required with "
+        "--init none, and not allowed otherwise",
+    ),
+    place(
+        "--vocabulary DIR",
+        "folder of the vocabulary; required with --init none (default: the vocabulary of --init)",
+    ),
     LOWER_CASE,
+)
+VOCABULARY = place(
+    "--vocabulary DIR",
+    "folder of a saved vocabulary to use (default: train a new vocabulary on the corpus)",
 )
 DRAWING = together(
     count(
         "--top-k K",
-        "number of most probable tokens to sample from (default: 0, which means all tokens)",
+        "number of most probable tokens from which to sample (default: 0, which means all tokens)",
         least=0,
     ),
     count(
         "--top-p P",
-        "total probability of the most probable tokens to sample from (default: 1.0, which means "
-        "all tokens)",
+        "probability mass of nucleus sampling: the model samples from the most probable tokens "
+        "whose total probability reaches P (default: 1.0, which means all tokens)",
         least=0.0,
     ),
     count("--seed", "random seed of sampling (default: 1)", least=0),
@@ -364,22 +389,23 @@ DEVICES = together(
         "devices",
         argument(
             "--strategy",
-            "devices to compute on; mirrored means all GPUs of this machine, and multi_worker "
-            "means all processes in TF_CONFIG or, with --engine jax, in a TPU slice or a SLURM "
-            "job (default: the first GPU, or the CPU if there is no GPU)",
+            "devices to compute on: the CPU, one GPU, all GPUs of this machine (mirrored), all "
+            "processes that the environment variable TF_CONFIG lists (multi_worker), or a TPU "
+            "(default: the first GPU, or the CPU if there is no GPU)",
             choices=STRATEGIES,
         ),
         count(
             "--replicas N",
-            "number of devices for --strategy mirrored (default: all GPUs, or 2 virtual CPUs if "
-            "there is no GPU)",
+            "number of GPUs for --strategy mirrored or, if there is no GPU, of virtual CPUs "
+            "(default: all GPUs, or 2 virtual CPUs)",
         ),
         argument(
             "--tpu NAME",
-            "name of the TPU for --strategy tpu (default: local, the TPU of this TPU VM)",
+            "name of the TPU for --strategy tpu (default: local, which means the TPU of this TPU "
+            "VM)",
         ),
-        text="The number of devices does not change the batches and, without dropout, does not "
-        "change the results.",
+        text="The batches do not depend on the number of devices. Without dropout, the results do "
+        "not either.",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )
@@ -387,29 +413,31 @@ ENGINE = group(
     "engine",
     argument(
         "--engine",
-        "Keras backend for training (default: tensorflow); checkpoints have the same format, so "
-        "each backend can resume runs of the other",
+        "Keras backend that trains the model (default: tensorflow). Both backends write the same "
+        "checkpoints, so a run can be resumed with the other backend. With jax, --strategy "
+        "multi_worker also finds the processes of a TPU slice or a SLURM job",
         choices=ENGINES,
     ),
     argument(
         "--mesh AXES",
-        "number of devices along each axis, such as data=4,model=2, for --engine jax; the axis "
-        "data splits batches, and the axis model splits weights (default: data=1; with --strategy "
-        "multi_worker, all devices of all processes along data)",
+        "device mesh for --engine jax, as the number of devices along each axis, such as "
+        "data=4,model=2; the axis data splits batches, and the axis model splits weights (default: "
+        "data=1; with --strategy multi_worker, data=N for the N devices of all processes)",
     ),
 )
 CALLBACKS = together(
     group(
-        "watching",
+        "callbacks and profiling",
         argument(
             "--callback MODULE:CLASS",
-            "Keras callback class, such as your own or a class of W&B or MLflow; "
-            "'MODULE:CLASS(key=value)' passes arguments; may be repeated",
+            "Keras callback to add, such as your own class or a class of W&B or MLflow; "
+            "'MODULE:CLASS(key=value)' passes arguments to the class (repeatable)",
             action="append",
         ),
         argument(
             "--profile START:STOP",
-            "first and last update to profile; TensorBoard shows the trace in RUN/tensorboard",
+            "numbers of the first and the last update to profile, such as 10:14; TensorBoard shows "
+            "the trace in RUN/tensorboard (default: no profile)",
         ),
     ),
     lambda parser: parser.set_defaults(uses_callbacks=True),
@@ -417,6 +445,7 @@ CALLBACKS = together(
 TRAINING_DEVICES = together(DEVICES, ENGINE)
 DATA_SERVICE = argument(
     "--data-service HOST:PORT",
-    "address of `python -m experiments.data_service`, which then makes the batches; several "
-    "addresses, separated by commas, are distributed among the workers",
+    "address of a running `python -m experiments.data_service`, which makes the batches; several "
+    "addresses, separated by commas, are distributed among the workers (default: the training "
+    "process makes the batches)",
 )

@@ -10,12 +10,12 @@ pairs.
 
 The service changes neither the batches nor their order, even if training is interrupted and
 resumed. The corpus must have the same path on both machines. For sentence pairs, the cache folder
-MACARON_TF_CACHE must have the same path. If the service dies, training stops with an error. Start
+MACARON_TF_CACHE must have the same path. If the service stops, training ends with an error. Start
 the service again and give the training command again: training resumes from the last checkpoint.
 
 One service can serve several training runs, or all processes of a training run, each with its own
-batches. If one service is too slow, start a service for each process and give all addresses,
-separated by commas.
+batches. If one service is too slow, start a service for each process and give all addresses to
+`--data-service`, separated by commas.
 
 The service listens on PORT and PORT + 1 without passwords: anyone who reaches these ports can run
 TensorFlow programs on this machine. Keep the ports inside your own network. SIGTERM or Ctrl-C stops
@@ -73,7 +73,13 @@ def serve(options: argparse.Namespace) -> None:
                 port=options.port + 1,
             )
         )
-        print(f"data service: give --data-service {options.host}:{options.port}", flush=True)
+        print(
+            (
+                "data service started: give training commands --data-service "
+                f"{options.host}:{options.port}"
+            ),
+            flush=True,
+        )
         stop.wait()
         worker.stop()
         dispatcher.stop()
@@ -86,13 +92,15 @@ main = cli.single_program(
     "experiments.data_service:serve",
     cli.count(
         "--port PORT",
-        "port for requests (default: 5050); the service sends batches from PORT + 1",
+        "port for requests, from 1 to 65534; the service sends batches from PORT + 1 (default: "
+        "%(default)s)",
         5050,
         below=65535,
     ),
     cli.argument(
         "--host NAME",
-        "host name or address at which training runs reach this machine (default: %(default)s)",
+        "name or address of this machine in the network of the training runs (default: the host "
+        "name, %(default)s)",
         default=socket.gethostname(),
     ),
 )

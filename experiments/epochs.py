@@ -35,9 +35,10 @@ class EpochRecipe(Recipe):
     """Recipe of an encoder that trains for a number of epochs.
 
     An epoch is a pass over the training set. When the size of the training set is known, `resolved`
-    converts epochs and fractions into update counts in `training`. The run's recipe.json holds
-    both. A user who sets `training.max_steps`, `training.warmup_steps` or `training.validate_every`
-    turns off the corresponding setting below.
+    converts epochs and fractions into update counts in `training`. The run's recipe.json contains
+    the epochs and the update counts. If a user sets `training.max_steps`, `training.warmup_steps`
+    or `training.validate_every`, the corresponding setting `epochs`, `warmup_fraction` or
+    `validate_epochs` becomes `None`.
 
     Attributes:
         task: name of the task; `macaron_tf.data.tasks.definitions` lists the tasks.
@@ -123,9 +124,9 @@ def read_init(
     Args:
         given: value of `--init`, which is a location that `macaron_tf.load` reads, or `none` for
             random weights.
-        model: model's name in the catalog; allowed only with `none`.
-        vocabulary: folder of the vocabulary. With `none` it is required. Otherwise it must equal
-            the vocabulary of the loaded model.
+        model: name of the model in the catalog; allowed only if `given` is `none`.
+        vocabulary: folder of the vocabulary. If `given` is `none`, this argument is required.
+            Otherwise, the vocabulary must equal the vocabulary of the loaded model.
         lower_case: whether the model lower-cases text, for a model whose files do not say so.
         kinds: accepted types of networks, which are keys of `macaron_tf.starts.KINDS`.
         pooling: whether to read the pooling of a sentence-transformers model.
@@ -167,7 +168,7 @@ def init_of_run(
     if model or vocabulary:
         raise UserError(
             "--resume cannot be combined with --model or --vocabulary, because the run has saved "
-            "both: leave them out"
+            "both: leave --model and --vocabulary out"
         )
     return Start(NOTHING, run.vocabulary, recipe.model, recipe.model_options)
 
@@ -181,7 +182,8 @@ def warn_start(
         init: the model that training starts from.
         recipe: the recipe to train.
         language: language of the texts; `None` means the first language of the model.
-        mend: end of the warning about languages; `{}` stands for the model's other languages.
+        mend: format string for the end of the warning about languages. The field `{}` is replaced
+            by the model's other languages.
     """
     if len(init.languages) > 1 and not language:
         first, *others = init.languages
@@ -192,8 +194,9 @@ def warn_start(
         )
     if init.trained_length is not None and recipe.max_length > init.trained_length:
         print(
-            f"warning: {init.given} was trained on rows of at most {init.trained_length} tokens: "
-            f"set max_length={init.trained_length}, or expect worse results on longer rows",
+            f"warning: max_length is {recipe.max_length}, but {init.given} was trained on rows of "
+            f"at most {init.trained_length} tokens: set max_length={init.trained_length}, or "
+            "expect worse results on longer rows",
             file=sys.stderr,
         )
 
@@ -201,7 +204,7 @@ def warn_start(
 def example_batches(
     encoded: EncodedExamples, batch_size: int, strategy: tf.distribute.Strategy
 ) -> ExampleBatches:
-    """Makes batches with at most 4 padded lengths, which keeps the padding short.
+    """Makes batches that are padded to one of at most 4 lengths, which keeps the padding short.
 
     On a TPU all batches have the same length, because a TPU compiles the model for each length.
     """

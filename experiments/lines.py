@@ -1,4 +1,4 @@
-"""Input and output of commands that answer lines of text in order."""
+"""Input and output of commands that print one answer for each line of input, in order."""
 
 import contextlib
 import json
@@ -72,8 +72,8 @@ def opened_input(name: str | None, flag: str = "--input") -> Iterator[BinaryIO]:
 def opened_output(name: str | None) -> Iterator[BinaryIO | storage.OutputFile]:
     """Opens the file `name` for writing, or stdout if `name` is `None`.
 
-    The data go to a temporary file, which is renamed to `name` at the end. An interrupted command
-    therefore leaves no incomplete file.
+    The data go to a temporary file, which is renamed to `name` when the file is closed. An
+    interrupted command therefore leaves no incomplete file `name`.
     """
     if name is None:
         yield sys.stdout.buffer
@@ -103,13 +103,13 @@ def answer_lines(
 ) -> None:
     """Reads lines, answers them in order, and writes the answers.
 
-    The lines are answered in the chunks of `arriving`.
+    The function processes the lines in chunks, as `arriving` yields them.
 
     Args:
         given: file to read lines from; `None` means stdin.
         output: file for the answers; `None` means stdout.
-        answer: function that returns the answers to a chunk as text. Its arguments are the lines
-            and the line number of the first line, counted from 1.
+        answer: function that returns the answers to a chunk of lines as one text. Its arguments are
+            the lines and the line number of the first line, counted from 1.
     """
     first = 1
     with opened_input(given) as lines, opened_output(output) as out:
@@ -127,7 +127,7 @@ def answer_lines(
 def answer_json(
     given: str | None, output: str | None, predict: Callable[[list[str]], list[Any]]
 ) -> None:
-    """Reads lines, answers them by a model's `predict`, and writes one line of JSON per answer.
+    """Reads lines, answers them by `predict`, and writes each answer as a line of JSON.
 
     Args:
         given, output: see `answer_lines`.

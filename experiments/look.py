@@ -3,14 +3,14 @@
     python -m experiments.look RUN "A man rides a horse."
     python -m experiments.look RUN "A man rides a horse." "Ein Mann reitet ein Pferd."
 
-RUN is the folder of a run, or another location that `macaron_tf.load` reads. The model is an
-encoder, a language model or an encoder-decoder. The pictures show the attention weights of every
-layer and head, and the mean over layers and heads. For a block with a SwishRNN, a picture shows how
-much the state at each position depends on earlier inputs.
+RUN is the folder of a training run, or another model location that `macaron_tf.load` reads. The
+model is an encoder, a language model or an encoder-decoder. The pictures show the attention weights
+of every layer and head, and the mean over layers and heads. For a block with a SwishRNN, a picture
+shows how much the state at each position depends on earlier inputs.
 
 An encoder reads two texts as a pair. A translation model takes the second text as the translation
 of the first text. Without a second text, the model translates the first text itself. The file
-look.npz in the folder of --out has all numbers and the tokens.
+look.npz in the folder of --out contains the tokens and all arrays that the pictures show.
 """
 
 import argparse
@@ -50,7 +50,8 @@ def run(options: argparse.Namespace) -> None:
     check_whole(options.texts)
     if len(options.texts) > 2:
         raise UserError(
-            f"there are {len(options.texts)} texts: give one text or two, each in quotes"
+            f"{len(options.texts)} texts are given, but the command takes at most 2: give one "
+            "text or two, each in quotes"
         )
     place = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
     found = load(place)
@@ -59,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
         raise UserError(
-            f"{place} holds a {type(network).__name__}, which has no attention or SwishRNN to "
+            f"{place} contains a {type(network).__name__}, which has no attention or SwishRNN to "
             "show: give an encoder, a language model or an encoder-decoder"
         )
     if found.vocabulary is None:
@@ -88,13 +89,13 @@ def _read(
         texts: one text or two texts.
 
     Returns:
-        A dict of the network's inputs, and a dict from the name of a side to its tokens.
+        A dict of the network's inputs, and a dict that maps "tokens" to the tokens of the row.
     """
     vocabulary = found.vocabulary
     if isinstance(found.network, LanguageModel):
         if len(texts) > 1:
             raise UserError(
-                f"{place} is a language model, which reads one text: leave out the rest"
+                f"{place} is a language model, which reads a single text: leave the second text out"
             )
         inputs = {"token_ids": found.task.generator.row(texts[0])}
     else:
@@ -120,7 +121,8 @@ def _answered(
         texts: one text or two texts.
 
     Returns:
-        A dict of the network's inputs, and a dict from the name of a side to its tokens.
+        A dict of the network's inputs, and a dict of tokens with the keys "source_tokens",
+        "read_tokens" (decoder input) and "target_tokens" (the next token at each position).
     """
     vocabulary, longest = found.vocabulary, found.config.longest
     task = found.task
@@ -161,8 +163,8 @@ def _check_length(place: str, length: int, longest: int | None) -> None:
         raise UserError("the text is empty: give at least one word")
     if longest is not None and length > longest:
         raise UserError(
-            f"the text has {length} tokens, but {place} reads at most {longest} tokens: shorten "
-            "the text"
+            f"the text has {length} tokens, but {place} can read at most {longest} tokens: "
+            "shorten the text"
         )
 
 
@@ -180,12 +182,13 @@ def _names(vocabulary: PieceVocabulary, ids: Iterable[int]) -> list[str]:
 
 
 def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, list[str]]) -> None:
-    """Writes the pictures and `out`/look.npz, and prints the paths of the files.
+    """Writes the pictures and `out`/look.npz, and prints the paths of these files.
 
     Args:
         out: folder for the files.
         kept: pairs of an attention layer and its weights, or of a SwishRNN and its inputs.
-        tokens: dict from the name of an array in look.npz to tokens, which are stored there.
+        tokens: dict that maps the name of an array for look.npz, such as "source_tokens", to the
+            tokens in this array.
     """
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
@@ -250,7 +253,7 @@ def state_derivatives(layer: SwishRNN, inner) -> np.ndarray:
     state c at position t with respect to the input x at position s. The recurrence does not mix
     channels. In each channel, the derivative is (1 - J[s]) J[s+k] ... J[t], where k is the step
     size; see `macaron_tf.kernels.recurrence` for J. The derivative is 1 if the state equals the
-    input. It is 0 if s > t, or if t - s is not a multiple of k.
+    input. The derivative is 0 if s > t, or if t - s is not a multiple of k.
 
     Args:
         layer: the SwishRNN layer.
@@ -346,13 +349,19 @@ main = cli.single_program(
     __doc__,
     "experiments.look:run",
     cli.place("run", "folder of a run, or another location that `macaron_tf.load` reads"),
-    cli.argument("texts TEXT", "one text, or two texts that form a pair", nargs="+"),
+    cli.argument(
+        "texts TEXT",
+        "text that the model reads; a second text is the pair's other half, or the translation",
+        nargs="+",
+    ),
     cli.place(
-        "--out DIR", "folder for the pictures and numbers (default: %(default)s)", default="look"
+        "--out DIR",
+        "folder for the pictures and for look.npz, which has the numbers (default: %(default)s)",
+        default="look",
     ),
     cli.checkpoint(
-        "checkpoint of the run: average, best, last or a step number (default: chosen as by "
-        "`macaron_tf.load`)"
+        "checkpoint to load: average, best, last or the number of a step (default: average if the "
+        "run has an average, otherwise best)"
     ),
 )
 

@@ -1,6 +1,6 @@
 """Recipes, which are frozen dataclasses that hold every setting of a run.
 
-A run saves its recipe as JSON in its folder.
+Each run saves its recipe in the file recipe.json of its folder.
 """
 
 import contextlib
@@ -79,7 +79,8 @@ class Recipe(Settings):
         """Returns the model's configuration with `model_options` applied.
 
         Args:
-            vocab_size: vocabulary size; `None` means 8, for callers that do not use it.
+            vocab_size: vocabulary size; `None` means 8, for callers that do not use the vocabulary
+                size.
 
         Raises:
             UserError: `model_options` sets the vocabulary size.
@@ -129,14 +130,14 @@ class Recipe(Settings):
         Args:
             config: the model's configuration.
             kind: class that the recipe needs.
-            words: what is wrong, such as "is not an encoder", for the error message.
+            words: predicate of the error message, such as "is not an encoder".
         """
         if not isinstance(config, kind):
             known = ", ".join(catalog.names(kind))
-            raise UserError(f"model: {self.model} {words}: set model to one of {known}")
+            raise UserError(f"the model {self.model} {words}: set model to one of {known}")
 
     def expect_positions(self, config, name: str, length: int) -> None:
-        """Raises a `UserError` if rows are longer than the model has positions.
+        """Raises a `UserError` if the maximum row length exceeds the position count of the model.
 
         Args:
             config: the model's configuration.
@@ -150,17 +151,19 @@ class Recipe(Settings):
             )
 
     def follow(self, path: str) -> "Recipe":
-        """Returns the recipe after the setting `path` has changed.
+        """Returns the recipe, adapted to a new value of the setting `path`.
 
-        Subclasses adapt settings that depend on the setting `path`.
+        The base class returns the recipe unchanged. Subclasses adapt settings that depend on
+        `path`.
         """
         return self
 
     def unread(self) -> dict[str, str]:
         """Returns the settings that have no effect in this recipe.
 
-        The result is a dict from a setting to the setting or task that would use this setting. A
-        path that ends in a dot stands for a whole section. Settings of the model are not included.
+        The result maps each unused setting to the setting or task that would use it, such as
+        `training.beta_1` to `training.optimizer=adam`. A path that ends in a dot stands for a whole
+        section. Settings of the model are not included.
         """
         adam = self.training.optimizer == "adam"
         names = () if adam else ("beta_1", "beta_2", "epsilon")
@@ -174,8 +177,8 @@ class Recipe(Settings):
         """
         if self.training.best_metric not in (known := tuple(known)):
             raise UserError(
-                f"training.best_metric is {self.training.best_metric!r}, which the validation does "
-                f"not compute: set it to one of {', '.join(known)}"
+                f"training.best_metric is {self.training.best_metric!r}, which the validation "
+                f"does not compute: set training.best_metric to one of {', '.join(known)}"
             )
 
     def check_continues(
@@ -269,8 +272,8 @@ def override(
         settings: strings of the form `path=value`, such as `training.max_steps=500`,
             `data.source=tsv:pairs.tsv`, `model.dropout=0.2` (a field of the model's configuration)
             or `model=macaron_small`.
-        begun: training settings of the run to resume, whose warm-up does not change; `None` means a
-            new run.
+        begun: training settings of the run to resume; the warm-up of this run does not change.
+            `None` means a new run.
     """
     options, values, paths, settings = {}, {}, [], tuple(settings)
     allow_within(*settings)
@@ -317,7 +320,7 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
         settings: strings of the form `path=value`.
 
     Returns:
-        A dict from an unused setting to a clause that says what would use the setting.
+        A dict that maps each unused setting to a clause that says what would use the setting.
     """
     settings = tuple(settings)
     said = {name: f"only {reader} uses this setting" for name, reader in recipe.unread().items()}
@@ -353,7 +356,7 @@ def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> N
     for setting, said in unread(recipe, settings).items():
         if all(unread(other, [setting]) for other in others):
             path = setting.partition("=")[0].rstrip(".")
-            raise UserError(f"{path} has no effect here: {said}; leave {path} out")
+            raise UserError(f"{path} has no effect here, because {said}: leave {path} out")
 
 
 def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
@@ -361,12 +364,12 @@ def refuse_given(settings: Iterable[str], options: dict[str, str]) -> None:
 
     Args:
         settings: values of `--set`.
-        options: dict from a setting to the name of the argument that determines the setting.
+        options: dict that maps a setting to the name of the argument that determines the setting.
     """
     for setting in settings:
         name = setting.partition("=")[0]
         if name in options:
-            raise UserError(f"--set {setting}: give {options[name]} instead")
+            raise UserError(f"--set {setting} is not allowed here: give {options[name]} instead")
 
 
 def _warm_up(training: TrainingConfig, steps: int) -> int:
@@ -387,7 +390,7 @@ def _warm_up(training: TrainingConfig, steps: int) -> int:
 
 
 def _is_level(training: TrainingConfig) -> bool:
-    """Returns whether the learning rate is constant in the warm-up and then falls, as in T5."""
+    """Returns whether the learning rate is constant in the warm-up and falls later, as in T5."""
     level = training.warmup_start >= training.learning_rate
     return level and training.schedule not in ENDING_SCHEDULES
 
@@ -440,7 +443,7 @@ def _leaves(node, path: str = "") -> Iterator[tuple[str, typing.Any, SettingDesc
 
 
 def _nearest_path(recipe: Recipe, path: str) -> str:
-    """Returns the end of an error message, which suggests a setting with a similar name.
+    """Returns the end of an error message that suggests a setting with a similar name.
 
     Only the last names of the paths are compared, so the suggestion may be in another section.
 
@@ -474,7 +477,7 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
     if name not in hints:
         near = _nearest_path(recipe, setting.partition("=")[0])
         raise UserError(
-            f"--set {setting}: there is no setting {name!r} here: choose one of "
+            f"--set {setting} names an unknown setting, {name!r}: choose one of "
             f"{', '.join(hints)}{near}"
         )
     hint = hints[name]
@@ -482,9 +485,12 @@ def _hint(recipe: Recipe, cls, path: str, setting: str):
         if rest:
             return _hint(recipe, hint, rest, setting)
         inner = ", ".join(f"{name}.{field.name}" for field in dataclasses.fields(hint))
-        raise UserError(f"--set {setting}: {name} is a section of settings: choose one of {inner}")
+        raise UserError(
+            f"--set {setting} sets {name}, which is a section of settings: choose one of {inner}"
+        )
     if rest:
         raise UserError(
-            f"--set {setting}: {name} is a single setting, not a section: leave out .{rest}"
+            f"--set {setting} uses {name} as a section, but {name} is a single setting: leave out "
+            f".{rest}"
         )
     return hint

@@ -51,7 +51,7 @@ def _maker(name: str) -> Callable[[], Recipe] | None:
     """Returns the function that makes the recipe `name`, or `None` if there is no such recipe."""
     if name not in FAMILY_OF:
         return None
-    # Imported late, because the modules of recipes import modules that import this one.
+    # Imported late, because the modules of recipes import modules that import this module.
     return getattr(importlib.import_module(f"experiments.recipes.{FAMILY_OF[name]}"), name)
 
 
@@ -99,8 +99,8 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
     Args:
         name: name of the recipe, or location of a user's function.
         kind: class that the recipe must have.
-        ours: function of this package that makes the recipe `name`; `None` means that there is no
-            such function.
+        ours: function of this package that makes the recipe `name`; `None` if there is no such
+            function.
         arguments: arguments of the function that makes the recipe.
     """
     if is_place(name):
@@ -111,7 +111,8 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
         allow_within(repr(recipe))
         if not isinstance(recipe, Recipe):
             raise UserError(
-                f"{name} returns a {type(recipe).__name__}: make it return a {kind.__name__}"
+                f"{name} returns a {type(recipe).__name__}, but must return a {kind.__name__}: "
+                "correct the function"
             )
     elif ours is not None:
         recipe = ours(*arguments)
@@ -122,8 +123,8 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
         )
     if not isinstance(recipe, kind):
         raise UserError(
-            f"{name} is a recipe of kind {recipe.kind!r}: use {recipe.command}, or choose one of "
-            f"{', '.join(names(kind))}"
+            f"{name} is a recipe of kind {recipe.kind!r}, which this command does not support: "
+            f"use {recipe.command}, or choose one of {', '.join(names(kind))}"
         )
     return recipe
 
@@ -161,7 +162,7 @@ def source(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """Returns a Python expression for a value. Settings with their default values are left out.
+    """Returns a Python expression for a value, without settings that have default values.
 
     Args:
         value: settings, a tuple, or a value that `repr` or JSON can format.

@@ -50,15 +50,15 @@ _HASH = "vocabulary"  # key in data.json of the vocabulary hash, on which the fi
 class Run(abc.ABC):
     """A training run in a folder, finished or not.
 
-    Each type of run has a subclass, which names the classes of the recipe and the vocabulary. If
-    `vocabulary_class` is `None`, runs have no vocabulary.
+    Each type of run, such as pre-training, has a subclass that sets `recipe_class` and
+    `vocabulary_class`. If `vocabulary_class` is `None`, runs have no vocabulary.
 
     Attributes:
         path: folder of the run.
         recipe: recipe of the run.
-        vocabulary: vocabulary of the run, or `None`.
-        data_dir: folder of TensorFlow Datasets, which the run saves in data.json for
-            `kept_data_dir`; `None` means that nothing is saved.
+        vocabulary: vocabulary of the run; `None` if runs of this type have no vocabulary.
+        data_dir: folder of TensorFlow Datasets. The path of the folder is saved in data.json, where
+            `kept_data_dir` reads it. `None` means that no path is saved.
     """
 
     recipe_class: typing.ClassVar[type[Recipe]]
@@ -144,7 +144,7 @@ class Run(abc.ABC):
         return network
 
     def first_stage(self, network: keras.Model) -> FirstStage | None:
-        """Returns the first stage of training, or `None` if every update trains all weights."""
+        """Returns the first stage of training in two stages, or `None` if there is one stage."""
         return None
 
     def memory(
@@ -152,8 +152,8 @@ class Run(abc.ABC):
     ) -> Sequence[keras.Variable]:
         """Returns the network's variables that persist from batch to batch.
 
-        An example is the memory of a Transformer-XL, which has one memory for training and another
-        memory for evaluation.
+        For example, a Transformer-XL has a memory for training and a separate memory for
+        evaluation.
 
         Args:
             network: the network.
@@ -174,9 +174,9 @@ class Run(abc.ABC):
 
         Args:
             network: the network to describe.
-            fingerprint: SHA-256 of the training data. An empty string means that a resumed run does
-                not compare the data.
-            counts: sizes and locations of the data, which are written to data.json.
+            fingerprint: SHA-256 of the training data. An empty string turns off the check that a
+                resumed run reads the same data.
+            counts: sizes and locations of the training data, which are written to data.json.
         """
         folder = None
         if self.vocabulary is not None:
@@ -202,7 +202,7 @@ class Run(abc.ABC):
         storage.write_aside(self.path / "recipe.json", self.recipe.to_json().encode())
 
     def check_data(
-        self, fingerprint: str, mend: str = "restore the text, or start another run"
+        self, fingerprint: str, mend: str = "restore the data, or start another run"
     ) -> None:
         """Raises a `UserError` if the training data have changed since the run began.
 
@@ -214,13 +214,15 @@ class Run(abc.ABC):
         if record["sha256"] != fingerprint:
             if self.vocabulary is not None and record.get(_HASH) != self.vocabulary.hash:
                 raise UserError(
-                    f"{self.path / 'vocabulary'} is not the vocabulary that the run was trained "
-                    "with: restore that folder, or start a new run"
+                    f"{self.path / 'vocabulary'} differs from the vocabulary that the run was "
+                    "trained with: restore the folder, or start a new run"
                 )
-            raise UserError(f"the training text is not what {self.path} was trained on: {mend}")
+            raise UserError(
+                f"the training data differ from the data that {self.path} was trained on: {mend}"
+            )
 
     def data_record(self) -> dict[str, typing.Any]:
-        """Returns the contents of data.json, which are the arguments of `write` for the data."""
+        """Returns the contents of data.json, which describe the training data of the run."""
         known = _data_record(self.path)
         if "sha256" not in known:
             record = self.path / "data.json"
@@ -287,7 +289,7 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
 
 
 def kept_data_dir(path: str | os.PathLike) -> str | None:
-    """Returns the folder of TensorFlow Datasets that the run was trained with, or `None`."""
+    """Returns the folder of TensorFlow Datasets in data.json, or `None` if there is no folder."""
     folder = _data_record(storage.as_path(path)).get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 
@@ -301,7 +303,7 @@ def _data_record(path: epath.Path) -> dict[str, typing.Any]:
 
 
 def read_kind(path: str | os.PathLike) -> str:
-    """Returns the kind of a run's recipe, such as "translation"; see `Recipe.kind`."""
+    """Returns the kind of recipe that a run was trained with, such as "translation"."""
     text = _recipe_text(storage.as_path(path), "a `train` command")
     try:
         return parse_json(text, kind=str)["kind"]
@@ -327,14 +329,14 @@ def write_scores(
 ) -> None:
     """Writes scores to a JSON file, and prints the path of the file.
 
-    The file name consists of the last 100 characters of `subject`, of `settings`, and of a hash of
-    `identity`. The hash gives different evaluations different files.
+    The file name is the last 100 characters of `subject`, followed by `settings` and a hash of
+    `identity`. Evaluations with different hashes therefore have different files.
 
     Args:
         folder: folder for the file.
         what: description of the scores, which is printed before the path.
         subject: names of the source and the splits.
-        settings: settings for the file name.
+        settings: description of the settings, for the file name.
         identity: weights, texts and settings that determine the scores.
         record: contents of the file.
     """

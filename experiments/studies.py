@@ -1,4 +1,4 @@
-"""Functions that studies share: they run commands and report results over several seeds.
+"""Functions that studies share, to run commands and to report results over several seeds.
 
 A report has Markdown tables of means and standard deviations, figures, and a JSON file with all
 numbers.
@@ -61,7 +61,7 @@ def grid(
 
 
 def tuning(options: argparse.Namespace) -> list[str]:
-    """Returns arguments of `finetune grid` that pass on --data-dir, --source and --finetune-set."""
+    """Converts --data-dir, --source and --finetune-set to arguments of `finetune grid`."""
     words = [*flags("--data-dir", options.data_dir), *flags("--source", options.source)]
     return [*words, *flags("--set", *options.finetune_set)]
 
@@ -69,7 +69,7 @@ def tuning(options: argparse.Namespace) -> list[str]:
 def command(script: str, *words: str, log: pathlib.Path | None = None) -> None:
     """Runs `python -m experiments.SCRIPT` in a new process.
 
-    The command's results therefore do not depend on the random state of earlier commands.
+    Because of the new process, the results do not depend on the random state of earlier commands.
 
     Args:
         script: name of the command's module in `experiments`.
@@ -110,7 +110,7 @@ def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
     Args:
         path: path of the file.
         kind: expected type of the whole content.
-        fields: expected type of each field.
+        fields: expected type of each field that the caller reads.
 
     Raises:
         UserError: the file cannot be read, or a type does not match.
@@ -119,7 +119,7 @@ def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
 
 
 def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
-    """Returns the result in a JSON file. If there is no file, computes and writes the result first.
+    """Reads a result from a JSON file, or computes and writes the result if the file is missing.
 
     Args:
         file: path of the file, in which `settings` are stored as well.
@@ -136,8 +136,8 @@ def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict])
     for name, value in json.loads(json.dumps(settings)).items():
         if earlier.get(name) != value:
             raise UserError(
-                f"{file} was made with {name} {earlier.get(name)!r}, not {value!r}: give another "
-                f"folder, or set {name} to its earlier value"
+                f"{file} was made with {name}={earlier.get(name)!r}, but this command has "
+                f"{name}={value!r}: give another folder, or set {name} to its earlier value"
             )
     return row
 
@@ -216,8 +216,8 @@ def curves(rows: Iterable[dict], key: str, x: str, y: str, curve: str | None = N
             whose folder is in the field "run".
 
     Returns:
-        A dict from the name of a curve to a dict from an x value to a list of y values, one for
-        each seed.
+        A nested dict, whose keys are the name of a curve and an x value. The innermost values are
+        lists with the y value of each seed.
     """
     found = {}
     for name, mine in grouped(rows, key).items():
@@ -316,7 +316,7 @@ def commit(folder: pathlib.Path = _ROOT) -> str:
 
 
 def _git(folder: pathlib.Path, *words: str) -> tuple[int, str]:
-    """Runs git in a folder; returns the exit status and the output."""
+    """Runs git in a folder, and returns the exit status and the output."""
     try:
         done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True)
     except OSError as error:  # there is no git
@@ -337,8 +337,8 @@ def mean_curves(
     """Draws curves of means over seeds with error bars, in one or more panels.
 
     Args:
-        panels: nested dict, whose keys are a panel's title, a curve's name and an x value. The
-            innermost values are lists with the y value of each seed.
+        panels: nested dict. Its keys are, from outside to inside, the title of a panel, the name of
+            a curve and an x value. The innermost values are lists with the y value of each seed.
         path: path of the PNG file to write.
         x_label, y_label: labels of the axes.
         log_x, log_y: whether the axis is logarithmic.

@@ -1,4 +1,4 @@
-"""Training loop that the `train` commands share, from checks of the run to the final report."""
+"""Code that the `train` commands share: checks of the run, the training loop and the report."""
 
 import argparse
 import dataclasses
@@ -31,7 +31,8 @@ class RunData:
     """The training data of a run.
 
     Attributes:
-        batches: function from the index of the first micro-batch to the endless dataset.
+        batches: function that returns an endless dataset of batches. Its argument is the index of
+            the first micro-batch.
         fingerprint: SHA-256 of the data, which must not change when the run is resumed. An empty
             string turns this check off.
         counts: sizes and locations of the data for data.json, such as `{"pairs": 29_000}`.
@@ -66,12 +67,12 @@ def train_run(
         strategy: distribution strategy; `None` means the current strategy.
         initialize: function that loads pre-trained weights into the built network. It is not called
             if the run has a checkpoint.
-        note: end of the printed line about the model, such as ", from runs/bert"; `None` means that
-            no line is printed.
+        note: end of the line about the model that the function prints, such as ", from runs/bert";
+            `None` means that no line is printed.
         callbacks: callbacks from `--callback` and `--profile`; `None` means no callbacks.
 
     Raises:
-        UserError: the folder has a run with other settings, another vocabulary or other data.
+        UserError: the folder contains a run with other settings, another vocabulary or other data.
         Diverged: too many consecutive updates had a NaN or infinite loss or gradient.
         Interrupted: a signal stopped training, after a checkpoint was saved.
     """
@@ -206,7 +207,7 @@ def train_pairs(
 
 
 def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
-    """Evaluates a model on a dataset; returns a dict of the metrics that the objective defines."""
+    """Evaluates a model on a dataset, and returns the metrics that the objective defines."""
     metrics = model.evaluate(dataset, verbose=0, return_dict=True)
     return {name: metrics[name] for name in model.objective.metric_names}
 

@@ -1,4 +1,4 @@
-"""Base class of the clients, which send lines of text to an exported model in batches."""
+"""Base class of clients that send lines of text to an exported model, in batches."""
 
 import abc
 import contextlib
@@ -22,10 +22,11 @@ _GENERATION = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 1, "max_tok
 
 
 class ClientError(Exception):
-    """Error that a client raises if the server rejects a request or does not answer.
+    """Error that a client raises if the server rejects a request or does not respond.
 
     Attributes:
-        status: HTTP status or name of the gRPC code, or `None` if there is neither.
+        status: HTTP status, or name of the gRPC code; `None` if the error has neither, as after a
+            timeout over REST.
     """
 
     def __init__(self, message: str, status: int | str | None = None):
@@ -55,7 +56,7 @@ class Signature:
 
     @property
     def texts(self) -> list[str]:
-        """Names of the string inputs, in the order of the tab-separated texts in a line."""
+        """Names of the string inputs, in the order in which a line gives their texts."""
         texts = sorted(name for name, dtype in self.inputs.items() if dtype == "DT_STRING")
         choices = [name for name in texts if re.fullmatch("choice[0-9]+", name)]
         choices.sort(key=lambda name: int(name.removeprefix("choice")))
@@ -91,17 +92,16 @@ class Signature:
         if unknown := given.keys() - numbers:
             known = ", ".join(numbers) or "none"
             raise UserError(
-                f"the model has no numeric input {min(unknown)!r}: leave it out (the model's "
-                f"numeric inputs: {known})"
+                f"the model has no numeric input {min(unknown)!r}: leave {min(unknown)!r} out "
+                f"(numeric inputs of the model: {known})"
             )
         numbers = {name: _number(name, value, self.inputs[name]) for name, value in numbers.items()}
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
         for number, row in enumerate(rows, first):
             if len(row) != len(texts):
                 raise UserError(
-                    f"the number of tab-separated texts in line {number} is {len(row)}, but the "
-                    f"model needs {len(texts)} ({', '.join(texts)}): separate the texts by single "
-                    "tabs"
+                    f"line {number} has {len(row)} tab-separated text(s), but the model needs "
+                    f"{len(texts)} ({', '.join(texts)}): separate the texts by single tabs"
                 )
         columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
         return columns | {name: [value] * len(lines) for name, value in numbers.items()}
@@ -111,7 +111,8 @@ def _number(name: str, value: Any, dtype: str) -> Any:
     """Converts a value to a Python number of an input's dtype.
 
     Raises:
-        UserError: the dtype cannot represent the value. Without this check, gRPC would round it.
+        UserError: the dtype cannot represent the value. Without this check, gRPC would round the
+            value.
     """
     real = isinstance(value, Real) and not isinstance(value, bool)
     if bits := _BITS.get(dtype):
@@ -121,13 +122,15 @@ def _number(name: str, value: Any, dtype: str) -> Any:
     if most := _GREATEST.get(dtype):
         if real and abs(value) <= most:
             return float(value)
-        raise UserError(f"{name}={value!r} is out of the range of {dtype}: give a finite number")
+        raise UserError(
+            f"{name}={value!r} is not a number in the range of {dtype}: give a finite number"
+        )
     return value
 
 
 @dataclasses.dataclass(eq=False)
 class Client(abc.ABC):
-    """Base class of the clients, which send lines to a model in batches.
+    """Client that sends lines of text to an exported model, in batches. Base class of all clients.
 
     All methods raise a ClientError if the server rejects a request or cannot be reached. Subclasses
     implement `_run` and `_metadata`.
@@ -136,7 +139,7 @@ class Client(abc.ABC):
         address: address of the server.
         name: name of the model.
         version: version of the model; `None` means the newest version.
-        timeout: seconds to wait for an answer.
+        timeout: maximum number of seconds to wait for a response.
         batch_size: maximum number of lines in a request.
     """
 
@@ -164,18 +167,19 @@ class Client(abc.ABC):
 
     @contextlib.contextmanager
     def _as_documented(self) -> Iterator[None]:
-        """Raises a ClientError if the code in a `with` statement cannot parse an answer."""
+        """Raises a ClientError if the code in a `with` statement cannot parse a response."""
         try:
             yield
         except (KeyError, TypeError, AttributeError):
             raise ClientError(
-                f"{self.address} does not answer in TensorFlow Serving's format: check the address"
+                f"{self.address} sent a response that is not in TensorFlow Serving's format: "
+                "check the address"
             ) from None
 
     def answers(
         self, lines: Sequence[str], first: int = 1, **numbers: float
     ) -> list[dict[str, Any]]:
-        """Runs the model on each line. The model can have any task.
+        """Runs the model on each line of text, for a model of any task.
 
         Args:
             lines: lines of text. Tabs separate several texts in a line.
@@ -183,7 +187,7 @@ class Client(abc.ABC):
             numbers: numeric inputs of the model, such as `max_tokens`.
 
         Returns:
-            A dict from output name to value, for each line.
+            A list with one dict for each line. The dict maps output names to values.
 
         Raises:
             UserError: a line or a number does not fit the model's inputs.
@@ -210,7 +214,7 @@ class Client(abc.ABC):
     def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
         """Returns the best translations of each line, best first.
 
-        The number of translations was set when the model was exported.
+        The number of translations per line was set when the model was exported.
         """
         found = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
@@ -257,8 +261,8 @@ class Client(abc.ABC):
             inputs: dict from input name to a list of values, one for each row.
 
         Returns:
-            Dict from output name to a list of values, one for each row. The name of a single output
-            may be "".
+            Dict from output name to a list of values, one for each row. If there is only one
+            output, its name may be "".
         """
 
     @abc.abstractmethod

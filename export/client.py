@@ -4,10 +4,10 @@
     python -m export.client --name NAME < source.txt > answers.txt
     python -m export.client --local served/NAME "A dog is running."
 
-Each line of input gives one answer, in order. If a model reads several texts (a pair, a question
-with its context, or a context with a question and choices), separate the texts by tabs. The client
-works with `export.serve`, with TensorFlow Serving, and with the folder of an exported model. REST
-needs only the standard library. The answer depends on the type of the model:
+Each line of input gives one prediction, in order. If a model reads several texts (a pair, a
+question with its context, or a context with a question and choices), separate the texts by tabs.
+The client works with `export.serve`, with TensorFlow Serving, and with the folder of an exported
+model. REST needs only the standard library. The answer depends on the type of the model:
 
     translation              the translation
     classification           the label, and CLASS=PROBABILITY of each class, separated by tabs
@@ -50,7 +50,7 @@ _CONNECT_SECONDS = 10.0  # maximum time to wait while a gRPC server starts
 class RestClient(Client):
     """Client for the REST API of a server, at an address such as http://127.0.0.1:8501.
 
-    The client is not thread-safe, so each thread needs its own.
+    The client is not thread-safe, so each thread needs its own client.
 
     Attributes:
         retries: maximum number of times to repeat a request if the server cannot be reached or is
@@ -75,7 +75,7 @@ class RestClient(Client):
             self._connection = kind(host, parts.port or kind.default_port, timeout=self.timeout)
         except (ValueError, http.client.InvalidURL):
             raise UserError(
-                f"{self.address!r} is not the address of a server: write http://HOST:PORT"
+                f"{self.address!r} is not the HTTP address of a server: write http://HOST:PORT"
             ) from None
         self._path = f"/v1/models/{urllib.parse.quote(self.name, safe='')}"
         if self.version is not None:
@@ -168,7 +168,7 @@ class GrpcClient(Client):
         self._channel.close()
 
     def _ask(self, method: Callable, request):
-        """Fills in the model's name and version in a request, and calls a method of the server."""
+        """Adds the name and version of the model to a request, and calls a method of the server."""
         import grpc
 
         request.model_spec.name = self.name
@@ -217,7 +217,7 @@ class GrpcClient(Client):
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Formats the answer to a line as the text that the command prints."""
+    """Formats the model outputs for a line as the text that the command prints."""
     match answer:
         case {"translations": [text, *_]}:
             return text
@@ -240,15 +240,15 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 
 def _parse(raw: bytes, status: int) -> dict:
-    """Parses an answer.
+    """Parses an HTTP response.
 
     Raises:
-        ClientError: the status is not 200, or the answer is not a JSON object.
+        ClientError: the status is not 200, or the response is not a JSON object.
     """
     try:
         answer = parse_json(raw)
     except ValueError:
-        said = f"the answer {raw[:80]!r} (HTTP status {status}) is not a JSON object: check --url"
+        said = f"the response {raw[:80]!r} (HTTP status {status}) is not a JSON object: check --url"
         raise ClientError(said, status) from None
     if status != 200:
         raise ClientError(str(answer.get("error", f"HTTP status {status}")), status)
@@ -259,18 +259,28 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parses the command line."""
     parser = Parser(prog="python -m export.client", description=__doc__)
     add = parser.add_argument
-    add("text", nargs="*", help="lines of input for the model (default: read standard input)")
-    add("--url", default="http://127.0.0.1:8501", help="address for REST (default: %(default)s)")
-    add("--grpc", metavar="HOST:PORT", help="address for gRPC, to use gRPC instead of REST")
-    local_place("--local DIR", "folder of an exported model, to run without a server")(parser)
+    add("text", nargs="*", help="inputs of the model (default: each line of stdin)")
+    add(
+        "--url",
+        default="http://127.0.0.1:8501",
+        help="URL of the REST server (default: %(default)s)",
+    )
+    add("--grpc", metavar="HOST:PORT", help="address of a gRPC server (default: use REST)")
+    local_place("--local DIR", "folder of an exported model to run without a server")(parser)
     add("--name", default="model", help="name of the model on the server (default: %(default)s)")
-    text = "version of the model (default: the newest)"
+    text = "version of the model (default: the newest version)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
-    add("--n-best", action="store_true", help="print all translations: INDEX ||| TEXT ||| SCORE")
-    text = "numeric input of the model, such as max_tokens=20; can be repeated"
+    add(
+        "--n-best",
+        action="store_true",
+        help="print all translations of a line, as INDEX ||| TEXT ||| SCORE (default: the best)",
+    )
+    text = "numeric input of the model, such as max_tokens=20 for a text generator (repeatable)"
     argument("--input NAME=NUMBER", text, action="append", default=[])(parser)
-    count("--batch-size N", "number of lines per request (default: %(default)s)", 32)(parser)
-    text = "seconds to wait for an answer (default: %(default)s)"
+    count("--batch-size N", "maximum number of lines per request (default: %(default)s)", 32)(
+        parser
+    )
+    text = "maximum time to wait for a response, in seconds (default: %(default)s)"
     count("--timeout SECONDS", text, 60.0, 0.001, 1e6)(parser)
     parsed = parser.parse_args(arguments)
     if parsed.grpc == "":

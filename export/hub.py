@@ -31,21 +31,25 @@ main = single_program(
     "export.hub",
     __doc__,
     "export.hub:run",
-    place("run", "folder of the training run, or another source that macaron_tf.load accepts"),
-    argument("repository", "repository on the hub, as OWNER/NAME"),
+    place(
+        "run",
+        "folder of a training run, or another model that macaron_tf.load accepts, such as "
+        "hugging-face:DIR",
+    ),
+    argument("repository", "repository on the Hugging Face Hub, as OWNER/NAME"),
     checkpoint(
-        "checkpoint of the run: average, best, last or a step number (default: average if there is "
-        "one, otherwise best)"
+        "checkpoint to upload: average, best, last or the number of a step (default: average if "
+        "there is an average, otherwise best)"
     ),
     LICENSE,
     argument(
         "--format",
-        "file format: macaron_tf's with weights in weights.h5 or safetensors, or transformers' "
-        "(hugging-face) (default: %(default)s)",
+        "file format: the format of macaron_tf with a weights file in HDF5 (weights.h5) or "
+        "safetensors, or the format of transformers (hugging-face) (default: %(default)s)",
         choices=("weights.h5", "safetensors", "hugging-face"),
         default="safetensors",
     ),
-    switch("--private", "create a new repository as private (default: the owner's setting)"),
+    switch("--private", "make a new repository private (default: the owner's default visibility)"),
 )
 
 if __name__ == "__main__":

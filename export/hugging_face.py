@@ -15,7 +15,8 @@ from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
 LICENSE = argument(
     "--license ID",
-    "license for the model card, such as apache-2.0 or mit (default: the model's own license)",
+    "identifier of the license in the model card, such as apache-2.0 or mit (default: the license "
+    "that the model's own files name, if any)",
 )
 
 
@@ -29,11 +30,15 @@ main = single_program(
     "export.hugging_face",
     __doc__,
     "export.hugging_face:run",
-    place("run", "folder of the training run, or another source that macaron_tf.load accepts"),
-    place("out", "folder to write"),
+    place(
+        "run",
+        "folder of a training run, or another model that macaron_tf.load accepts, such as "
+        "hugging-face:DIR",
+    ),
+    place("out", "folder for the exported files"),
     checkpoint(
-        "checkpoint of the run: average, best, last or a step number (default: average if there is "
-        "one, otherwise best)"
+        "checkpoint to export: average, best, last or the number of a step (default: average if "
+        "there is an average, otherwise best)"
     ),
     LICENSE,
 )

@@ -26,8 +26,11 @@ def run(options: argparse.Namespace) -> None:
     try:
         config = BeamSearchConfig(**parse_json(options.decoding))
     except (ValueError, TypeError) as error:
-        given = f"--decoding {options.decoding[:200]} is not valid ({error})"
-        raise UserError(f'{given}: write a JSON object such as {{"beam_size": 4}}') from error
+        given = f"{options.decoding[:200]}"
+        raise UserError(
+            f"--decoding {given} is not a JSON object with settings of beam search ({error}): "
+            'give an object such as {"beam_size": 4}'
+        ) from error
     found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
     found = dataclasses.replace(
         found,
@@ -39,9 +42,14 @@ def run(options: argparse.Namespace) -> None:
     search = search_options(options, options.model, found)
     classifies = isinstance(found.network, Classification.networks)
     if not classifies and (labels or not isinstance(found.task, Translation)):
-        mend = "leave --labels out" if labels else "give a classifier or a translator"
+        mend = (
+            "which has no classes to name: leave --labels out"
+            if labels
+            else "which this command cannot export: give a classifier or a translator"
+        )
         raise UserError(
-            f"{options.model} has the unsuitable type {type(found.network).__name__}: {mend}"
+            f"{options.model} contains a network of the class {type(found.network).__name__}, "
+            f"{mend}"
         )
     print(found.export(options.out, bfloat16=options.bfloat16, **search))
 
@@ -51,17 +59,24 @@ main = single_program(
     __doc__,
     "export.keras_model:run",
     place("model", ".keras file of the model"),
-    place("vocabulary", "folder of the vocabulary"),
-    place("out", "folder for the exported versions; the command adds the folder OUT/VERSION"),
-    argument("--labels", "class names of a classifier, in the order of class indices", nargs="+"),
+    place("vocabulary", "folder of the vocabulary with which the model was trained"),
+    place("out", "folder of the model; the command adds the subfolder OUT/VERSION"),
+    argument(
+        "--labels",
+        "names of the classes, in the order of class indices; required for a classifier",
+        nargs="+",
+    ),
     count(
         "--max-length N",
-        "maximum number of tokens in a row of a classifier (default: %(default)s)",
+        "maximum number of tokens in an input of a classifier; longer inputs are truncated "
+        "(default: %(default)s)",
         128,
     ),
     argument(
         "--decoding",
-        "beam search settings of a translator, as a JSON object (default: %(default)s)",
+        "beam search settings of a translation model, as a JSON object with fields of "
+        "macaron_tf.decoding.BeamSearchConfig (default: %(default)s, which means the default "
+        "settings)",
         default="{}",
     ),
     COMPILE,

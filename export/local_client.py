@@ -16,7 +16,7 @@ from macaron_tf.io.serving import as_json, failed_check
 
 @dataclasses.dataclass(eq=False)
 class LocalClient(Client):
-    """Client that runs an exported model in this process, without a server. Thread-safe.
+    """Client that runs an exported model in this process. The client is thread-safe.
 
     The address is the model's folder. The client ignores `name` and `timeout`. If the model was
     exported with `--lite`, LiteRT answers small requests (see `ExportedModel`).
@@ -30,7 +30,9 @@ class LocalClient(Client):
             self._model = ExportedModel(path)
         except Exception as error:  # TensorFlow raises exceptions of any class, see `ExportedModel`
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{path} cannot be loaded ({reason:.200}): export it again") from error
+            raise UserError(
+                f"{path} cannot be loaded ({reason:.200}): export the model again"
+            ) from error
         if self._model.warning is not None:
             print(f"warning: LiteRT is not used: {self._model.warning}", file=sys.stderr)
 

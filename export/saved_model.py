@@ -4,8 +4,8 @@
 
 RUN is a run folder of `experiments.translate`, `finetune`, `embed`, `elmo`, `text_to_text` or
 `pretrain`, or another source that `macaron_tf.load` accepts, such as `hugging-face:DIR`. The
-classes in `macaron_tf.tasks` document the inputs and outputs. The command writes OUT/VERSION, the
-folder layout of TensorFlow Serving. A server needs tensorflow and tensorflow_text, but not
+classes in `macaron_tf.tasks` document the inputs and outputs. The command writes the folder
+OUT/VERSION, as TensorFlow Serving expects. A server needs tensorflow and tensorflow_text, but not
 macaron_tf.
 """
 
@@ -20,32 +20,37 @@ from macaron_tf.io.serving import MAX_VERSION
 
 COMPILE = switch(
     "--compile",
-    "compile a translator with XLA for requests of one line, which halves their time and adds "
-    "seconds to the start of a server; TensorFlow Serving needs "
-    "--xla_cpu_compilation_enabled=true",
+    "compile the search of a translation model with XLA for requests with a single line. Such a "
+    "request then takes half the time, a server starts some seconds later, and TensorFlow Serving "
+    "needs the flag --xla_cpu_compilation_enabled=true (default: not compiled)",
 )
 BFLOAT16 = switch(
     "--bfloat16",
-    "compute and store matrices in bfloat16, which is faster only if the server's CPU has "
-    "bfloat16 instructions",
+    "store weight matrices and compute matrix products in bfloat16, which is faster only if the "
+    "CPU of the server has bfloat16 instructions (default: the dtype of the model)",
 )
 LITE = argument(
     "--lite",
-    "also write the network for LiteRT, which `python -m export.serve` and `python -m "
-    "export.client --local` use for small requests; int8 takes half the time of the SavedModel and "
-    "changes probabilities by about 1e-3",
+    "weight type of an additional LiteRT file, which `python -m export.serve` and `python -m "
+    "export.client --local` use for small requests. int8 takes half the time of the SavedModel and "
+    "changes probabilities by about 1e-3 (default: no LiteRT file)",
     choices=("fp32", "int8"),
 )
-ONNX = switch("--onnx", "also write the network, which takes token ids, for ONNX Runtime")
+ONNX = switch(
+    "--onnx",
+    "also write an ONNX file of the network, whose inputs are token ids (default: no ONNX file)",
+)
 OPENVINO = switch(
     "--openvino",
-    "also write the network for OpenVINO, which computes in bfloat16 on CPUs with bfloat16 unless "
-    "opened with INFERENCE_PRECISION_HINT=f32",
+    "also write the network, whose inputs are token ids, for OpenVINO. On CPUs with bfloat16 "
+    "instructions, OpenVINO computes in bfloat16 unless INFERENCE_PRECISION_HINT is f32 (default: "
+    "no OpenVINO file)",
 )
 CHECK = place(
     "--check SOURCE",
-    "labelled examples to evaluate the network and each written file on, such as tsv:dev.tsv (see "
-    "`finetune evaluate --source`)",
+    "source of labelled examples, such as tsv:dev.tsv, in a form that `finetune evaluate --source` "
+    "accepts; the command prints the scores of the model and of each exported file on the examples "
+    "(default: no scores)",
 )
 
 
@@ -82,7 +87,8 @@ def loaded(options: argparse.Namespace):
     place, chosen = options.run, options.checkpoint
     if chosen and locate(place).without_recipe:
         raise UserError(
-            f"{place} is not a training run and has no checkpoints: leave --checkpoint out"
+            f"{place} is not a training run, so it has no checkpoints to choose from: leave "
+            "--checkpoint out"
         )
     return load(f"{place}@{chosen}" if chosen else place)
 
@@ -104,7 +110,9 @@ def search_options(options: argparse.Namespace, place: str, model) -> dict[str, 
     given = {name: value for name, value in given.items() if value}
     if given and not isinstance(model.task, Translation):
         flag = next(iter(given)).replace("_", "-")
-        raise UserError(f"{place} is not a translator: leave --{flag} out")
+        raise UserError(
+            f"{place} is not a translator, so --{flag} has no effect: leave --{flag} out"
+        )
     return {"compiled" if name == "compile" else name: value for name, value in given.items()}
 
 
@@ -112,18 +120,33 @@ main = single_program(
     "export.saved_model",
     __doc__,
     "export.saved_model:run",
-    place("run", "folder of the training run, or another source that macaron_tf.load accepts"),
-    place("out", "folder for the exported versions; the command adds the folder OUT/VERSION"),
-    checkpoint(
-        "checkpoint of the run: average, best, last or a step number (default: average if there is "
-        "one, otherwise best)"
+    place(
+        "run",
+        "folder of a training run, or another model that macaron_tf.load accepts, such as "
+        "hugging-face:DIR",
     ),
-    count("--version N", "version to write (default: newest version + 1)", below=MAX_VERSION + 1),
-    count("--n-best N", "number of translations per line (default: 1)"),
-    count("--beam-size K", "beam size of a translator (default: the beam size in the recipe)"),
+    place("out", "folder of the model; the command adds the subfolder OUT/VERSION"),
+    checkpoint(
+        "checkpoint to export: average, best, last or the number of a step (default: average if "
+        "there is an average, otherwise best)"
+    ),
+    count(
+        "--version N",
+        "version number to write (default: the newest version in OUT + 1)",
+        below=MAX_VERSION + 1,
+    ),
+    count(
+        "--n-best N", "number of translations per line, for a translation model only (default: 1)"
+    ),
+    count(
+        "--beam-size K",
+        "width of the beam search, for a translation model only (default: the beam size of the "
+        "model)",
+    ),
     argument(
         "--pooling",
-        "pooling method, to export an encoder of any task as a sentence encoder",
+        "method that pools the token vectors into a sentence vector. With this flag, the command "
+        "exports a pre-trained encoder as a sentence encoder (default: the task of the model)",
         choices=("mean", "max", "cls"),
     ),
     COMPILE,

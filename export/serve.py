@@ -3,10 +3,11 @@
     python -m export.serve OUT
     python -m export.serve --model_config_file models.config
 
-OUT has a folder for each version (`1/`, `2/`, ...), written by `python -m export.saved_model`. The
-server serves the newest version, and switches to newer versions without a restart. After Ctrl-C or
-SIGTERM, the server finishes the requests in flight and exits. To serve several models, several
-versions or version labels, give a TensorFlow Serving model configuration file.
+OUT is the folder that `python -m export.saved_model` wrote, with a subfolder for each version
+(`1/`, `2/`, ...). The server serves the newest version, and switches to newer versions without a
+restart. After Ctrl-C or SIGTERM, the server finishes the requests in flight and exits. To serve
+several models, several versions or version labels, give a TensorFlow Serving model configuration
+file.
 """
 
 import gc
@@ -22,27 +23,46 @@ from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import check_path
 from macaron_tf.settings import describe, hints_of, parse
 
+# Maps the last word of a setting's name to the metavar of its flag. All others have the metavar N.
+_METAVARS = {
+    "bytes": "BYTES",
+    "file": "FILE",
+    "host": "ADDRESS",
+    "ms": "MILLISECONDS",
+    "port": "PORT",
+    "seconds": "SECONDS",
+    "timeout": "SECONDS",
+}
+
 
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """Parses the command line."""
     parser = Parser(prog="python -m export.serve", description=__doc__)
-    place("base_path OUT", "folder of the exported versions of a model", nargs="?")(parser)
-    parser.add_argument("--name", help="name of the model in URLs (default: name of OUT)")
+    place(
+        "base_path OUT", "folder of an exported model, with a subfolder for each version", nargs="?"
+    )(parser)
+    parser.add_argument(
+        "--name", help="name of the model in URLs (default: the name of the folder OUT)"
+    )
     for setting in describe(ServerConfig)[2:]:
         flags = [f"--{setting.name.replace('_', '-')}"]
+        shown = "no file" if setting.default == "None" else "%(default)s"
         if setting.name.startswith("model_config"):  # TensorFlow Serving's spelling
             flags.append(f"--{setting.name}")
         parser.add_argument(
             *flags,
-            metavar="VALUE",
+            metavar=_METAVARS.get(setting.name.rpartition("_")[2], "N"),
             type=check_path if setting.name == "model_config_file" else None,
             default=setting.default.strip("'"),
-            help=f"{setting.text.rstrip('.')} (default: %(default)s)",
+            help=f"{setting.text.rstrip('.')} (default: {shown})",
         )
     given = vars(parser.parse_args(arguments))
     path, name = given.pop("base_path"), given.pop("name")
     if path is None and given["model_config_file"] == "None":
-        parser.error("the model is missing: give OUT, a model's folder, or --model_config_file")
+        parser.error(
+            "no model is given: give OUT, the folder of an exported model, or "
+            "--model_config_file FILE"
+        )
     if path is not None:
         name = name or os.path.basename(os.path.abspath(path))
     hints = hints_of(ServerConfig)

@@ -3,12 +3,13 @@
     python -m export.triton served/m30k
     python -m export.triton m30k=served/m30k sst2=served/sst2 --signatures serving_default score
 
-OUT has a folder for each version (`1/`, `2/`, ...), written by `python -m export.saved_model`.
-Triton serves the newest versions under NAME, or under the name of the folder. A signature other
-than `serving_default` becomes a separate model, such as `m30k.score`. The Python backend runs one
-process for each version of each model, and merges concurrent requests into batches. After Ctrl-C or
-SIGTERM, Triton finishes the requests in flight and exits. `make engines` installs Triton (package
-nvidia-pytriton) into .venv-engines.
+The folder of a model, such as served/m30k, has a subfolder for each version (`1/`, `2/`, ...),
+written by `python -m export.saved_model`. Triton serves the newest versions of a model. The form
+NAME=FOLDER sets the name of the model, which is the name of the folder by default. A signature
+other than `serving_default` becomes a separate model, such as `m30k.score`. The Python backend runs
+one process for each version of each model, and merges concurrent requests into batches. After
+Ctrl-C or SIGTERM, Triton finishes the requests in flight and exits. `make engines` installs Triton
+(package nvidia-pytriton) into .venv-engines.
 """
 
 import argparse
@@ -49,7 +50,7 @@ _DEADLINE = 120  # seconds for requests in flight to finish at shutdown
 
 
 def find_server() -> tuple[pathlib.Path, pathlib.Path]:
-    """Finds the installed Triton.
+    """Finds the installation of Triton.
 
     Returns:
         Triton's folder, and the stub program of the Python backend for this version of Python.
@@ -85,7 +86,7 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         The names of the models in the repository, one for each signature of each model.
 
     Raises:
-        UserError: a model is damaged, or no model has one of the signatures.
+        UserError: a model is damaged, or none of the models has one of the requested signatures.
     """
     from tensorflow.core.protobuf import saved_model_pb2
 
@@ -112,8 +113,8 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         known |= {key for key, found in definitions.items() if found.method_name}
     if unknown := {*options.signatures} - known:
         raise UserError(
-            f"no model has --signatures {' '.join(sorted(unknown))}: choose from "
-            f"{', '.join(sorted(known))}"
+            f"no model has the signature(s) {', '.join(sorted(unknown))} in --signatures: choose "
+            f"from {', '.join(sorted(known))}"
         )
     return sorted(names)
 
@@ -164,7 +165,7 @@ def model_of(module: str) -> str:
 
 
 def _packages() -> list[str]:
-    """Returns the entries of `sys.path`, except those of Python's standard library.
+    """Returns the entries of `sys.path`, except the folders of Python's standard library.
 
     Triton's process uses its own standard library.
     """
@@ -174,7 +175,7 @@ def _packages() -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command `export.triton`: serves models until a signal. Returns the exit status."""
+    """Runs the command `export.triton` until a signal arrives, and returns the exit status."""
     from export.server.config import check_name
     from export.server.versions import check_base_path
 
@@ -201,7 +202,7 @@ def serve(write: Callable[[pathlib.Path], list[str]], options: argparse.Namespac
         options: options with `host`, `http_port` and `grpc_port`.
 
     Returns:
-        The exit status: 0 after a signal, otherwise that of Triton.
+        The exit status, which is 0 after a signal and otherwise Triton's exit status.
 
     Raises:
         UserError: a port is in use, or Triton does not start.
@@ -275,24 +276,36 @@ main = single_program(
     "export.triton",
     __doc__,
     "export.triton:run",
-    local_place("models OUT", "folder of a model's versions, or NAME=OUT", nargs="+"),
-    argument("--host ADDRESS", "address to listen on (default: %(default)s)", default="127.0.0.1"),
-    count("--http-port N", "port for HTTP (default: %(default)s)", 8000, 1, 65536),
-    count("--grpc-port N", "port for gRPC (default: %(default)s)", 8001, 1, 65536),
-    count("--max-batch-size N", "maximum number of rows in a batch (default: %(default)s)", 32),
+    local_place(
+        "models OUT",
+        "folders of exported models; NAME=OUT serves a model under NAME (default: the name of the "
+        "folder)",
+        nargs="+",
+    ),
+    argument(
+        "--host ADDRESS", "IP address to listen on (default: %(default)s)", default="127.0.0.1"
+    ),
+    count("--http-port N", "port for HTTP requests (default: %(default)s)", 8000, 1, 65536),
+    count("--grpc-port N", "port for gRPC requests (default: %(default)s)", 8001, 1, 65536),
+    count("--max-batch-size N", "maximum number of inputs in a batch (default: %(default)s)", 32),
     count(
         "--batch-delay-us N",
-        "maximum wait of a request for its batch, in microseconds (default: %(default)s)",
+        "maximum time that a request waits until its batch is full, in microseconds (default: "
+        "%(default)s)",
         5000,
         0,
     ),
     argument(
         "--signatures NAME",
-        "signatures to serve (default: serving_default)",
+        "names of the signatures to serve (default: serving_default)",
         nargs="+",
         default=["serving_default"],
     ),
-    count("--versions N", "number of newest versions to serve per model (default: %(default)s)", 1),
+    count(
+        "--versions N",
+        "number of the newest versions to serve of each model (default: %(default)s)",
+        1,
+    ),
 )
 
 if __name__ == "__main__":

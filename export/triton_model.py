@@ -54,7 +54,7 @@ class TritonPythonModel:
         """Runs requests as one batch, and yields the index and the response of each request.
 
         Args:
-            group: index, number of rows, and inputs of each request.
+            group: tuples of the index, the number of rows, and the inputs of a request.
         """
         run = functools.partial(self._servable.run, self._signature)
         for at, found in run_joined(run, self._signature, [request for _, *request in group]):

@@ -13,24 +13,36 @@ FOLDER = _INSTALLED if _INSTALLED.is_dir() else _INSTALLED.parents[1]
 SCRIPT, FORM = "macaron", "MACARON_TF_COMMAND"
 # Maps each command to its module, which `python -m` runs in a checkout, and its help text.
 COMMANDS = {
-    "translate": ("experiments.translate", "train, score and use translators"),
-    "pretrain": ("experiments.pretrain", "pre-train BERT, GPT and other models; fill masks"),
-    "finetune": ("experiments.finetune", "fine-tune for classification, regression, tagging or QA"),
+    "translate": ("experiments.translate", "train and evaluate translation models; translate text"),
+    "pretrain": (
+        "experiments.pretrain",
+        "pre-train BERT, GPT and other models; predict masked words",
+    ),
+    "finetune": (
+        "experiments.finetune",
+        "fine-tune for classification, regression, tagging or question answering",
+    ),
     "embed": ("experiments.embed", "train sentence encoders; encode and search sentences"),
     "generate": ("experiments.generate", "continue text with a language model"),
     "text_to_text": ("experiments.text_to_text", "fine-tune T5 and BART on text-to-text tasks"),
     "few_shot": ("experiments.few_shot", "evaluate language models with few-shot prompts"),
     "elmo": ("experiments.elmo", "train ELMo and compute contextual word vectors"),
     "tcn": ("experiments.tcn", "compare temporal convolutional networks with RNNs"),
-    "export": ("export.saved_model", "export a run as a SavedModel"),
-    "keras_model": ("export.keras_model", "export a .keras file with its vocabulary"),
-    "hugging_face": ("export.hugging_face", "convert a run for Hugging Face's transformers"),
-    "hub": ("export.hub", "upload a run and its model card to the Hugging Face hub"),
+    "export": ("export.saved_model", "export a trained model as a SavedModel"),
+    "keras_model": ("export.keras_model", "export a .keras file and a vocabulary as a SavedModel"),
+    "hugging_face": (
+        "export.hugging_face",
+        "export a trained model for Hugging Face's transformers",
+    ),
+    "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face hub"),
     "serve": ("export.serve", "serve a SavedModel on this machine over REST and gRPC"),
-    "client": ("export.client", "send a request to a server"),
-    "demo": ("experiments.demo", "train, score, export and serve a translator in six minutes"),
-    "look": ("experiments.look", "plot attention weights and the memory of a SwishRNN"),
-    "compare": ("experiments.compare", "compare blocks, schemes or recipes over several seeds"),
+    "client": ("export.client", "send lines of text to a served model, and print the predictions"),
+    "demo": ("experiments.demo", "train, score, export and serve a translator in 3 to 6 minutes"),
+    "look": ("experiments.look", "plot attention weights and the memory of SwishRNN layers"),
+    "compare": (
+        "experiments.compare",
+        "compare blocks, splitting schemes or recipes over several seeds",
+    ),
     "data_service": ("experiments.data_service", "prepare training batches on another machine"),
 }
 # Two-word aliases of commands.

@@ -91,7 +91,8 @@ def check_divisible(dividend_name: str, dividend: int, divisor_name: str, diviso
     """Returns `dividend // divisor`, or raises a ValueError if there is a remainder."""
     if dividend % divisor:
         raise ValueError(
-            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}"
+            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}: change one "
+            "of the two"
         )
     return dividend // divisor
 
@@ -130,7 +131,7 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
             continue  # a prefix such as tsv:, or a local path that contains a colon
         if local or scheme not in STORES or slashes != "//" or not bucket:
             places = "a local path" if local else "a local path or gs://BUCKET/NAME"
-            raise UserError(f"{text}: {scheme}:{slashes} is not supported; give {places}")
+            raise UserError(f"{text} is not a supported path: give {places}")
     return os.path.expanduser(text)
 
 
@@ -223,9 +224,9 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
     if module in ("", "macaron_tf", "experiments", "export") or type(error) is ImportError:
         return None
     return (
-        f"{sys.executable} has no {error.name}: activate the environment of macaron_tf "
-        "(`. .venv/bin/activate`), or install macaron_tf (`make setup` in a checkout, or `pip "
-        "install macaron_tf`)"
+        f"{sys.executable} has no package {error.name}: activate the environment of macaron_tf (`. "
+        ".venv/bin/activate`), or install macaron_tf (`make setup` in a checkout, or `pip install "
+        "macaron_tf`)"
     )
 
 
@@ -314,7 +315,7 @@ def store_sentence(error: Exception) -> str | None:
     if (problem := store_problem(error)) is None:
         return None
     place = _REQUESTED.search(str(error))
-    return f"cannot access {place[0] if place else 'a bucket'}: {problem[0]}; {problem[1]}"
+    return f"cannot access {place[0] if place else 'a bucket'}, because {problem[0]}: {problem[1]}"
 
 
 @contextlib.contextmanager

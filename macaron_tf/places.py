@@ -109,7 +109,7 @@ def load(
     found = locate(place)
     if lower_case is not None and found.library not in (HUGGING_FACE, MODEL_GARDEN):
         raise UserError(
-            f"the files of {place} say whether text is lower-cased: leave lower_case "
+            f"the files of {place} already say whether text is lower-cased: leave lower_case "
             "(--[no-]lower-case) out"
         )
     with Progress(f"loading {place}"):
@@ -148,7 +148,7 @@ class Location:
 
 
 def locate(place: str) -> Location:
-    """Parses the argument `place` of `load`, and downloads a network from the hub.
+    """Parses the argument `place` of `load`. For a `hub:` place, downloads the network.
 
     This function does not check that the folder exists.
     """

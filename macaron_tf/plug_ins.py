@@ -87,17 +87,18 @@ def find(place: str, base: type | None = None) -> Any:
     known = vars_of(module, base)
     if not attribute and len(known) == 1:
         [attribute] = known
+    wanted = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
     if attribute not in vars(module):
-        raise UserError(
-            f"{place}: {name} has {', '.join(known) or 'no suitable class or function'}"
-            f"{f', but no {attribute!r}' if attribute else ''}: write {name}:NAME"
-        )
+        kind = "classes" if base else "functions"
+        fault = f"{name} defines {f'several suitable {kind}' if known else f'no suitable {kind}'}"
+        if attribute:
+            fault = f"{name} does not define {attribute!r}"
+        if known:
+            raise UserError(f"{fault}: write {' or '.join(f'{name}:{one}' for one in known)}")
+        raise UserError(f"{fault}: define {wanted} in {name} and write {name}:NAME")
     found = vars(module)[attribute]
     if not _is_kind(found, base):
-        wanted = f"a subclass of {base.__module__}.{base.__name__}" if base else "a function"
-        raise UserError(
-            f"{place} is not of type {base.__name__ if base else 'function'}: give {wanted}"
-        )
+        raise UserError(f"{place} is not {wanted}: give {wanted}")
     return found
 
 
@@ -159,8 +160,9 @@ def check_allowed(place: str) -> None:
         return
     if _is_file(place):
         raise UserError(
-            f"{place!r} was read from a file, which may name modules but no FILE.py: write "
-            f"{place} in the command, or name the module as {pathlib.Path(name).stem}:Name"
+            f"{place!r} was read from a file, but only a command may name a FILE.py: give {place} "
+            "in the command, or write "
+            f"{pathlib.Path(name).stem}:{place.partition(':')[2] or 'NAME'} in the file"
         )
     raise UserError(
         f"{place!r} was read from a file and would run the code of the module {name}: if you trust "
@@ -198,7 +200,7 @@ def file_of(place: str) -> pathlib.Path:
 
 
 def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
-    """Returns a dict of the public functions that a module itself defines.
+    """Returns the public functions that a module itself defines, as a dict from name to function.
 
     If `base` is not `None`, the dict has the module's public subclasses of `base` instead.
     """

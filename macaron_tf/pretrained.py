@@ -177,7 +177,7 @@ class Pretrained:
 
     @property
     def weights_record(self) -> dict[str, str]:
-        """Checkpoint name for result files, with a warning if the expected name differs."""
+        """Dict with the name of the checkpoint, and a warning if it is not the expected one."""
         warned = {name: self.results[name] for name in ("warning",) if name in self.results}
         return {"checkpoint": self.checkpoint, **warned}
 
@@ -338,8 +338,8 @@ class Pretrained:
         """Raises a UserError if the weights are quantized, because training needs float weights."""
         if any(layer.quantization_mode for layer in self.network._flatten_layers()):
             raise UserError(
-                f"{self.name or self.checkpoint} is quantized: start from the model before "
-                "quantization"
+                f"{self.name or self.checkpoint} is quantized, but training needs float weights: "
+                "start from the model before quantization"
             )
 
     def classifier(
@@ -359,8 +359,8 @@ class Pretrained:
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
-                f"{self.name or self.checkpoint} has the type {type(self.network).__name__}: load "
-                "an encoder to build a classifier"
+                f"{self.name or self.checkpoint} is of type {type(self.network).__name__}, but a "
+                "classifier needs an encoder: load an encoder"
             )
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
@@ -413,7 +413,7 @@ class Pretrained:
         if len(texts) != len(labels) or len(classes) < 2:
             raise UserError(
                 f"the training set has {len(texts)} texts, {len(labels)} labels and {len(classes)} "
-                "distinct labels: give one label per text, and at least two distinct labels"
+                "distinct labels: give one label for each text, and at least two distinct labels"
             )
         keras.utils.set_random_seed(seed)
         network = self.classifier(len(classes))

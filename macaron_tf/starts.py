@@ -165,7 +165,10 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
     else:
         found, own = f"of type {type(network).__name__}", {"encoder"}
     if not own & {*kinds} or not source.model:
-        raise UserError(f"{given} is {found}: give {' or '.join(KINDS[kind] for kind in kinds)}")
+        raise UserError(
+            f"{given} is {found}, but must be {' or '.join(KINDS[kind] for kind in kinds)}: give "
+            "another model"
+        )
     if vocabulary is None and given.endswith(".keras"):
         raise needs_vocabulary(given)
     if vocabulary is None:

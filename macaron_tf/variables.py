@@ -58,7 +58,10 @@ def declare(
     usual = spec_of(variable)
     axes, decays = tuple(axes) or usual.axes, usual.decays if decays is None else decays
     if len(axes) != len(usual.axes):
-        raise ValueError(f"axes={axes} must name each dimension of {variable.path}")
+        raise ValueError(
+            f"axes={axes} has {len(axes)} names, but {variable.path} has {len(usual.axes)} "
+            "dimensions: name each dimension"
+        )
     variable.weight_spec = WeightSpec(axes, parts, decays)
     if variable._layout is not None:  # on a device mesh, Keras has already placed the weight
         variable._layout = keras.distribution.distribution().get_variable_layout(variable)

@@ -49,7 +49,7 @@ def no_autotuning():
     """Switches tf.data's autotuning off in every dataset that a test iterates over.
 
     The garbage collector deletes iterators while later tests run. Deleting an autotuned iterator
-    held a test up for 20 to 60 seconds.
+    blocked a test for 20 to 60 seconds.
     """
     import tensorflow as tf
 
@@ -78,7 +78,7 @@ LONG = (*THOROUGH, "training")
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests of `THOROUGH` folders, and sorts files of long tests before the others."""
+    """Marks tests in `THOROUGH` folders, and sorts files with long tests before other files."""
     root = pathlib.Path(__file__).parent
 
     def room(item: pytest.Item) -> str:
@@ -140,10 +140,10 @@ def tfds(tfds_dir: str):
 
 @pytest.fixture
 def refused(capsys):
-    """Returns `refused(main, arguments, words, *folders)`, which checks a command's error.
+    """Returns `refused(main, arguments, words, *folders)`, which asserts that a command fails.
 
-    The command must exit with status 2 and print a one-line error that contains `words`. No file
-    may appear in, or vanish from, the folders.
+    The command must exit with status 2 and print a one-line error that contains `words`. It must
+    neither add files to `folders` nor remove files.
     """
 
     def check(main, arguments: list, words: str, *folders) -> None:
@@ -176,9 +176,9 @@ NUMBERS = {
 
 
 def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Returns distinct English and German spellings of numbers, digit by digit.
+    """Returns distinct (English, German) pairs of numbers that are spelt digit by digit.
 
-    A model learns to translate them within seconds.
+    A model learns to translate the numbers within seconds.
     """
     rng = np.random.default_rng(seed)
     pairs = {}

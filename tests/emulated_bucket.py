@@ -1,8 +1,8 @@
 """A Google Cloud Storage bucket emulated on this machine, with delays, errors and disconnections.
 
 TensorFlow's `gs://` has no setting for another server, but its libcurl reads `https_proxy` and
-`CURL_CA_BUNDLE`. So a proxy on 127.0.0.1 answers in the place of Google's hosts, with a certificate
-of its own. The proxy forwards each request to fake-gcs-server, whose binary comes in a Python
+`CURL_CA_BUNDLE`. So a proxy on 127.0.0.1 answers in place of Google's hosts, with its own
+certificate. The proxy forwards each request to fake-gcs-server, whose binary comes in a Python
 package.
 """
 
@@ -37,15 +37,15 @@ QUICK_RETRIES = {
 
 @dataclasses.dataclass
 class Fault:
-    """What happens to requests whose method, path and query match a regular expression.
+    """A fault that is injected into requests whose method, path and query match a pattern.
 
     Attributes:
         pattern: regular expression that is searched in "METHOD PATH?QUERY".
-        status: HTTP status returned in place of the bucket's answer; `None` forwards the request.
+        status: HTTP status returned in place of the bucket's response; `None` forwards the request.
         times: maximum number of requests that get the fault; `None` means no limit.
         after: number of matching requests that pass before the fault begins.
-        delay: seconds before the answer.
-        act: function called before the answer, for example to kill the client process.
+        delay: seconds before the response.
+        act: function called before the response, for example to kill the client process.
     """
 
     pattern: str
@@ -66,7 +66,10 @@ class Fault:
 
 
 class EmulatedBucket:
-    """The bucket `gs://bucket` for processes started with `environment`; a context manager."""
+    """A context manager for the bucket `gs://bucket`.
+
+    Processes that start with the variables in `environment` have access to the bucket.
+    """
 
     def __init__(self):
         package = pytest.importorskip(
@@ -129,7 +132,10 @@ class EmulatedBucket:
         raise RuntimeError("fake-gcs-server does not answer")
 
     def send(self, method: str, path: str, body: bytes = b"", headers: dict | None = None):
-        """Sends a request to the emulator, past the proxy; returns (status, headers, content)."""
+        """Sends a request directly to the emulator, without the proxy.
+
+        Returns (status, headers, content).
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
         connection.request(method, path, body, headers or {})
         answer = connection.getresponse()
@@ -138,13 +144,13 @@ class EmulatedBucket:
         return answer.status, answer.getheaders(), content
 
     def objects(self, prefix: str = "") -> dict[str, int]:
-        """Returns a dict from object name to size in bytes, without the placeholders of folders."""
+        """Returns a dict mapping object names to sizes in bytes; folder placeholders are left out."""
         content = self.send("GET", f"/storage/v1/b/{BUCKET}/o?prefix={prefix}")[2]
         items = json.loads(content).get("items", [])
         return {x["name"]: int(x["size"]) for x in items if not x["name"].endswith("/")}
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen:
-        """Starts `python words...` with access to this bucket."""
+        """Starts `python *words` as a process with access to this bucket."""
         return subprocess.Popen(
             [sys.executable, *words],
             env={**os.environ, **self.environment, **environment},
@@ -152,7 +158,7 @@ class EmulatedBucket:
         )  # fmt: skip
 
     def run(self, *words: str, **environment: str) -> tuple[int, str, str]:
-        """Runs `python words...` with access to this bucket; returns (status, stdout, stderr)."""
+        """Runs `python *words` with access to this bucket; returns (status, stdout, stderr)."""
         process = self.start(*words, **environment)
         out, errors = process.communicate(timeout=300)
         return process.returncode, out, errors

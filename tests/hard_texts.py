@@ -78,7 +78,11 @@ def _drawn(rng: np.random.Generator) -> str:
 
 
 def hard_texts(count: int = 200, seed: int = 1) -> list[str]:
-    """Returns `count` distinct texts: `HARDEST`, two of 10,000 characters, `_HARD`, random ones."""
+    """Returns `count` distinct texts.
+
+    The list begins with `HARDEST`, two texts of 10,000 characters and `_HARD`. Random texts fill
+    the rest.
+    """
     rng = np.random.default_rng(seed)
     long = ["the old cat saw 😀 漢字 é\u0301, " * 500, "aé漢😀" * 250 + "theoldcat" * 1_000]
     texts = dict.fromkeys([*HARDEST, *(text[:10_000] for text in long), *_HARD])

@@ -76,7 +76,8 @@ def check_compiled(function, *inputs, variables=(), tolerance: float = 1e-5) -> 
     """Checks that XLA computes the same output and gradients of `function` as plain TensorFlow.
 
     Args:
-        function: function from tensors to one tensor, of which a weighted sum is differentiated.
+        function: function from tensors to one tensor. A weighted sum of that tensor's elements is
+            differentiated.
         inputs: float tensors, for which gradients are compared too.
         variables: Keras variables, for which gradients are compared too.
         tolerance: absolute tolerance, as a fraction of each result's largest magnitude.
@@ -123,7 +124,7 @@ def built(make, *arguments, noise: float = 0.0, **options) -> keras.Model:
 
 
 def weights_of(layer: keras.layers.Layer) -> dict[str, np.ndarray]:
-    """Returns a dict from weight path, without the layer's own name, to a float64 array."""
+    """Returns a dict mapping weight paths, without the layer's own name, to float64 arrays."""
     return {w.path.split("/", 1)[1]: numpy_of(w).astype("float64") for w in layer.weights}
 
 
@@ -170,7 +171,7 @@ def check_model(model: keras.Model, inputs, folder) -> None:
     """Checks that a model can be saved, infers its output shapes and runs in mixed precision.
 
     Args:
-        model: model without dropout, which `get_config` can make again.
+        model: model without dropout, which can be rebuilt from its config.
         inputs: inputs of the model's call.
         folder: folder for the saved file.
     """

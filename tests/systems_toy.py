@@ -26,9 +26,10 @@ class System(NamedTuple):
     """A tiny training system.
 
     Attributes:
-        network: builds the network from one block name, or from a tuple with a name for each layer.
+        network: function that builds the network from a block name, or from a tuple with a block
+            name for each layer.
         objective: training objective.
-        batches: returns an endless dataset of batches.
+        batches: function that returns an endless dataset of batches.
         outputs: function from a built network and its inputs to the outputs that tests compare.
         inputs: names of the batch features that `outputs` reads.
         blocks: arguments of `network` to test.
@@ -50,7 +51,7 @@ WEIGHT = np.ones(ROWS, "float32")
 
 
 def layers(block) -> int:
-    """Returns 2 for one block name, or 3 for a tuple of names."""
+    """Returns the number of layers: 2 for one block name, and 3 for a tuple."""
     return 2 if isinstance(block, str) else 3
 
 

@@ -56,7 +56,7 @@ TESTED = {
 
 
 def commands_in(text: str) -> list[str]:
-    """Returns the words after `python -m` of each command in a text."""
+    """Returns what follows `python -m` in each command of a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # quotes may span several lines
     found = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
@@ -94,7 +94,7 @@ def help_of(main, *words) -> str:
 
 @functools.cache
 def helps() -> dict[tuple[str, ...], str]:
-    """Returns a dict from words of a command or sub-command to its help."""
+    """Returns a dict mapping the words of each command or sub-command to its help."""
     found = {}
     for name, (module, _) in COMMANDS.items():
         if main := program(module):
@@ -112,9 +112,9 @@ def inline_code(text: str) -> list[str]:
 
 
 def command_lines(span: str) -> list[tuple[tuple[str, ...], str]]:
-    """Returns the commands that inline code may mean, each with the arguments that follow.
+    """Returns the commands that inline code may stand for, each with its arguments.
 
-    `train RUN` may mean the sub-command `train` of any command.
+    `train RUN` may stand for the sub-command `train` of any command.
     """
     words = shlex.split(span.removeprefix("python -m ").removeprefix("macaron "))
     names = {module: (name,) for name, (module, _) in COMMANDS.items()}
@@ -157,7 +157,7 @@ def test_the_readme_is_a_page():
 
 @pytest.fixture(scope="module")
 def shown() -> dict[str, str]:
-    """Returns a dict from command to the page or recipe that shows the command.
+    """Returns a dict mapping each command to the page or recipe that shows the command.
 
     The cloud guide is left out, because test_guides.py runs its commands.
     """
@@ -181,7 +181,7 @@ def test_every_command_is_run_by_the_walk_or_by_a_test(shown, tmp_path):
 
 
 class _Parsed(BaseException):
-    """Raised when a parser accepted its words."""
+    """An exception raised once a parser has accepted its words."""
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_every_command_of_the_results_exists_and_is_accepted(accepted):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_inline_command_lines_are_accepted(page, accepted):
-    """Inline code is accepted without the command's name, as in `train classify runs/mine`."""
+    """Inline code such as `train classify runs/mine` is accepted by some command's parser."""
     for span in inline_code(PAGES[page]):
         lines = command_lines(span) if "..." not in span else []
         for head, words in lines:

@@ -28,7 +28,7 @@ def bert(tmp_path) -> Pretrained:
 
 @pytest.fixture
 def saved(bert, tmp_path) -> pathlib.Path:
-    """Returns the folder into which `save_pretrained` saved that BERT."""
+    """Saves the `bert` fixture's model with `save_pretrained`; returns the folder."""
     bert.save_pretrained(tmp_path / "saved")
     return tmp_path / "saved"
 
@@ -202,7 +202,7 @@ def later_format(saved):
         (lambda d: (d / "pooler.weights.h5").unlink(), r"pooler\.weights\.h5 is missing"),
         (lambda d: (d / "manifest.json").unlink(), r"manifest\.json is missing"),
         (lambda d: shutil.rmtree(d / "vocabulary"), "no vocabulary in"),
-        (lambda d: (d / "vocabulary/vocabulary.txt").write_text("[PAD]"), "vocabulary.txt: "),
+        (lambda d: (d / "vocabulary/vocabulary.txt").write_text("[PAD]"), "vocabulary.txt cannot be read, because "),
         (lambda d: (d / "model.json").unlink(), r"has no readable model\.json"),
         (lambda d: (d / "model.json").write_text("{"), r"no readable model\.json"),
         (lambda d: (d / "model.json").write_text("{}"), r"model\.json is damaged"),
@@ -264,9 +264,9 @@ def test_weights_in_several_files_are_read(bert, tmp_path):
     for words, reason in (
         (
             json.dumps({"weight_map": {**shards, "more": shards[next(iter(shards))]}}),
-            "names the weight more, which",
+            "names the weight more, but no",
         ),
-        (json.dumps({"weight_map": {}}), "has no weight_map"),
+        (json.dumps({"weight_map": {}}), "contains no weight_map"),
         ("{", "index.json is damaged"),
     ):
         index.write_text(words)

@@ -19,7 +19,10 @@ HELP = "-m experiments.translate --help"
 
 
 def run(words, **options):
-    """Runs Python with words that may hold shell redirections; returns (status, stdout, stderr)."""
+    """Runs Python through a shell, so that words may be redirections.
+
+    Returns (status, stdout, stderr).
+    """
     done = subprocess.run(
         ["bash", "-c", f"exec {sys.executable} {words}"], capture_output=True, **options
     )
@@ -161,8 +164,8 @@ def test_ctrl_c_within_an_exec_of_text_has_its_status(tmp_path):
     "data, error",
     [
         (b"\x1f\x8b\x08\0", "the input is compressed: decompress it with `gunzip -c`"),
-        (b"text\n\x89PNG\0\n", "line 2 of the input has a zero byte"),
-        ("text\n".encode("utf-16"), "line 1 of the input has a zero byte"),
+        (b"text\n\x89PNG\0\n", "line 2 of the input contains a zero byte"),
+        ("text\n".encode("utf-16"), "line 1 of the input contains a zero byte"),
     ],
 )
 def test_input_that_is_no_text_is_refused(data, error):

@@ -112,7 +112,7 @@ def test_a_block_of_the_user_s_goes_along_and_runs_only_when_trusted(
         assert pathlib.Path("again/code/mine_parts/gate.py").read_text() == GATE
     with forgotten(tmp_path / "other"):
         pathlib.Path("mine.py").write_text("")
-        refuses("has a module mine, but .* first, .*other/mine.py", load_trusted, written)
+        refuses("contains its own module mine, but .*other/mine.py", load_trusted, written)
 
 
 def load_trusted(place):

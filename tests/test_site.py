@@ -163,7 +163,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[str]]:
-    """Returns a dict from query to the pages that the theme's search finds, best first."""
+    """Returns a dict mapping queries to the pages that the theme's search finds, best first."""
     [worker] = SITE.glob("assets/javascripts/workers/search.*.min.js")
     index = SITE / "search/search_index.json"
     command = ["node", str(pathlib.Path(__file__).with_name("search_site.js")), worker, index]

@@ -112,7 +112,7 @@ VOCABULARY = WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefghij"))
 
 
 def start(network, **usage) -> starts.Start:
-    """Returns the `Start` that is made from a network with `VOCABULARY`."""
+    """Returns the `Start` of a network with the vocabulary `VOCABULARY`."""
     kinds = [*starts.KINDS]
     return starts.start_of("runs/x", Pretrained(network, vocabulary=VOCABULARY, **usage), kinds)
 
@@ -129,7 +129,7 @@ def same(one, other):
 
 
 def test_each_kind_of_network_takes_what_it_shares():
-    """Models of different types copy all parts that they share."""
+    """A network takes all parts that it shares with a network of another type."""
     source = bert()
     task = built(models.EncoderClassifier, SMALL, 3)
     assert start(source).copy_to(task) == []
@@ -149,13 +149,13 @@ def test_each_kind_of_network_takes_what_it_shares():
 
 def test_a_network_that_cannot_be_filled_is_refused():
     task = built(models.EncoderClassifier, dataclasses.replace(SMALL, hidden_dim=32), 3)
-    refuses("the weights do not fit the model, whose ", start(bert()).copy_to, task)
+    refuses("the weights for .* have shape ", start(bert()).copy_to, task)
     pair = built(models.EncoderDecoder, starts.config_from_encoder(SMALL, BASE, ()))
     refuses("whose weights do not fill the encoder", start(bert()).copy_to, pair)
     other = bert(scheme="channels, tokens")
     refuses("needs model.scheme=None, not 'channels, tokens'", start(bert()).copy_to, other)
     refuses(
-        "is an encoder-decoder: give an encoder",
+        "is an encoder-decoder, but must be an encoder",
         starts.start_of,
         "runs/x",
         Pretrained(pair),

@@ -1,4 +1,4 @@
-"""Every block in every training system: built, trained, saved, loaded and exported."""
+"""Every block in every training system is built, trained, saved, loaded and exported."""
 
 import keras
 import numpy as np

@@ -4,7 +4,7 @@
 
 DATA_DIR is a TensorFlow Datasets folder. Each command runs in its own process, and its output goes
 to OUT/log.txt. A second walk skips the commands that ended as expected. At the end, a run that was
-killed and resumed must have the same bits as an uninterrupted run. tests/test_docs.py checks that
+killed and resumed must be bit-identical to an uninterrupted run. tests/test_docs.py checks that
 the walk covers the documented commands.
 """
 
@@ -160,7 +160,7 @@ def run(line: str, given: str, log) -> int:
 
 
 def digest(folder: pathlib.Path) -> str:
-    """Returns the SHA-256 of the last checkpoint's weights and training state without the clock."""
+    """Returns a SHA-256 of the last checkpoint: its weights and training state without times."""
     last = max((folder / "checkpoints").glob("step-*"))
     found = hashlib.sha256((last / "model.weights.h5").read_bytes())
     with np.load(last / "training_state.npz") as state:
@@ -185,7 +185,10 @@ def serve(folder: pathlib.Path, log) -> bool:
 
 
 def killed_run_is_equal(out: pathlib.Path, log) -> bool:
-    """Kills a run after its first checkpoint and resumes it; returns whether the bits are equal."""
+    """Kills a run after its first checkpoint and resumes it.
+
+    Returns whether the run is bit-identical to an uninterrupted run.
+    """
     for name, kill in (("whole", False), ("killed", True)):
         run_ = out / "runs" / name
         line = f"experiments.pretrain train bert_tiny {run_} --corpus {out}/corpus {flags()}"

@@ -11,23 +11,27 @@
     python -m experiments.compare runs/sst2 --data-dir DIR \\
         bert=sst2:init=runs/bert swish=sst2:init=runs/swish,training.learning_rate=1e-3
 
-The command trains each arm with several seeds and tests which differences are significant. An arm
-is [NAME=]RECIPE[:PATH=VALUE,...], which is a recipe with settings in the form of --set. All arms
-must be of the same kind. The kind determines the score:
+An arm is one of the compared variants. The command trains each arm with several seeds and tests
+which differences are significant. An arm is written [NAME=]RECIPE[:PATH=VALUE,...]: a recipe whose
+settings are changed as by --set. All arms must be recipes of the same type, on which the score
+depends:
 
-  pre-training   loss on validation text after the last update; with --tasks, also the
-                 development-set score of each run after fine-tuning on these tasks
-  translation    BLEU on the validation split, by averaged checkpoints and the recipe's beam
-                 search, with a paired bootstrap test for each seed
-  fine-tuning    score on the development set. RECIPE is the name of a task; set init=FROM as
-                 for `finetune`, and preset=NAME or source=FORM if needed
+  pre-training   loss on the validation text after the last update. With --tasks, the command also
+                 fine-tunes each run on the tasks and reports the scores on the development sets
+  translation    BLEU of the averaged checkpoints on the validation split, by the beam search of
+                 the recipe, with a paired bootstrap test for each seed
+  fine-tuning    score on the task's development set. RECIPE is the name of the task. Each arm
+                 needs the setting init=FROM, the model to start from as in `finetune --init`. A
+                 {seed} in FROM stands for the random seed. The settings preset=NAME and
+                 source=SOURCE correspond to `finetune --preset` and `finetune --source`
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward
 residual steps are full instead of half. The comparison takes five minutes on two cores.
 
-All arms must read the same text. The command writes OUT/compare.md, .json and .png. Complete runs
-are not trained again. To resume an interrupted comparison, give the same command again.
+All arms must read the same training data, unless --differ allows a difference. The command writes
+OUT/compare.md, compare.json and compare.png. To resume an interrupted comparison, give the same
+command again. The command does not repeat complete training runs.
 """
 
 from experiments import command_line as cli
@@ -40,33 +44,35 @@ main = cli.single_program(
     cli.STUDY,
     cli.place(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
-        "two or more arms; the first arm is the baseline (default: the arms described above)",
+        "two or more arms to compare; the first arm is the baseline (default: the three GPTs "
+        "described above)",
         nargs="*",
     ),
     cli.place(
         "--corpus DIR",
-        "folder of a corpus that `pretrain prepare` wrote, for pre-training (default: prepare a "
-        "corpus in OUT/corpus)",
+        "folder of a corpus that `pretrain prepare` wrote; for pre-training only (default: prepare "
+        "the corpus of the recipes in OUT/corpus)",
     ),
     cli.TFDS,
     cli.finetuning(),
     cli.count(
         "--learning-rates R",
-        "learning rates to try in fine-tuning on --tasks; the best rate of each task counts "
-        "(default: the learning rate of the preset)",
+        "learning rates to try in fine-tuning on the tasks of --tasks; the best rate for each task "
+        "counts (default: 5e-5, the rate of the preset macaron)",
         least=0.0,
         nargs="+",
     ),
     cli.count(
         "--jobs N",
-        "number of training runs at once, each on its own part of the CPUs (default: 2, or 1 with "
-        "a GPU)",
+        "number of training runs at the same time, which share the CPUs equally (default: 2, or 1 "
+        "if there is a GPU)",
     ),
     cli.argument(
         "--equal",
-        "what to make equal in all arms: parameters chooses model.feed_forward_dim so that every "
-        "arm has as many parameters as the first arm; time measures the time per update and "
-        "chooses the number of updates so that every arm trains for as long as the first arm",
+        "quantities to make equal in all arms. parameters: the command chooses "
+        "model.feed_forward_dim, so that all arms have as many parameters as the first arm. time: "
+        "the command measures the time per update and chooses the number of updates, so that all "
+        "arms train for as long as the first arm (default: change nothing)",
         choices=("parameters", "time"),
         nargs="+",
         action=arguments.Distinct,
@@ -74,30 +80,32 @@ main = cli.single_program(
     ),
     cli.count(
         "--rates R",
-        "learning rates to try; the comparison uses each arm's best rate (default: the rate of "
-        "the recipe)",
+        "learning rates to try; each arm is compared at its best rate (default: the learning rate "
+        "in the recipe of the arm)",
         least=0.0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--tuning-seeds N",
-        "random seeds of the runs that choose among --rates (default: one seed that is not in "
-        "--seeds)",
+        "random seeds of the additional training runs that select the learning rate from --rates; "
+        "they must differ from --seeds (default: the smallest seed that is not in --seeds)",
         least=0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--widths D",
-        "values of model.hidden_dim at which to compare the arms and test for a trend; "
-        "model.feed_forward_dim is scaled in proportion",
+        "values of model.hidden_dim. The command compares the arms at each width, with "
+        "model.feed_forward_dim scaled in proportion, and tests whether the difference changes "
+        "with the width (default: the width in the recipe of the arm)",
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.argument(
         "--differ PATH",
-        "settings of the text that may differ between arms, such as corpus.sources",
+        "settings of the training data that may differ between arms, such as corpus.sources "
+        "(default: the command stops with an error if the arms read different data)",
         nargs="+",
         default=[],
     ),

@@ -41,7 +41,8 @@ def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
     for arm, (path, flag) in itertools.product(arms, chosen.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):
             raise UserError(
-                f"{arm.name} sets {path}, which {flag} chooses: leave {path} or {flag} out"
+                f"{arm.name} sets {path}, but {flag} also determines {path}: remove {path} from "
+                f"the arm, or leave {flag} out"
             )
 
 
@@ -59,7 +60,7 @@ def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
     The two parameter counts may differ by up to 1%, because `feed_forward_dim` is a whole number.
 
     Raises:
-        UserError: no `feed_forward_dim` makes the counts equal.
+        UserError: no `feed_forward_dim` makes the counts equal to within 1%.
     """
 
     def at(width: int) -> Arm:
@@ -74,8 +75,9 @@ def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
         found = parameters(kind, at(width))
     if abs(found - wanted) > _EQUAL * wanted:
         raise UserError(
-            f"--equal parameters is not possible, because no feed_forward_dim gives {arm.name} as "
-            f"many parameters as {first.name}: give {first.name} a larger model.feed_forward_dim"
+            "--equal parameters is not possible, because no model.feed_forward_dim gives "
+            f"{arm.name} as many parameters as {first.name}: give {first.name} a larger "
+            "model.feed_forward_dim"
         )
     return at(width)
 
@@ -91,11 +93,11 @@ def parameters(kind: Kind, arm: Arm) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Measured time per update of an arm, and the number of updates chosen for the arm.
+    """Measured time per update of an arm, and the number of updates that equalizes training time.
 
     Attributes:
         arm, width: name and width of the arm.
-        ratio: time per update, divided by the time per update of the first arm.
+        ratio: time per update of the arm, divided by the time per update of the first arm.
         seconds: time per update in seconds.
         updates: chosen number of updates.
     """
@@ -150,7 +152,7 @@ def with_time(
             more = f"{100 * (high / low - 1):.0f}%"
             raise UserError(
                 f"--equal time cannot measure {arm.label}, because its two timings differ by "
-                f"{more}: give the same command again while nothing else runs on this machine"
+                f"{more}: run the same command again while nothing else runs on this machine"
             )
         seconds[arm] = list(map(min, *both))
 
@@ -195,7 +197,7 @@ def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """Scores of an arm at each learning rate, and the best rate.
+    """Scores of an arm at each learning rate, and the best learning rate.
 
     Attributes:
         arm, width: name and width of the arm.
@@ -211,9 +213,9 @@ class Tuned:
 
     @property
     def edge(self) -> str:
-        """Position of the best rate: `"least"` or `"greatest"` of the tried rates, else "".
+        """`"least"` or `"greatest"` if the best rate is the least or greatest tried rate, else "".
 
-        The position is "" if only one rate was tried.
+        The value is also "" if only one rate was tried.
         """
         ends = {min(self.scores): "least", max(self.scores): "greatest"}
         return ends.get(self.picked, "") if len(self.scores) > 1 else ""
@@ -248,7 +250,9 @@ def with_rates(
         scores = {one: [row and row[kind.score] for row in rows[one]] for one in ones}
         whole = [one for one in ones if None not in scores[one]]
         if not whole:
-            raise UserError(f"{arm.name} diverged at all --rates: give lower learning rates")
+            raise UserError(
+                f"{arm.name} diverged at every learning rate in --rates: give lower learning rates"
+            )
         made.append(max(whole, key=lambda one: kind.sign * statistics.mean(scores[one])))
         by_rate = {one.rate: mine for one, mine in scores.items()}
         found.append(Tuned(arm.name, arm.width, by_rate, made[-1].rate))

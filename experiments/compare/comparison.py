@@ -74,14 +74,14 @@ def _tuning_seeds(options: argparse.Namespace) -> list[int]:
         raise UserError("--tuning-seeds needs --rates: add --rates, or leave --tuning-seeds out")
     if both := set(given or ()).intersection(options.seeds):
         raise UserError(
-            f"--tuning-seeds {min(both)} is also in --seeds: choose rates by seeds that are not "
-            "in --seeds"
+            f"seed {min(both)} is in both --tuning-seeds and --seeds: give --tuning-seeds that "
+            "are not in --seeds"
         )
     return given or [next(seed for seed in itertools.count() if seed not in options.seeds)]
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
-    """Returns the settings that the command chooses for each arm.
+    """Collects the settings that flags such as `--widths` and `--rates` choose for each arm.
 
     Returns:
         A dict from the path of a setting to the flag that requests the choice.
@@ -98,7 +98,7 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
 def _train_all(
     kind: Kind, arms: Sequence[Arm], seeds: Sequence[int], judged: bool = False
 ) -> dict[tuple[Arm, int], dict | None]:
-    """Trains arms with each seed and returns the row of each run; see `Kind.row`.
+    """Trains arms with each seed, and returns the results of each run; see `Kind.row`.
 
     All arms are trained with one seed before the next seed begins. An interrupted comparison
     therefore has complete seeds.
@@ -110,8 +110,8 @@ def _train_all(
         judged: whether the runs decide the comparison instead of tuning the learning rate.
 
     Returns:
-        A dict from (arm, seed) to a row. The row is `None` if the run diverged and `judged` is
-        false.
+        A dict that maps (arm, seed) to the results. The results are `None` if the run diverged and
+        `judged` is false.
 
     Raises:
         Diverged: a run diverged and `judged` is true.
@@ -160,39 +160,45 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
                 f"flag, as in --set {settings[-1]} --set {text}"
             )
     if len(arms) < 2:
-        raise UserError(f"{words[0]!r} is the only arm: give two arms or more")
+        raise UserError(
+            f"{words[0]!r} is the only arm, but a comparison needs at least two arms: give "
+            "another arm"
+        )
     for arm in arms:
         if [one.name for one in arms].count(arm.name) > 1:
             raise UserError(
-                f"two arms are called {arm.name}: name one of them, as in NAME={arm.recipe}:..."
+                f"two arms are called {arm.name}: give one of them another name, as in "
+                f"NAME={arm.recipe}:..."
             )
         if arm.sets("training.seed"):
             raise UserError(
-                f"{arm.name} sets training.seed, which --seeds chooses: leave training.seed out"
+                f"{arm.name} sets training.seed, but --seeds chooses the seeds of all arms: "
+                "remove training.seed from the arm"
             )
         if (one := kind_of(arms[0])) is not (other := kind_of(arm)):
             names = (kind.run_class.recipe_class.kind for kind in (one, other))
             raise UserError(
-                f"{arms[0].name} and {arm.name} are of different kinds, {' and '.join(names)}: "
-                "compare arms of one kind"
+                f"{arms[0].name} and {arm.name} have recipes of different kinds, "
+                f"{' and '.join(names)}: give arms with recipes of the same kind"
             )
     return arms
 
 
 def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
-    """Raises a `UserError` if two arms read different text, or are scored on different text.
+    """Raises a `UserError` if two arms have different training or evaluation data.
 
     Args:
         kind: type of training.
         recipes: dict from the name of an arm to its recipe.
-        differ: settings of the text in which arms may differ.
+        differ: settings of the training data in which arms may differ.
     """
     first, *others = recipes
     known = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]
     for path in differ:
         if not any(is_among(one, [path]) and is_among(one, kind.data) for one in known):
             raise UserError(
-                f"--differ {path} is not a setting of the text: give another{nearest(path, known)}"
+                f"--differ {path} is not a setting of the training data: give another "
+                f"setting{nearest(path, known)}"
             )
     # With --corpus, the corpus determines these settings.
     given = ("corpus.", "vocabulary.") if kind.options.corpus else ()
@@ -200,8 +206,9 @@ def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -
         for path, (one, other) in recipes[first].differences(recipes[name]).items():
             if is_among(path, kind.data) and not is_among(path, (*differ, *given)):
                 raise UserError(
-                    f"{name} has {path}={other!r}, but {first} has {path}={one!r}: set both to the "
-                    f"same value, or give --differ {path} to compare arms with different text"
+                    f"{name} has {path}={other!r}, but {first} has {path}={one!r}: set both to "
+                    f"the same value, or give --differ {path} to compare arms with different "
+                    "training data"
                 )
 
 
@@ -216,5 +223,6 @@ def _check_different(recipes: dict[str, Recipe]) -> None:
         named = one.differences(other).keys() <= {"model", "model_options"}
         if named and operators(one) == operators(other):
             raise UserError(
-                f"{second} has the same model and settings as {first}: change one of these arms"
+                f"{second} has the same model and settings as {first}: change or remove one of "
+                "these arms"
             )

@@ -1,4 +1,4 @@
-"""Arms of a comparison, and the training and scoring of each kind of arm.
+"""Arms of a comparison, and the training and scoring of arms of each kind.
 
 The kinds are pre-training, translation and fine-tuning.
 """
@@ -82,8 +82,8 @@ class Arm:
         name = name or recipe
         if not re.fullmatch(r"[\w.+-]+", name):
             raise UserError(
-                f"the name of the arm {text!r} has characters other than letters, digits and "
-                "_ . + -: give another name, as in NAME=RECIPE"
+                f"the name of the arm {text!r} contains a character other than letters, digits, "
+                "'_', '.', '+' and '-': give another name, as in NAME=RECIPE"
             )
         return cls(name, recipe, tuple(parts))
 
@@ -106,7 +106,7 @@ class Arm:
         return dataclasses.replace(self, settings=(*kept, *settings), **values)
 
     def sets(self, path: str) -> bool:
-        """Returns whether the arm itself contains a setting of `path`."""
+        """Returns whether `settings` of the arm set the path `path`."""
         return any(setting.partition("=")[0] == path for setting in self.settings)
 
 
@@ -119,16 +119,16 @@ class Kind(abc.ABC):
         run_class: class of the runs.
         data: settings that determine which text an arm reads. A name that ends in a dot stands for
             a whole section.
-        may_change: settings or sections that may differ in an existing run.
+        may_change: settings or sections in which an existing run may differ from the arm.
         score: key of the score that decides the comparison.
         sign: 1 if a greater score is better, or else -1.
-        margin: an arm counts as guessing if its score is at most this much better than the score of
-            `guessing`.
+        margin: an arm is at chance level if its score is not better than the score of `guessing` by
+            more than this margin.
         draws: whether the seed determines the initial weights.
         timing: settings that shorten the validations of a timing run.
-        columns: dict from the key of a score to the heading, number of decimals and factor of its
-            table column. The table leaves out a column if no arm has the score, or if the column
-            repeats the deciding score.
+        columns: dict that maps the key of a score to the heading, number of decimals and factor of
+            its table column. The table leaves out a column if no arm has the score, or if the
+            column equals the column of the deciding score.
         curves: dict from a validation metric to the title of its panel in the figure.
         judged_curve: key in `curves` of the metric that equals `score`.
     """
@@ -154,11 +154,11 @@ class Kind(abc.ABC):
 
     @property
     def label(self) -> str:
-        """Heading of the column of the deciding score."""
+        """Heading of the table column with the deciding score."""
         return self.columns[self.score][0]
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
-        """Returns the settings of an arm's run, which come from `--set`, the arm and the seed."""
+        """Returns the settings of a run, which come from `--set`, the arm and the seed."""
         own = [] if seed is None else [f"training.seed={seed}"]
         left_out = self.left_out.get(arm.name, ())
         shared = [setting for setting in self.options.set if setting not in left_out]
@@ -176,7 +176,7 @@ class Kind(abc.ABC):
     def leave_out(self, arms: Sequence[Arm]) -> None:
         """Finds the settings of `--set` that have no effect in some arms, and prints them.
 
-        `settings` then leaves out such a setting from the settings of these arms.
+        From then on, the method `settings` leaves out such a setting for these arms.
 
         Raises:
             UserError: a setting has no effect in any arm.
@@ -190,7 +190,10 @@ class Kind(abc.ABC):
             if len(names) == len(arms):
                 refuse_unread(recipe, [setting])
             if names:
-                print(f"--set {setting} is left out of {', '.join(names)}, where it has no effect")
+                print(
+                    f"--set {setting} is not applied to {', '.join(names)}, because the setting "
+                    "has no effect there"
+                )
 
     def recipe(self, arm: Arm) -> Recipe:
         """Makes the recipe of an arm.
@@ -201,8 +204,8 @@ class Kind(abc.ABC):
         for setting in arm.settings:
             if setting.startswith("init"):
                 raise UserError(
-                    f"{arm.name} sets {setting}, but a comparison starts from random weights: "
-                    "leave it out"
+                    f"{arm.name} sets {setting}, but a comparison trains all arms from random "
+                    f"weights: remove {setting} from the arm"
                 )
         recipe = registry.load(arm.recipe, self.run_class.recipe_class, self.settings(arm))
         recipe.model_config()
@@ -220,15 +223,19 @@ class Kind(abc.ABC):
         """
         if self.options.corpus:
             raise UserError(
-                f"--corpus {self.options.corpus} applies to pre-training only: leave it out"
+                f"--corpus {self.options.corpus} applies only to comparisons of pre-training "
+                "recipes: leave --corpus out"
             )
         if self.options.tasks:
             tasks = " ".join(self.options.tasks)
-            raise UserError(f"--tasks {tasks} applies to pre-training only: leave it out")
+            raise UserError(
+                f"--tasks {tasks} applies only to comparisons of pre-training recipes: leave "
+                "--tasks out"
+            )
 
     @abc.abstractmethod
     def network(self, name: str, recipe: Recipe) -> keras.Model:
-        """Makes the unbuilt network of the arm `name`."""
+        """Makes the network of the arm `name`, without building the network."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Raises a `UserError` if the folder `run` has a run with other settings or other text."""
@@ -240,7 +247,7 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def train(self, arm: Arm, seed: int, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Trains an arm's run unless it is complete, and returns its `row`.
+        """Trains an arm's run unless the run is complete, and returns the results; see `row`.
 
         Args:
             arm: the arm.
@@ -283,7 +290,7 @@ class Kind(abc.ABC):
         return {}
 
     def row(self, run: pathlib.Path, scores: dict) -> dict:
-        """Returns the row of a run: its scores, time, memory and validation curve."""
+        """Returns the results of a run: `scores`, training time, memory and validation curve."""
         timing = read_lines(run / "timing.jsonl")
         memory = studies.values(timing, "memory_mib")
         return {
@@ -299,7 +306,7 @@ class Kind(abc.ABC):
         """Returns the score of the best prediction that ignores the input.
 
         Args:
-            rows: rows of all runs.
+            rows: results of all runs; see `row`.
 
         Returns:
             The score and a description of the prediction, or `None` if this score is unknown.
@@ -312,11 +319,11 @@ class Kind(abc.ABC):
         The base class has no tests.
 
         Args:
-            first: rows of the first arm, one for each seed.
-            others: rows of the other arm with the same seeds.
+            first: results of the first arm, one dict for each seed; see `row`.
+            others: results of the other arm with the same seeds.
 
         Returns:
-            A dict with the result for each seed.
+            A list of dicts, which has the test result for each seed.
         """
         return []
 
@@ -324,8 +331,8 @@ class Kind(abc.ABC):
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns the columns of fine-tuning results, as a dict from a heading to (task, metric).
 
-    Each task has a column with its score. A task in `TABLE_METRICS` has a second column with the
-    metric given there.
+    Each task has a column with its score. A task in `TABLE_METRICS` has a second column, with the
+    metric in `TABLE_METRICS`.
     """
     other = TABLE_METRICS["swish_rnn"]
     columns = {task: (task, "score") for task in tasks}
@@ -395,13 +402,13 @@ class Pretraining(Kind):
         if not _is_complete(run):
             steps = self.recipe(arm).training.max_steps
             raise UserError(
-                f"{run} stopped before step {steps:,}: find the reason in the output of the run"
+                f"{run} stopped before step {steps:,}: look for the reason in the output of the run"
             )
         for line in (curve := studies.validations(run)):
             if line["loss"] is None:
                 raise Diverged(
-                    f"{run} diverged, because its validation loss at step {line['step']:,} is not "
-                    "finite: lower training.learning_rate, or leave the arm out"
+                    f"{run} diverged (the validation loss at step {line['step']:,} is not "
+                    "finite): lower training.learning_rate, or leave the arm out"
                 )
         return self.row(run, curve[-1])
 
@@ -409,7 +416,7 @@ class Pretraining(Kind):
         return self._finetuned(run, log) if self.tuned else {}
 
     def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        """Fine-tunes a run on `--tasks`; returns the mean scores at the best learning rates."""
+        """Fine-tunes a run on `--tasks`, and returns the mean scores at the best learning rates."""
         rates = self.options.learning_rates or ()
         words = ["--init", f"model={run}", *studies.tuning(self.options)]
         words += ["--learning-rates", *map(repr, rates)] if rates else []
@@ -490,8 +497,8 @@ class Translation(Kind):
             found = _own_scores(run, output, recipe)
         if len(found) != 1:
             raise UserError(
-                f"{output} has {len(found)} evaluations of the averaged checkpoints, but should "
-                "have 1: remove that folder to evaluate again"
+                f"{output} contains {len(found)} evaluations of the averaged checkpoints, but "
+                f"must contain exactly 1: remove {output}, then run the same command again"
             )
         return self.row(run, found[0])
 
@@ -515,9 +522,10 @@ class Translation(Kind):
 
 
 def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
-    """Reads the scores of a run's averaged checkpoints from the JSON files in `output`.
+    """Reads the scores of a run's averaged weights from the JSON files in `output`.
 
-    Records of another split, or of checkpoints before the end of the run, are left out.
+    The function ignores scores on another split and scores of checkpoints from before the end of
+    the run.
 
     Args:
         run: folder of the run.
@@ -536,7 +544,7 @@ def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationReci
 
 
 # Settings of a fine-tuned arm, and the corresponding flags of `finetune grid`.
-_SEED = "{seed}"  # in `init`, the seed of the fine-tuning: one pre-training for each seed
+_SEED = "{seed}"  # in `init`, replaced by the seed of the fine-tuning run
 _FLAGS = {
     "init": "--init",
     "preset": "--preset",
@@ -549,10 +557,11 @@ _FLAGS = {
 
 
 class Finetuning(Kind):
-    """Fine-tunings on a task, compared by the score on the validation split.
+    """Fine-tuning runs on a task, compared by the score on the validation split.
 
-    The setting `init` names the weights to start from. `{seed}` in `init` stands for the seed of
-    the fine-tuning, so that each seed starts from a pre-training of its own.
+    The setting `init` names the weights to start from. If `init` contains `{seed}`, the seed of the
+    fine-tuning run replaces `{seed}`, so that each fine-tuning run can start from a separate
+    pre-training run.
     """
 
     run_class = FinetuningRun
@@ -567,7 +576,7 @@ class Finetuning(Kind):
     ) -> tuple[dict[str, str], list[str]]:
         """Splits settings into a dict of the settings in `named` and a list of the other settings.
 
-        The dict maps a path to its last value.
+        The dict maps the path of a setting to the last value that is given for it.
         """
         pairs = [setting.partition("=") for setting in settings]
         found = {path: value for path, _, value in pairs if path in named}
@@ -582,7 +591,7 @@ class Finetuning(Kind):
         if "init" not in places:
             start = f"{arm.name}={arm.recipe}:init=RUN"
             raise UserError(
-                f"{arm.name} has no init: name the weights to start from, as in {start}"
+                f"{arm.name} does not set init, which names the weights to fine-tune: write {start}"
             )
         recipe = preset(places.pop("preset", "macaron"), get_task(arm.recipe, own=True))
         return override(recipe.changed(**places), settings)
@@ -642,7 +651,7 @@ class Finetuning(Kind):
 
 
 def kind_of(arm: Arm) -> type[Kind]:
-    """Returns the kind of an arm, which its recipe determines."""
+    """Returns the kind of training that the recipe of an arm belongs to."""
     if arm.recipe in (*TASKS, *OWN_TASKS):
         return Finetuning
     kinds = {kind.run_class.recipe_class: kind for kind in (Pretraining, Translation)}

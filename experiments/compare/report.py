@@ -1,4 +1,4 @@
-"""The report of a comparison: tables, verdicts, figures and the next command."""
+"""Report of a comparison: tables, verdicts, figures, and a suggestion for the next command."""
 
 import argparse
 import dataclasses
@@ -32,11 +32,11 @@ class Study:
 
     Attributes:
         kind: type of training.
-        arms: arms of all widths; the first arm of each width is the baseline.
-        rows: for every arm and seed, a dict of the arm's fields, its parameter count and its
-            `Kind.row`.
-        timed: timings of `--equal time`.
-        tuned: scores of `--rates`.
+        arms: arms at all widths. The first arm at each width is the baseline.
+        rows: results of all runs, as one dict for every arm and seed. A dict has the arm's fields,
+            the parameter count and the fields of `Kind.row`.
+        timed: timings that `--equal time` measured.
+        tuned: scores at the learning rates of `--rates`.
         tuning_seeds: seeds that chose the learning rates.
     """
 
@@ -61,7 +61,7 @@ class Study:
         return list(dict.fromkeys(arm.width for arm in self.arms))
 
     def of(self, name: str, width: int | None) -> list[dict]:
-        """Returns the rows of the arm `name` at the width `width`."""
+        """Returns the results of the arm `name` at the width `width`, one dict for each seed."""
         return [row for row in self.rows if (row["arm"], row["width"]) == (name, width)]
 
     def scores(self, name: str, width: int | None) -> list[float]:
@@ -121,8 +121,8 @@ def _listed(verdicts: dict[tuple, Verdict], *names: str) -> list[dict]:
     """Converts verdicts to dicts for JSON.
 
     Args:
-        verdicts: the verdicts; a key is a tuple of values.
-        names: names of the fields for the values of a key.
+        verdicts: dict that maps a tuple, such as (arm, width), to the verdict.
+        names: names of the tuple's elements, such as "arm" and "width", which become fields.
     """
     return [
         {**dict(zip(names, key, strict=True)), **dataclasses.asdict(verdict)}
@@ -150,7 +150,7 @@ def _shown(kind: Kind, scores: Iterable[float], sign: str = "") -> list[str]:
 
 
 def _tested(kind: Kind, verdict: Verdict | None, words: dict[str, str]) -> list[str]:
-    """Returns four table cells: difference, confidence interval, corrected p-value and verdict."""
+    """Returns a verdict as four table cells: difference, confidence interval, p-value, verdict."""
     if verdict is None:
         return [""] * 4
     word = words.get(verdict.word, verdict.word)
@@ -167,7 +167,7 @@ def _table(
     verdicts: dict[tuple, Verdict],
     guessing: tuple[float, str] | None,
 ) -> list[str]:
-    """Returns the table of a width, with a row for each arm and a row for the chance level."""
+    """Formats the Markdown table for one width, with a row per arm and one for the chance level."""
     kind, lines = study.kind, []
     arms = [arm for arm in study.arms if arm.width == width]
     wanted = study.of(study.first, width)[0]["parameters"]
@@ -249,7 +249,7 @@ def _trend_table(study: Study, trends: dict[str, Verdict]) -> list[str]:
 
 
 def _half_interval(values: Sequence[float]) -> float:
-    """Returns the half-width of the mean's 95% confidence interval, or 0 for a single value."""
+    """Returns half the width of the mean's 95% confidence interval, or 0 for a single value."""
     if len(values) < 2:
         return 0.0
     student = scipy.stats.t.ppf(0.975, len(values) - 1)
@@ -270,9 +270,10 @@ def _bootstraps(first: str, tests: list[dict]) -> list[str]:
 
 
 def _rates(study: Study) -> list[str]:
-    """Returns a table of the scores at every learning rate, as lines of Markdown.
+    """Formats the Markdown table of the scores at every learning rate, with a paragraph below.
 
-    A sentence below the table names the arms whose best rate is the least or greatest tried rate.
+    The paragraph names the arms whose best rate is the least or greatest tried rate. Without
+    `--rates`, the result is empty.
     """
     if not study.tuned:
         return []
@@ -328,7 +329,7 @@ def _about_table(kind: Kind, first: str, options: argparse.Namespace) -> str:
 
 
 def _about_batches(study: Study) -> str:
-    """Returns a sentence about the batches that the arms read."""
+    """Returns a sentence that says whether all arms read the same batches."""
     arms = [arm for arm in study.arms if arm.width == study.widths[0]]
     recipes: dict[str, Recipe] = {arm.name: study.kind.recipe(arm) for arm in arms}
     chosen = ["training.max_steps"] if study.timed else []
@@ -406,7 +407,7 @@ def _next(
 
     Args:
         study: the comparison.
-        verdicts: dict from (arm, width) to the verdict.
+        verdicts: dict that maps (arm, width) to the verdict.
         near: whether an arm is at chance level.
         options: parsed options of the command.
     """
@@ -452,7 +453,7 @@ def _again(options: argparse.Namespace, why: str, flag: str, *values: str, out: 
     Args:
         options: parsed options of the command.
         why: the reason to run the new command.
-        flag: flag to set. Only `--set` keeps its earlier values.
+        flag: flag to set. Only `--set` keeps the values in the user's command.
         values: values of the flag.
         out: new output folder; "" means the same folder.
     """

@@ -1,4 +1,4 @@
-"""Trains, evaluates and serves a small translation model in about six minutes (`make demo`).
+"""Trains, evaluates and serves a small translation model in three to six minutes (`make demo`).
 
 The demo downloads a corpus, trains a small Macaron transformer and prints its BLEU and ten
 translations with references. It then exports the model, starts a server, and sends the server a
@@ -11,7 +11,7 @@ main = cli.single_program(
     "experiments.demo",
     __doc__,
     "experiments.demo.stages:run",
-    cli.local_place("--run DIR", "folder of the run (default: %(default)s)", default="runs/demo"),
+    cli.local_place("--run DIR", "folder for the run (default: %(default)s)", default="runs/demo"),
     cli.settings("training.max_minutes=5 or data.target_language=fr"),
 )
 

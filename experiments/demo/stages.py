@@ -65,7 +65,7 @@ def _stage(number: int, text: str) -> None:
 
 
 def _command(module: str, *arguments: str) -> None:
-    """Runs a command of `export` in a subprocess, as `experiments` must not import `export`."""
+    """Runs a command of `export` in a subprocess, since `experiments` must not import `export`."""
     if subprocess.run([sys.executable, "-m", module, *arguments]).returncode:
         raise UserError(f"`python -m {module}` failed: read the error message above")
 
@@ -99,7 +99,7 @@ def _serve(served: pathlib.Path) -> None:
                 raise UserError(f"the server did not start: read the error message in {log}")
             print(ready)
             url = next(word for word in ready.split() if word.startswith("http://"))
-            print(f"\n  request over REST: {SENTENCE}\n  answer of the server:", flush=True)
+            print(f"\n  request over REST: {SENTENCE}\n  response of the server:", flush=True)
             _command("export.client", "--url", url, "--name", "demo", SENTENCE)
         finally:
             alarm.cancel()

@@ -19,7 +19,7 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train a recipe, or resume an interrupted run",
+        "train an ELMo by a recipe, or resume an interrupted run",
         "experiments.elmo.run:run",
         cli.recipe_to_train("training.max_steps=500 or sources=text:books/*.gz"),
         cli.CALLBACKS,
@@ -39,70 +39,78 @@ main = cli.program(
         cli.TRAINED,
         cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
         cli.place(
-            "--output FILE", ".npz file for the vectors, or JSON file (default with --json: stdout)"
+            "--output FILE",
+            ".npz file for the vectors or, with --json, JSON file (default with --json: stdout; "
+            "without --json, the file is required)",
         ),
         cli.argument(
             "--layers",
-            "layers to write: all layers, their mean, or the top layer (default: all)",
+            "layers whose vectors to write: every layer, the mean of all layers, or the top layer "
+            "(default: all)",
             choices=("all", "mean", "top"),
             default="all",
         ),
         cli.switch(
             "--tokenized",
-            "split lines into words only at white space (default: also split off punctuation)",
+            "split lines into words only at white space (default: also separate punctuation from "
+            "words)",
         ),
         cli.JSON,
     ),
     cli.command(
         "neighbours",
-        "print the words and occurrences that are nearest to a word in the vector space",
+        "print the nearest neighbours of a word in the vector space",
         "experiments.elmo.neighbours:run",
         cli.TRAINED,
-        cli.argument("word", "word to find neighbours of, spelled as in the sentences of --in"),
+        cli.argument("word", "word whose neighbours to find, spelled as in the sentences of --in"),
         cli.argument(
             "--in SENTENCE",
-            "sentences that contain the word",
+            "sentences that contain the word; the command prints the nearest occurrences for each "
+            "sentence",
             dest="sentences",
             required=True,
             nargs="+",
         ),
         cli.place(
             "--source",
-            "source of the documents to search (default: the training documents of the run)",
+            "sources of the documents to search, such as text:books/*.txt (default: the training "
+            "documents of the run)",
             nargs="+",
         ),
-        cli.count("--limit N", "number of sentences to search (default: 2000)", 2000),
+        cli.count("--limit N", "maximum number of sentences to search (default: 2000)", 2000),
         cli.count("--count N", "number of neighbours to print (default: 5)", 5),
         cli.TFDS,
     ),
     cli.command(
         "tag",
-        "train named entity taggers with and without the word vectors",
+        "train named entity taggers with and without ELMo's word vectors",
         "experiments.elmo.tag:run",
         cli.TRAINED,
         cli.place("out", "folder for the runs and results"),
         cli.place(
             "--source",
-            "tagged sentences, as tfds:NAME or conll:FILE (default: tfds:conll2003_ner)",
+            "source of tagged sentences, as tfds:NAME or conll:FILE (default: tfds:conll2003_ner)",
         ),
         cli.argument(
             "--split",
-            "split to evaluate on (default: dev); the split dev always chooses the best epoch",
+            "split to evaluate on, such as test (default: dev). The split dev always selects the "
+            "best epoch",
             default="dev",
         ),
         cli.argument(
             "--places",
-            "where ELMo's vectors are concatenated: at the input of the tagger's LSTM, at its "
-            "output, or at both; the command trains one tagger for each value (default: input)",
+            "positions at which ELMo's vectors are concatenated: the input of the tagger's LSTM, "
+            "the output of the LSTM, or both; the command trains one tagger for each value "
+            "(default: input)",
             choices=("input", "output", "both"),
             default=["input"],
             nargs="+",
             action=cli.Distinct,
         ),
-        cli.count("--epochs N", "number of passes over the training sentences (default: 8)", 8),
+        cli.count("--epochs N", "number of training epochs (default: 8)", 8),
         cli.count(
             "--seeds N",
-            "random seeds; each tagger is trained once with each seed (default: 1)",
+            "random seeds; the command trains each tagger with every seed (default: 1)",
             [1],
             least=0,
             nargs="+",

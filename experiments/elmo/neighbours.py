@@ -35,9 +35,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
-    """Yields, for each sentence, its words, the position of `word` and the layers of `word`.
+    """Yields the words of each sentence, the position of `word`, and the vectors of `word`.
 
-    The J layers have the shape `(J, 2 P)`, where P is ELMo's projection width.
+    The vectors have the shape `(J, 2 P)`, with one vector from each of J layers. P is ELMo's
+    projection width.
 
     Raises:
         UserError: a sentence does not contain `word`.
@@ -54,7 +55,7 @@ def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
 def neighbours(
     network: Elmo, asked: Sequence[tuple], sentences: list[str], count: int
 ) -> Iterator[str]:
-    """Yields lines with the neighbours of a word that have the greatest cosine similarity.
+    """Yields lines of text that list the nearest neighbours of a word by cosine similarity.
 
     The first line lists similar words by the first layer, which depends only on the characters of a
     word. The other lines show similar occurrences by the last layer, which depends on the context.
@@ -80,7 +81,8 @@ def neighbours(
     alone.pop(word, None)
     if not alone:
         raise UserError(
-            f"the text has only the word {word!r}: give another --source or a greater --limit"
+            f"the sentences of --source contain no word other than {word!r}: give another "
+            "--source or a greater --limit"
         )
     scores, types = _cosines(np.array([*alone.values()]), layers[0]), [*alone]  # (types,)
     nearest = (f"{types[n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])

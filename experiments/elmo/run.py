@@ -1,4 +1,4 @@
-"""Recipe and run of ELMo, and the commands `elmo train`, `elmo evaluate` and `elmo embed`."""
+"""Recipe and run of ELMo, and commands that train and evaluate ELMo and compute word vectors."""
 
 import argparse
 import dataclasses
@@ -82,7 +82,7 @@ class ElmoRecipe(Recipe):
 
     def check(self) -> None:
         if not self.sources:
-            raise self.error("sources=() is empty: give one or more sources")
+            raise self.error("sources is empty: give one or more sources")
 
     def model_config(self, vocab_size: int | None = None) -> ElmoConfig:
         config = super().model_config(vocab_size)
@@ -102,10 +102,10 @@ class ElmoRun(Run):
 
 
 class Rows(ArrayBatches):
-    """Batches of a text that is split into rows of L words, without an incomplete last row.
+    """Batches of a text that is split into rows of L words. An incomplete last row is dropped.
 
-    A batch is a dict of `characters (B, L, C)`, the C character ids of each word, and `words
-    (B, L)`, the word ids.
+    A batch is a dict. `characters (B, L, C)` contains the C character ids of each word, and `words
+    (B, L)` contains the word ids.
 
     Attributes:
         ids: `(N, L)`, indices into `text.types` for the words of all N rows.
@@ -167,8 +167,9 @@ def count_learnt(parts: list[list[str]], size: int) -> WordVocabulary:
     learnt, held = parts
     if held and not learnt:
         raise UserError(
-            "the sources have only 1 document, which is held out for validation: give more "
-            "documents, or split the document by the source text-paragraphs:FILE or text-lines:FILE"
+            "the sources contain only one document, which is held out for validation, so no "
+            "document is left for training: give more documents, or split the document by the "
+            "source text-paragraphs:FILE or text-lines:FILE"
         )
     return count_words([learnt], size)
 
@@ -180,7 +181,8 @@ def read_rows(
 
     Args:
         recipe: the recipe.
-        vocabulary: vocabulary of the run; `None` means the most frequent training words.
+        vocabulary: vocabulary of the run; `None` means a new vocabulary of the most frequent
+            training words.
         tfds: access to TensorFlow Datasets.
 
     Raises:
@@ -191,9 +193,9 @@ def read_rows(
     learnt, judged = (len(part) // recipe.row_length for part in parts)
     if learnt < recipe.batch_size or not judged:
         raise UserError(
-            f"the sources have {learnt} training rows and {judged} held-out rows, but at least "
-            f"{recipe.batch_size} and 1 are needed: give more documents, or lower batch_size, "
-            "row_length or held_out"
+            f"the sources give {learnt} training row(s) and {judged} validation row(s), but a run "
+            f"needs at least {recipe.batch_size} training rows (one batch) and 1 validation row: "
+            "give more documents, or lower batch_size or row_length"
         )
     train, validation = (Rows(as_word_text(part, vocabulary), recipe) for part in parts)
     return train, validation, vocabulary
@@ -244,12 +246,13 @@ def evaluate(options: argparse.Namespace) -> None:
 def run_embed(options: argparse.Namespace) -> None:
     """Runs the command `embed`: writes the word vectors of lines to an .npz file or as JSON.
 
-    For line n, counted from 0, the .npz file has the arrays `words_n`, the words of the line, and
-    `line_n`, their vectors.
+    For line n, counted from 0, the .npz file has two arrays: `words_n` contains the words of the
+    line, and `line_n` contains the vectors of these words.
     """
     if options.json:
         refuse_beside_json(
-            "--json writes all layers and tokenizes the lines itself; leave one of the flags out",
+            "leave one of the two flags out, because --json always writes all layers and "
+            "tokenizes the lines",
             layers=options.layers != "all",
             tokenized=options.tokenized,
         )
@@ -267,7 +270,7 @@ def run_embed(options: argparse.Namespace) -> None:
     with opened_input(options.input) as file:
         lines = list(decoded(file))
     if not lines:
-        raise UserError("the input has no lines: give lines by --input FILE or on stdin")
+        raise UserError("the input contains no lines: give lines by --input FILE or on stdin")
     arrays = {}
     for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
         arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
@@ -278,12 +281,13 @@ def run_embed(options: argparse.Namespace) -> None:
         file.write(whole.getvalue())
     width = arrays["line_0"].shape[-1]
     print(
-        f"{options.output}: {len(lines)} lines with vectors of {width}; arrays line_0, words_0, ..."
+        f"{options.output}: vectors of width {width} for {len(lines)} line(s), in the arrays "
+        "line_0, words_0, ..."
     )
 
 
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
-    """Groups lines of words into batches of at most `_TOGETHER` words, including padding.
+    """Groups lines into batches of at most `_TOGETHER` words, including padding.
 
     A longer line forms a batch of its own.
     """
@@ -301,7 +305,7 @@ def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
 def embed(
     network: Elmo, lines: list[str], tokenized: bool = False
 ) -> Iterator[tuple[list[str], np.ndarray]]:
-    """Yields the words of each line and their vectors from all layers.
+    """Yields the words of each line, and the vectors of these words from all layers.
 
     For N words, the vectors have the shape `(N, 1 + num_layers, 2 P)` float32, where P is ELMo's
     projection width.

@@ -58,15 +58,16 @@ class Sentences(ArrayBatches):
         super().__init__(len(examples), _BATCH, self.padded, shapes, lengths)
 
     def arrays(self) -> list[np.ndarray]:
-        """Returns the character ids and the tags of all sentences, for a fingerprint."""
+        """Returns the arrays that a fingerprint of the sentences covers: character ids and tags."""
         return [self.characters, np.concatenate([*self.examples.labels])]
 
     def padded(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """Makes a batch of the sentences with the indices `numbers`.
 
         Returns:
-            Dict of `inputs (B, L, C)`, C character ids per word, `targets (B, L)`, the tag indices,
-            and `weight (B, L)`, which is 1 at words and 0 at start tokens, end tokens and padding.
+            A dict. `inputs (B, L, C)` contains C character ids per word, and `targets (B, L)`
+            contains the tag indices. `weight (B, L)` is 1 at words, and 0 at start tokens, end
+            tokens and padding.
         """
         tags = [self.examples.labels[number] for number in numbers]
         bounds = [self.splits[number : number + 2] for number in numbers]
@@ -88,8 +89,8 @@ def run(options: argparse.Namespace) -> None:
     out = as_path(options.out)
     if options.split.startswith(("train", "all")):
         raise UserError(
-            f"--split {options.split} has the sentences that taggers are trained on: give "
-            f"{_CHOOSING} or another split"
+            f"--split {options.split} contains the sentences that the taggers train on: give "
+            f"--split {_CHOOSING} or another split"
         )
     found = {
         split: Sentences(
@@ -118,7 +119,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _table(rows: list[dict]) -> list[str]:
-    """Formats a Markdown table of the F1 without and with ELMo, and a line with the gains."""
+    """Formats a Markdown table of the F1 with and without ELMo, and a sentence about the gains."""
     lines, means = [], []
     for name, mine in studies.grouped(rows, "name").items():
         f1 = studies.values(mine, "f1")

@@ -1,4 +1,4 @@
-"""The commands `embed evaluate`, `embed sts`, `embed encode` and `embed search`."""
+"""Commands that score sentence encoders, encode sentences, and search for similar sentences."""
 
 import argparse
 import contextlib
@@ -44,7 +44,7 @@ def read_sets(
     """Reads the examples of a task, which are sentence pairs or triplets.
 
     Args:
-        task: a task with two texts per example, or `TRIPLETS`.
+        task: name of a task with two texts per example, or `TRIPLETS`.
         split: name of the split.
         source: source of the examples; `None` means the default source of `task`.
         tfds: access to TensorFlow Datasets.
@@ -64,13 +64,13 @@ def measure(
 ) -> dict[str, float]:
     """Computes the metrics of sentence vectors on a task.
 
-    The metrics are `spearman` and `pearson` for a task with scores, `accuracy` for triplets, and
-    the metrics of `task` for a task with classes. The correlations and the triplet accuracy are NaN
+    The metrics are `spearman` and `pearson` for a regression task, `accuracy` for triplets, and the
+    metrics of `task` for a classification task. The correlations and the triplet accuracy are NaN
     if a vector is not finite.
 
     Args:
         task: the task.
-        network: the encoder; its classifier predicts classes from the vectors.
+        network: the encoder, whose classifier is used for a classification task.
         vectors: `(N, S, D)`, vectors of N examples with S sentences each.
         labels: `(N,)`, the scores or class indices; `None` for triplets.
 
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
     task, classes = pair_task(name), encoder.network.num_classes
     if task.kind == "classification" and not task.regression and classes != task.num_classes:
         raise UserError(
-            f"{name} has {task.num_classes} classes, but the encoder was trained on "
+            f"{name} has {task.num_classes} classes, but the encoder was trained with "
             f"{classes or 'no'} classes: give --task stsb, which compares cosines with scores"
         )
     learnt = opened.recipe.described.labels if opened and classes else ()
@@ -134,14 +134,14 @@ def _keep(
     about: dict,
     results: dict,
 ) -> None:
-    """Writes results to a JSON file in the folder `--output`, or else in RUN/scores.
+    """Writes results to a JSON file in the folder of `--output`, or else in RUN/scores.
 
     Without `--output`, nothing is written if the encoder is not a run of `embed train`.
 
     Args:
         options: options of the command.
         encoder: the evaluated encoder.
-        opened: run of the encoder, or `None`.
+        opened: run of `embed train` that the encoder comes from; `None` for any other encoder.
         subject: name of the evaluated data, which begins the file name.
         texts: evaluated texts, which determine the hash in the file name.
         about: description of the data, for the file.
@@ -156,8 +156,8 @@ def _keep(
 def run_sets(options: argparse.Namespace) -> None:
     """Runs the command `sts`: prints Spearman's correlation on several sets of scored pairs.
 
-    The table has the form of table 1 in Reimers and Gurevych 2019: one column for each set, and one
-    for the mean.
+    The table has the form of table 1 in Reimers and Gurevych 2019: a column for each set, and a
+    column for the mean.
     """
     task, sets = pair_task("stsb"), {}
     for given in options.sets:
@@ -239,7 +239,9 @@ def search(options: argparse.Namespace) -> None:
         # Empty lines are dropped, because their vectors are near every short query.
         corpus = [(n, text) for n, text in enumerate(decoded(lines), 1) if text.strip()]
     if not corpus:
-        raise UserError(f"--corpus {options.corpus} has no text: give one sentence per line")
+        raise UserError(
+            f"--corpus {options.corpus} contains no text: give a file with one sentence per line"
+        )
     encoder, _ = encoder_of(options)
     texts = [text for _, text in corpus]
     vectors = corpus_vectors(encoder, texts, pathlib.Path(options.corpus))
@@ -256,7 +258,7 @@ def search(options: argparse.Namespace) -> None:
                 print(f"{score:.4f}\t{number}\t{text}")
         sys.stdout.flush()
         print(
-            f"{len(queries):,} x {len(texts):,} cosines in {1000 * seconds:.0f} ms",
+            f"{len(queries):,} x {len(texts):,} cosines computed in {1000 * seconds:.0f} ms",
             file=sys.stderr,
         )
 
@@ -264,8 +266,8 @@ def search(options: argparse.Namespace) -> None:
 def corpus_vectors(encoder: Vectors, texts: list[str], file: pathlib.Path) -> np.ndarray:
     """Returns the unit vectors of sentences, `(N, D)` float32, and caches them in FILE.HASH.npy.
 
-    The hash depends on the encoder and on the texts. Another encoder or other texts therefore have
-    another cache file.
+    HASH depends on the encoder and on the texts, so another encoder or other texts have another
+    cache file.
 
     Args:
         encoder: the encoder.

@@ -39,7 +39,8 @@ class EmbeddingRecipe(EpochRecipe):
     """Settings of a Sentence-BERT run.
 
     Attributes:
-        task: name of the task: `triplets`, or a task of sentence pairs with a class or a score.
+        task: name of the task: `triplets`, or a classification or regression task on sentence
+            pairs.
         objective: training objective: `softmax` for classes of sentence pairs, `cosine` for scores
             of sentence pairs, or `triplet`.
         pooling: pooling of the token vectors into a sentence vector: `mean`, `max` or `cls`, which
@@ -118,11 +119,11 @@ class EmbeddingRecipe(EpochRecipe):
 
 
 def pair_task(name: str) -> Task:
-    """Returns the task of sentence pairs or triplets that is called `name`.
+    """Returns the task `name`, which has sentence pairs or triplets.
 
     Raises:
-        UserError: the task is unknown, or is neither `TRIPLETS` nor a task of sentence pairs with a
-            class or a score.
+        UserError: the task is unknown, or is neither `TRIPLETS` nor a classification or regression
+            task on sentence pairs.
     """
     if name == TRIPLETS.name:
         return TRIPLETS
@@ -215,7 +216,8 @@ def open_encoder(
 
     Args:
         given: location of the encoder, as in `read_start`, but not `none`.
-        pooling: type of pooling; `None` means the pooling of the encoder, or else `"mean"`.
+        pooling: type of pooling; `None` means the pooling that the encoder was trained with or, if
+            this pooling is unknown, `"mean"`.
         max_length: maximum number of tokens in a sentence, including special tokens; `None` means
             the maximum length of the encoder.
         lower_case: see `read_init`.

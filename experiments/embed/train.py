@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
-    """Makes the recipe of a task for a pre-trained model and the options of the command.
+    """Makes the recipe to train a pre-trained model on a task, from the options of the command.
 
     The pooling, the normalization and the maximum length come from the pre-trained model, unless an
     option sets other values. All other settings come from `paper_recipe` or from `--set`.
@@ -93,7 +93,7 @@ def configure(options: argparse.Namespace, start: Start) -> EmbeddingRecipe:
 
 
 def run_settings(options: argparse.Namespace) -> None:
-    """Runs the command `settings TASK [WORD ...]`: prints the settings of a recipe."""
+    """Runs the command `settings TASK [WORD ...]`: prints the settings of the task's recipe."""
     recipe = paper_recipe(options.task, options.objective)
     registry.print_settings(override(recipe, options.set), options.words)
 

@@ -1,6 +1,6 @@
 """Few-shot evaluation of language models, and the report with a table and figures.
 
-In this module, shots are the solved examples in a prompt, and K is their number.
+In this module, shots are the solved examples in a prompt, and K is the number of shots.
 """
 
 import argparse
@@ -132,7 +132,7 @@ class PromptTask:
         measure: for choices, function that scores predictions. Its arguments are the indices of the
             predicted choices and of the correct choices. The function returns a fraction.
         content_free: for choices, queries without content, which are used for calibration.
-        free: for free answers, how to generate and score them.
+        free: for free-form answers, settings of generation and scoring.
         between: line breaks between two examples, for models that were trained with line breaks. An
             empty string puts all text on one line.
     """
@@ -156,8 +156,8 @@ def read_task(
 ) -> PromptTask:
     """Reads the prompts of a task.
 
-    If a file's name contains `{split}`, shots come from the split train and questions from the
-    split validation. Otherwise every fourth example is used for shots.
+    If the name of a file contains `{split}`, shots are drawn from the split "train" and questions
+    from the split "validation". Otherwise, every fourth example is reserved for shots.
 
     Args:
         name: name of a classification or question-answering task in
@@ -172,7 +172,10 @@ def read_task(
     source, between = Source.of(name), {"gpt2": "\n", "gpt3": "\n\n"}.get(style, "")
     if source.kind in _FORMS or (source.kind in ("lambada", "tsv", *RECORDS) and source.place):
         if template is not None:
-            raise UserError(f"--template is for tasks with classes, not {name}: leave it out")
+            raise UserError(
+                f"--template applies only to classification tasks, but {name} is not a "
+                "classification task: leave --template and --words out"
+            )
         if source.kind in _FORMS:
             return _read_pairs(source, tfds, style, between or "\n")
         title, is_lambada = source.place.rsplit("/", 1)[-1], source.kind == "lambada"
@@ -188,15 +191,18 @@ def read_task(
     splits = (task.validation_splits[0], "train")
     if task.kind == "spans":
         if template is not None:
-            raise UserError(f"--template is for tasks with classes, not {name}: leave it out")
+            raise UserError(
+                f"--template applies only to classification tasks, but {name} is not a "
+                "classification task: leave --template and --words out"
+            )
         asked, pool = (question_prompts(read_questions(task, s, tfds), style) for s in splits)
         return PromptTask(task.name, "free", asked, pool[:_POOL], "f1", between=between)
     template = template or TEMPLATES.get(name)
     if template is None:
         raise UserError(
-            f"the task {name!r} has no prompts: choose one of {', '.join(TEMPLATES)}, squad, "
-            "summarization, translation:FROM-TO:SOURCE, lambada:FILE, tsv:FILE, jsonl:FILE, "
-            "parquet:FILE or datasets:DIR"
+            f"no prompt template exists for the task {name!r}: choose one of "
+            f"{', '.join(TEMPLATES)}, squad, summarization, translation:FROM-TO:SOURCE, "
+            "lambada:FILE, tsv:FILE, jsonl:FILE, parquet:FILE or datasets:DIR"
         )
     asked, pool = (
         classification_prompts(task, read_examples(task, s, tfds), template) for s in splits
@@ -215,10 +221,10 @@ def read_task(
 
 
 def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> PromptTask:
-    """Reads a summarization or translation task, `KIND:FROM-TO:SOURCE`, from pairs of texts.
+    """Reads a summarization or translation task from text pairs.
 
     Args:
-        source: the name of the task, parsed.
+        source: parsed name of the task, of the form `KIND:FROM-TO:SOURCE`.
         tfds: access to TensorFlow Datasets.
         style: style of translation prompts.
         between: line breaks between two examples.
@@ -229,8 +235,8 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
         place, fields = own_examples(source.kind)
     if len(fields) != 2 or not place:
         raise UserError(
-            f"--task {source} does not name pairs of texts: give {source.kind}:FROM-TO:SOURCE, "
-            "such as translation:en-fr:tfds:multi30k/fr-en"
+            f"--task {source} does not have the form {source.kind}:FROM-TO:SOURCE: give two "
+            "languages or fields and a source, as in translation:en-fr:tfds:multi30k/fr-en"
         )
 
     def read(given: Source, split: str) -> list[Prompt]:
@@ -249,11 +255,12 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
 
 
 def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
-    """Reads the prompts to evaluate and the prompts from which shots are drawn.
+    """Reads two lists of prompts: the questions to evaluate, and the examples to draw shots from.
 
     Args:
         source: source of the examples.
-        read: function of a source and a split that returns prompts.
+        read: function that returns the prompts of a split. Its arguments are the source and the
+            name of the split.
     """
     if source.has_splits:
         asked, pool = read(source, "validation"), read(source, "train")
@@ -262,13 +269,15 @@ def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]
         asked, pool = [prompts[n] for n in range(len(prompts)) if n % 4], prompts[::4]
     if not asked or not pool:
         raise UserError(
-            f"{source} has {len(asked)} questions and {len(pool)} examples: give at least one "
-            "question and one example, with text on both sides"
+            f"{source} provides {len(asked)} question(s) and {len(pool)} example(s) for the "
+            "prompts, but at least one of each is needed: give more records with text on both "
+            "sides"
         )
     if len(asked[0].choices) != len(pool[0].choices):
         raise UserError(
             f"{source} has {len(asked[0].choices)} choices in the split validation, but "
-            f"{len(pool[0].choices)} in the split train: give both splits the same columns"
+            f"{len(pool[0].choices)} in the split train: give both splits the same columns of "
+            "choices"
         )
     return asked, pool
 
@@ -290,15 +299,15 @@ def run(options: argparse.Namespace) -> None:
     names = [task.name for task in tasks]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(
-            f"--task has two tasks with the name {twice!r} in the table: evaluate them in separate "
-            "commands"
+            f"two values of --task have the same name, {twice!r}, in the table: evaluate these "
+            "tasks in separate commands"
         )
     settings = {"normalization": options.normalization, "calibrate": options.calibrate}
     usual = {name: getattr(Asker, name) for name in settings}
     if settings != usual and all(task.form != "choice" for task in tasks):
         raise UserError(
-            "--normalization and --calibrate apply only to multiple choice and classification, "
-            "but no --task is of these types: leave both flags out"
+            "--normalization and --calibrate apply only to multiple-choice and classification "
+            "tasks, but no --task is of these types: leave both flags out"
         )
     for path in options.runs:  # raises for unsuitable models before any evaluation
         find_kind(path, causal=True)
@@ -333,7 +342,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def limited(task: PromptTask, most: int) -> PromptTask:
-    """Returns the task with at most `most` questions, the same for all models and seeds."""
+    """Returns the task with at most `most` questions, which do not depend on model or seed."""
     if len(task.asked) <= most:
         return task
     chosen = np.sort(np.random.default_rng(0).permutation(len(task.asked))[:most])
@@ -341,7 +350,7 @@ def limited(task: PromptTask, most: int) -> PromptTask:
 
 
 def baselines(task: PromptTask) -> dict[str, float]:
-    """Returns the scores of random guessing and of always giving the most frequent answer."""
+    """Returns the scores of random guessing and of predicting the most frequent answer."""
     if task.form == "choice":
         labels, known = (np.array([one.label for one in part]) for part in (task.asked, task.pool))
         return {
@@ -358,9 +367,9 @@ def baselines(task: PromptTask) -> dict[str, float]:
 def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
     """Draws `count` shots from a task's pool.
 
-    With the same seed, a greater `count` keeps the shots of a smaller count and adds further shots.
-    All questions of a seed have the same shots, as in Zhao et al. 2021, so that the spread over
-    seeds shows the influence of the shots. Brown et al. 2020 draw new shots for each question.
+    For a given seed, a larger `count` extends the same list of shots. All questions have the same
+    shots for a given seed, as in Zhao et al. 2021, so that the spread over seeds shows the
+    influence of the shots. Brown et al. 2020 draw new shots for each question.
     """
     order = np.random.default_rng(seed).permutation(len(task.pool))
     return [task.pool[place] for place in order[:count]]
@@ -368,13 +377,13 @@ def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
 
 @dataclasses.dataclass(eq=False)
 class Asker:
-    """Evaluates a model on tasks.
+    """Evaluator of a model on tasks in the form of prompts.
 
     Attributes:
         opened: the model.
-        normalization: score of a choice. "sum" is its log-likelihood, and "token" is its
-            log-likelihood divided by its number of tokens, which does not favour short choices
-            (Brown et al. 2020, section 2.4).
+        normalization: score of a choice. "sum" means the log-likelihood of the choice. "token"
+            means the log-likelihood divided by the number of tokens, which does not favour short
+            choices (Brown et al. 2020, section 2.4).
         calibrate: whether to calibrate the scores of choices; see
             `macaron_tf.evaluation.language.calibrated`.
     """
@@ -395,13 +404,13 @@ class Asker:
 
         Args:
             task: the task.
-            shots: examples to put before each question, in order. If not all fit, only as many as
-                fit are used.
+            shots: examples to put before each question, in order. Examples that do not fit in the
+                row are skipped.
 
         Returns:
-            A dict with "score", a fraction; "shown", the mean number of examples before a question;
-            "cut", the fraction of questions whose beginning was truncated; and other metrics, such
-            as "perplexity" for last-word prediction.
+            A dict of metrics. "score" is a fraction, "shown" is the mean number of examples before
+            a question, and "cut" is the fraction of questions whose beginning was truncated. Other
+            keys depend on the task, such as "perplexity" for last-word prediction.
         """
         # The training text of this package's own models has no line breaks.
         lines = bool(task.between) and self.opened.trained_length is None
@@ -433,7 +442,7 @@ class Asker:
         }
 
     def _room(self, answer: int) -> int:
-        """Returns the number of ids that fit between [CLS] and an answer of `answer` ids."""
+        """Returns the maximum number of prompt tokens before an answer of `answer` tokens."""
         return max(self.opened.task.window - 1 - answer, 1)
 
     def _ids(self, texts: Sequence[str], first: bool = False, lines: bool = False) -> list[Ids]:
@@ -487,7 +496,7 @@ class Asker:
         return {"score": float(found.greedy.mean()), "perplexity": perplexity}
 
     def _free_config(self, task: PromptTask) -> GenerationConfig:
-        """Returns the task's generation settings, with answers of at most half a row.
+        """Returns the task's generation settings, with `max_tokens` limited to half a row.
 
         The other half of the row is left for the question.
         """
@@ -516,8 +525,8 @@ def evaluate(
     Args:
         opened: the model.
         tasks: the tasks.
-        shots: values of K, the number of shots.
-        seeds: seeds that draw the shots; K = 0 is evaluated once, without a seed.
+        shots: numbers of shots K to evaluate.
+        seeds: random seeds for drawing the shots. K = 0 is evaluated once, without a seed.
         settings: fields of `Asker`.
 
     Returns:
@@ -541,7 +550,7 @@ def evaluate(
 def _panels(
     record: dict[str, Any], x: str, name: str, before: str = ""
 ) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """Returns the curves of a figure, which has a panel for each task.
+    """Returns the curves of a figure with one panel for each task.
 
     A panel shows the scores over `x`, and horizontal lines for the chance level and the majority
     class.

@@ -22,60 +22,77 @@ _FORMS = """tasks (the command `tasks` prints their columns, classes and metrics
   GLUE                       cola sst2 mrpc qqp stsb mnli qnli rte wnli
   SuperGLUE                  boolq multirc
   natural language inference snli xnli
-  extractive answers         squad squad2
-  named entities             conll2003
+  question answering         squad squad2
+  named entity recognition   conll2003
   multiple choice            race swag hellaswag copa story_cloze
 tasks on your own table:
-  classify   one text or two texts, and a class
-  regress    one text or two texts, and a score
-  tag        words, and a tag for each word
-  choose     multiple choice: a text, columns choice1, choice2 ..., and the number of the correct
-             choice
-The command finds the columns of your table by the header. --set table.text=COLUMN, table.text_b and
-table.label name them explicitly; `settings classify table` lists all settings of the table. The run
-saves these settings.
+  classify   classification of a text or of a pair of texts
+  regress    regression: a score for a text or for a pair of texts
+  tag        tagging: a tag for each word
+  choose     multiple choice; the table has columns choice1, choice2 ..., and the label is the
+             number of the correct choice
+The command finds the columns of your table by their names. To name other columns, give for example
+--set table.text=review --set table.label=stars. The command `settings classify table` lists all
+settings of tables and their defaults.
+
+presets of --preset, with the peak learning rate, the number of epochs and other settings:
+  macaron    5e-5      3 epochs
+  bert       5e-5      3 epochs; squad and squad2: 3e-5, 2 epochs
+  gpt        6.25e-5   3 epochs; the warm-up takes 0.2% of the updates
+  elmo       1e-3      5 epochs; no warm-up
+  spanbert   2e-5      3 epochs; squad and squad2: 4 epochs
+  swish_rnn  1e-5      20,000 to 200,000 updates, depending on the task; constant learning rate
+                       after a warm-up of 1,000 updates
+By default, the warm-up takes 10% of the updates, and the learning rate then falls linearly to 0.
+`settings TASK --preset NAME` lists all settings of a preset.
 
 FROM, the model to start from:
-  RUN[@CHECKPOINT]   a pre-training run, a fine-tuning run of another task, or a folder that
+  RUN[@CHECKPOINT]   pre-training run, fine-tuning run of another task, or folder that the method
                      save_pretrained wrote. From a run of experiments.elmo, the command trains an
-                     LSTM over ELMo's frozen vectors; with --set words.elmo_place=none, it trains
-                     the LSTM without these vectors
-  hugging-face:DIR   a sentence-transformers directory, or config.json, weights and tokenizer of a
-                     BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, BART, GPT or GPT-2
-  keras-hub:DIR      folder of a preset of BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
-  model-garden:DIR   bert_config.json, vocab.txt and checkpoint of a BERT
-  hub:OWNER/NAME     a model of one of these libraries on Hugging Face's hub
+                     LSTM on ELMo's frozen vectors. --set words.elmo_place=none trains the LSTM
+                     without ELMo's vectors
+  hugging-face:DIR   folder of a sentence-transformers model, or folder with config.json, weights
+                     and tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, BART, GPT
+                     or GPT-2
+  keras-hub:DIR      folder of a KerasHub preset of BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
+  model-garden:DIR   folder with bert_config.json, vocab.txt and a checkpoint of a BERT
+  hub:OWNER/NAME     repository on the Hugging Face hub that contains one of the folders above
   none               random weights; needs --model NAME and --vocabulary DIR
 
 sources of examples:
-  tfds:NAME[/CONFIG][:VERSION]  a TensorFlow Datasets set in --data-dir with the task's fields;
-                                classify, regress and tag accept any set, whose fields are columns
-  tsv:FILE                      your own tab-separated table; the header names the task's columns
-                                and `label`; may be .gz. {split} in the file's name stands for
-                                train, validation or test
-  jsonl:FILE, parquet:FILE      the same columns in lines of JSON objects, or in Parquet
-  datasets:DIR                  a Hugging Face data set that save_to_disk wrote
-  squad:FILE                    questions in SQuAD's JSON format; {split} as above
-  conll:FILE                    a word and its tag on each line, and empty lines between sentences;
-                                {split} stands for train or, with conll2003, dev
-  python:MODULE:FUNCTION        your own function: FUNCTION(split) yields a dict of the columns for
-                                each example
-If the file's name has no {split}, the command holds out a part of the examples for validation, such
-as a fifth with --set table.held_out=0.2.
+  tfds:NAME[/CONFIG][:VERSION]  set of TensorFlow Datasets in --data-dir. For classify, regress and
+                                tag, the fields of the set are the columns. For other tasks, the set
+                                must have the fields of the task
+  tsv:FILE                      tab-separated table, or comma-separated table if FILE ends in .csv.
+                                The header names the columns of the task and the column `label`
+  jsonl:FILE                    file with one JSON object per line, whose fields are the columns
+  parquet:FILE                  Parquet file with these columns
+  datasets:DIR                  folder with these columns that `save_to_disk` of Hugging Face's
+                                library datasets wrote
+  squad:FILE                    JSON file in SQuAD's format
+  conll:FILE                    file with a word and its tag on each line, and an empty line after
+                                each sentence
+  python:MODULE:FUNCTION        your own function; FUNCTION(split) yields an example at a time, as a
+                                dict that maps each column to its value
+In the name of a file, as in tsv:reviews.{split}.tsv, {split} stands for train, validation or test.
+conll2003 and race read dev in place of validation, mnli and xnli read validation_matched and
+validation_mismatched. If the name has no {split}, the command holds out 10% of the examples for
+validation (20% with --set table.held_out=0.2). Text files may be compressed (.gz, .bz2, .xz).
 
-A line for `predict` has one text, or two texts separated by a tab. squad: question, tab and
-context, or a JSON object with both. conll2003: the words of a sentence, separated by spaces.
-Multiple choice: the text, the question if the task has one, and the choices, all separated by tabs;
-a missing choice is empty.
+lines for `predict`:
+  classification, regression    a text, or two texts separated by a tab
+  squad, squad2                 a question and its context, separated by a tab, or a JSON object
+                                with the fields question and context
+  conll2003, tag                the words of a sentence, separated by spaces
+  multiple choice               the text, the question if the task has questions, and the choices,
+                                separated by tabs; an absent choice is an empty text
 """
 
-_TASK = cli.argument("task", "name of the task")
+_TASK = cli.argument("task", "name of the task; the tasks are listed below")
 _PRESET = cli.local_place(
     "--preset NAME",
-    "settings of a paper: macaron (3 epochs, learning rate 5e-5), bert (as macaron, but 2 epochs "
-    "at 3e-5 for squad), gpt (6.25e-5, short warm-up), elmo (5 epochs at 1e-3), spanbert (2e-5, "
-    "4 epochs for squad) or swish_rnn (constant 1e-5, update counts of the paper); or your own "
-    "function of a task, FILE.py[:NAME] or package.module:NAME (default: %(default)s)",
+    "hyperparameters of a paper, by a name in the table below, or your own function from a task to "
+    "a recipe, as FILE.py[:NAME] or package.module:NAME (default: %(default)s)",
     default="macaron",
 )
 _TRAINING = cli.together(
@@ -111,21 +128,28 @@ main = cli.program(
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.place("--init FROM", "model to start from; the forms are below", required=True),
+            cli.place(
+                "--init FROM", "model to start from; the forms are listed below", required=True
+            ),
         ),
         _TRAINING,
         cli.CALLBACKS,
     ),
     cli.command(
         "grid",
-        "fine-tune with every combination of settings, and write a table of scores",
+        "fine-tune with every combination of model, task and hyperparameters, and write a table of "
+        "scores",
         "experiments.finetune.grid:run",
-        cli.argument("tasks task", "names of tasks, which are the columns of the table", nargs="+"),
-        cli.place("out", "folder for the runs, grid.md and grid.json"),
+        cli.argument(
+            "tasks task",
+            "names of the tasks; the table of scores has one column for each task",
+            nargs="+",
+        ),
+        cli.place("out", "folder for the runs and for the table, grid.md and grid.json"),
         cli.place(
             "--init [NAME=]FROM",
-            "models to start from, which are the rows of the table; NAME is the name of the row "
-            "(default: the name of the folder)",
+            "models to start from, in a form below; the table has a row called NAME for each model "
+            "(default NAME: the name of the model's folder)",
             required=True,
             nargs="+",
         ),
@@ -135,30 +159,36 @@ main = cli.program(
             )
             for flag, least, text in (
                 ("--learning-rates", 0.0, "peak learning rates to try"),
-                ("--batch-sizes", 1, "numbers of examples per batch to try"),
-                ("--epochs", 0.0, "numbers of passes over the training set to try"),
-                ("--seeds", 0, "random seeds; the table shows mean and deviation over the seeds"),
+                ("--batch-sizes", 1, "batch sizes to try, in examples"),
+                ("--epochs", 0.0, "numbers of epochs to try"),
+                ("--seeds", 0, "random seeds; the table shows means and standard deviations"),
             )
         ),
-        cli.switch("--baseline", "add a table row with the scores of the command `baseline`"),
+        cli.switch(
+            "--baseline",
+            "add a row to the table with the scores that the command `baseline` prints",
+        ),
         _TRAINING,
     ),
     cli.command(
         "evaluate",
-        "score a run on a development set",
+        "score a run on the development sets of its task",
         "experiments.finetune.evaluate:evaluate",
         cli.TRAINED,
         cli.argument(
             "--split",
-            "split to score (default: the task's development sets, or the whole file if a file has "
-            "no splits)",
+            "split to score, such as test (default: the development sets of the task; for another "
+            "--source without {split} in its name, the whole file)",
         ),
         cli.argument(
             "--languages CODE",
-            "languages to score separately, for a model with several languages, such as XLM",
+            "codes of languages to score separately, for a multilingual model such as XLM "
+            "(default: the language of the run)",
             nargs="+",
         ),
-        cli.place("--output DIR", "folder for metrics and predictions (default: RUN/scores)"),
+        cli.place(
+            "--output DIR", "folder for the metrics and the predictions (default: RUN/scores)"
+        ),
         cli.EXAMPLES,
         cli.DEVICES,
     ),
@@ -169,30 +199,30 @@ main = cli.program(
         cli.TRAINED,
         cli.argument(
             "--language CODE",
-            "language of the lines, for a model with several languages, such as XLM (default: the "
-            "language of the run, or the first language)",
+            "code of the language of all lines, for a multilingual model such as XLM (default: the "
+            "language of the run or, if the run has none, the model's first language)",
         ),
-        cli.place("--input FILE", "file of the lines, in the form below (default: stdin)"),
+        cli.place("--input FILE", "file with one input per line, in a form below (default: stdin)"),
         cli.place(
             "--output FILE",
-            "file for the predictions: the label and the probability of each class, a score, an "
-            "answer with its probability, start and end, or a line for each word and tag (default: "
-            "stdout)",
+            "file for the predictions (default: stdout). A prediction is a label with the "
+            "probability of each class, a score, an answer with its probability, start and end, or "
+            "a line for each word with its tag",
         ),
         cli.JSON,
     ),
     cli.command(
         "submit",
-        "predict test sets and write files for the GLUE server",
+        "predict the labels of test sets, and write files for the GLUE server",
         "experiments.finetune.evaluate:submit",
-        cli.place("runs run", "folders of runs, one run for each task", nargs="+"),
-        cli.place("out", "folder for the files, such as CoLA.tsv and RTE.tsv"),
+        cli.place("runs run", "folders of fine-tuning runs, one run for each task", nargs="+"),
+        cli.place("out", "folder for the files to submit, such as CoLA.tsv and RTE.tsv"),
         cli.checkpoint(),
         cli.TFDS,
     ),
     cli.command(
         "baseline",
-        "score a simple baseline: a linear model on TF-IDF features, or for tagging the most "
+        "score a simple baseline: a linear model on TF-IDF features or, for tagging, the most "
         "frequent tag of each word",
         "experiments.finetune.evaluate:baseline",
         _TASK,

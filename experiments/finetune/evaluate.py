@@ -1,4 +1,4 @@
-"""The commands `finetune predict`, `evaluate`, `submit` and `baseline`."""
+"""Commands that predict with, score and submit fine-tuned models, and score simple baselines."""
 
 import argparse
 import itertools
@@ -26,8 +26,8 @@ def predict(options: argparse.Namespace) -> None:
     model = load(at(options.run, options.checkpoint))
     if not isinstance(model.task, LabelledTask):
         raise UserError(
-            f"{options.run} is a {model.task.name}, which has no task to predict: give a run of "
-            "`finetune train`"
+            f"{options.run} is a {model.task.name}, not a model that was fine-tuned on a task: "
+            "give a run of `finetune train`"
         )
     given = {"language": options.language} if options.language else {}
     show = json_line if options.json else model.task.line
@@ -51,8 +51,8 @@ def evaluate(options: argparse.Namespace) -> None:
     languages = dict.fromkeys(options.languages or ())
     if languages and task.kind != "classification":
         raise UserError(
-            f"--languages applies to classification only, but {task.name} is not a classification "
-            "task: leave it out"
+            f"--languages applies only to classification tasks, but {task.name} is not a "
+            "classification task: leave --languages out"
         )
     for language in languages:
         # Raises for a language that the model does not know.
@@ -74,8 +74,9 @@ def evaluate(options: argparse.Namespace) -> None:
     for (one, first), (other, second) in itertools.combinations(examples.items(), 2):
         if spoken[one] != spoken[other] and first.texts == second.texts:
             raise UserError(
-                f"{source} has the same texts for {spoken[one]} and {spoken[other]}, but a text "
-                "has only one language: give --languages with a single CODE"
+                f"{source} has identical texts for the languages {spoken[one]} and "
+                f"{spoken[other]}, but each language in --languages must have its own texts: give "
+                "a single CODE in --languages"
             )
     checkpoint = opened.checkpoint(options.checkpoint)
     manifest = read_manifest(checkpoint)
@@ -116,8 +117,9 @@ def evaluate(options: argparse.Namespace) -> None:
 def check_trained(opened: FinetuningRun, train: Any) -> None:
     """Raises a `UserError` if the training part of a table has changed since the run was trained.
 
-    If a line of the table is added or removed, a different part of the table is held out. The run
-    was then trained on many of the held-out examples, so their score would be too high.
+    If a line is added to the table or removed from it, a different part of the table is held out.
+    The run was then trained on many of the held-out examples, so a score on these examples would be
+    too high.
 
     Args:
         opened: the run.
@@ -133,14 +135,15 @@ def check_trained(opened: FinetuningRun, train: Any) -> None:
 
 
 def submit(options: argparse.Namespace) -> None:
-    """Runs the command `submit`: predicts the test sets of several runs, and writes all files."""
+    """Runs the command `submit`: writes test set predictions of runs for the GLUE server."""
     runs: dict[str, FinetuningRun] = {}
     for path in options.runs:
         opened = FinetuningRun.open(path)
         name = opened.task.name
         if not opened.task.submissions:
             raise UserError(
-                f"{path} is a run on {name}, which the GLUE server does not score: use `evaluate`"
+                f"{path} is a run on {name}, which the GLUE server does not score: use `finetune "
+                "evaluate` instead"
             )
         if name in runs:
             raise UserError(
@@ -174,7 +177,9 @@ def baseline(options: argparse.Namespace) -> None:
     task = get_task(options.task, own=True)
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
-        raise UserError(f"{task.name} has no baseline: give a task with classes, scores or tags")
+        raise UserError(
+            f"{task.name} has no baseline: give a classification, regression or tagging task"
+        )
     print(metrics_line(metrics))
     if options.output:
         record = {"task": task.name, "source": options.source or task.source, **metrics}
@@ -184,7 +189,8 @@ def baseline(options: argparse.Namespace) -> None:
 def score_baseline(data: TaskData) -> dict[str, float] | None:
     """Returns the metrics of a simple baseline on the development sets of a task.
 
-    `by_split` names the metrics. The result is `None` if the task has no baseline.
+    The metrics have the names that `by_split` gives them. The result is `None` if the task has no
+    baseline.
     """
     predictions = data.kind.baseline(data.splits[TRAIN])
     if predictions is None:

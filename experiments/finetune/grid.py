@@ -1,4 +1,4 @@
-"""The command `finetune grid`: one run for every combination of settings, and a table of scores."""
+"""The command `finetune grid`, which trains a run for each combination of settings."""
 
 import argparse
 import dataclasses
@@ -64,7 +64,7 @@ _LABEL = re.compile(r"[\w.+-]+")
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A run of the grid.
+    """A training run in the grid.
 
     Attributes:
         model: name of the model's row in the table.
@@ -79,7 +79,7 @@ class Cell:
     path: epath.Path
 
     def complete(self, data: TaskData) -> FinetuningResult | None:
-        """Returns the saved result if the run is complete, and `None` if it must be trained.
+        """Returns the saved result of a complete run, and `None` if the run must be trained.
 
         Args:
             data: data of the run's task.
@@ -148,14 +148,14 @@ def run(options: argparse.Namespace) -> None:
     """
     if options.source and len(options.tasks) > 1:
         raise UserError(
-            f"--source {options.source} needs a single task, but there are {len(options.tasks)}: "
-            "give one TASK"
+            f"--source {options.source} needs a single task, but {len(options.tasks)} tasks are "
+            "given: give one TASK"
         )
     for name in ("tasks", "learning_rates", "batch_sizes", "epochs", "seeds"):
         given = getattr(options, name) or []
         if twice := [value for i, value in enumerate(given) if value in given[:i]]:
             flag = "TASK" if name == "tasks" else f"--{name.replace('_', '-')}"
-            raise UserError(f"{flag} has {twice[0]} twice: give each value once")
+            raise UserError(f"{flag} contains {twice[0]} twice: give each value once")
     steps = {"training.max_steps": "--epochs"} if options.epochs else {}
     refuse_given(options.set, {**_OWN, **steps})
     inits = _inits(options)
@@ -177,7 +177,7 @@ def run(options: argparse.Namespace) -> None:
     }
     if options.baseline:
         for task, examples in data.items():
-            print(f"{task}: baseline", flush=True)
+            print(f"{task}: scoring the baseline", flush=True)
             if (metrics := score_baseline(examples)) is not None:
                 record["baselines"][task] = metrics
     for number, one in enumerate(cells, 1):
@@ -215,7 +215,8 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
         name = name or init.label
         if name in inits:
             raise UserError(
-                f"two models of --init are called {name!r}: name one of them, as in {name}2={place}"
+                f"two models of --init are called {name!r}: give one of them another name, as in "
+                f"{name}2={place}"
             )
         inits[name] = init
     return inits
@@ -229,7 +230,7 @@ def _cells(
     Args:
         options: parsed options of the command.
         inits: dict from the name of a table row to the model to start from.
-        data: dict from a task to its data. If a task is missing, the recipes of its cells have no
+        data: dict from a task to its data. If a task is missing, the recipes for this task have no
             update counts.
     """
     for (model, init), task in itertools.product(inits.items(), options.tasks):
@@ -282,12 +283,12 @@ def combinations(runs: list[dict]) -> list[dict]:
 
 
 def metric_values(runs: list[dict], metric: str) -> list[float]:
-    """Returns the values of a metric, or of `"score"`, in the runs that have this metric."""
+    """Returns the values of a metric, or of "score", over the runs that report this metric."""
     return values([{**run["metrics"], "score": run["score"]} for run in runs], metric)
 
 
 def markdown(record: dict) -> str:
-    """Formats grid.md: the best score of each model and task, then all combinations."""
+    """Formats grid.md, with the best score of each model and task, and then all combinations."""
     tasks, lines = record["tasks"], record["combinations"]
     best = {(line["model"], line["task"]): line for line in reversed(lines)}
     rows = []
@@ -321,7 +322,7 @@ def markdown(record: dict) -> str:
 def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
     """Returns the lines of a second table, with the metrics of the preset's paper.
 
-    If these metrics are the task's usual metrics, the result is empty.
+    If these metrics are the task's default metrics, the result is empty.
     """
     metrics, tasks, rows = TABLE_METRICS.get(record["preset"], {}), record["tasks"], []
     other = [f"{task} by {metrics[task]}" for task in tasks if task in metrics]

@@ -1,4 +1,4 @@
-"""Recipe and run of fine-tuning, and `PRESETS`, which reproduce the settings of papers.
+"""Recipe and run of fine-tuning, and `PRESETS`, which contain the fine-tuning settings of papers.
 
 macaron follows Lu et al. 2019, appendix B.3, and the released code. The paper searches batch sizes
 16 and 32, 3 to 5 epochs, and peak learning rates 5e-5 and 3e-5. (The code has the rate 5e-5, but
@@ -9,14 +9,14 @@ development set. Adam's betas and the task head are as in BERT.
 bert follows Devlin et al. 2018. Question answering takes 2 epochs at 3e-5, as in the released code.
 (The paper has 3 epochs at 5e-5.) The batch size is 32, or 48 for SQuAD 2.0 (section 4.3). Rows have
 384 tokens, and windows start every 128 tokens. Other tasks take 3 epochs at 5e-5 in batches of 32,
-which are values of the grid in appendix A.3. All other settings are as in macaron.
+which are values from the grid in appendix A.3. All other settings are as in macaron.
 
 gpt follows Radford et al. 2018, section 4.1. Fine-tuning takes 3 epochs at 6.25e-5 in batches of
 32, with warm-up over 0.2% of the updates and linear decay to 0. The auxiliary language-modeling
 loss is weighted by 0.5, and the dropout rate before the classifier is 0.1. Adam has the settings of
 pre-training.
 
-elmo trains an LSTM over a frozen ELMo for 5 epochs, by Adam with linear decay from 1e-3 to 0.
+elmo trains an LSTM on top of a frozen ELMo for 5 epochs, by Adam with linear decay from 1e-3 to 0.
 Question answering reads windows of 400 words. Peters et al. 2018 describe the networks of their
 tasks, but give few training settings.
 
@@ -92,7 +92,7 @@ class FinetuningRecipe(EpochRecipe):
         head_dropout: dropout rate of the head's input, which is the pooled vector or the vectors of
             all positions. Question-answering heads have no dropout.
         spans: lengths for extractive question answering.
-        table: columns and classes of a task on your own table.
+        table: columns and classes of the user's own table, for a task that reads such a table.
         language: language of the texts in classification, for a model with several languages;
             `None` means the model's first language.
         languages: the model's languages, in the order of its language embeddings.
@@ -121,13 +121,13 @@ class FinetuningRecipe(EpochRecipe):
         least = labelled(self.described).least_length(self.spans)
         if self.max_length < least:
             raise UserError(
-                f"max_length is {self.max_length}, but a row of {self.task} needs {least} tokens: "
-                f"set max_length={least} or more"
+                f"max_length is {self.max_length}, but a row of {self.task} needs at least "
+                f"{least} tokens: set max_length={least} or more"
             )
         if self.language and self.described.kind != "classification":
             raise UserError(
-                f"language={self.language!r} applies to classification only, but {self.task} is "
-                "not a classification task: leave language out"
+                f"language={self.language!r} applies only to classification tasks, but "
+                f"{self.task} is not a classification task: leave language out"
             )
         Limits(self.max_length, language=self.language, languages=self.languages)
 
@@ -172,20 +172,20 @@ class FinetuningRecipe(EpochRecipe):
         config = super().model_config(vocab_size)
         if isinstance(config, ElmoConfig) and self.described.kind == "choice":
             raise UserError(
-                f"{self.task} is a multiple-choice task, which ELMo does not support: give another "
-                "model to --init"
+                f"{self.task} is a multiple-choice task, which ELMo does not support: give --init "
+                "another model"
             )
         segments = config.num_segments if isinstance(config, EncoderConfig) else 0
         if self.described.second and segments == 1:
             raise UserError(
-                f"{self.task} has two texts, but the model has only one segment: set "
+                f"{self.task} has two texts per example, but model.num_segments is 1: set "
                 "model.num_segments=2, or 0 for no segment embeddings"
             )
         return config
 
 
 def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
-    """Makes a recipe whose training length is a number of epochs.
+    """Makes a recipe with settings that most presets share.
 
     Args:
         task: the task.
@@ -294,7 +294,8 @@ class FinetuningResult:
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     """Merges the metrics of several development sets into one dict.
 
-    Metrics of the first split keep their names. The name of another split becomes a prefix.
+    Metrics of the first split keep their names. For other splits, the name of the split becomes a
+    prefix of the metric name.
     """
     first = next(iter(measured))
     return {
@@ -343,7 +344,7 @@ class FinetuningRun(Run):
         super().write(network, fingerprint, **counts)
 
     def answering(self, checkpoint: os.PathLike | str | None = None) -> LabelledTask:
-        """Returns the task with the network of a checkpoint, ready to make predictions.
+        """Loads a checkpoint, and returns a `LabelledTask` that makes predictions with its network.
 
         Args:
             checkpoint: path or name of the checkpoint; `None` means the default of

@@ -49,12 +49,13 @@ class TaskData:
     """The training and development sets of a task, which are read and tokenized only once.
 
     Attributes:
-        table: settings of the user's own table, completed with columns and classes found in the
-            data.
+        table: settings of the user's own table, including columns and classes that were found in
+            the data.
         tfds: access to TensorFlow Datasets.
         task: the task with the columns and classes of `table`.
-        kind: the task's type, which encodes and scores examples; see `macaron_tf.tasks.labelled`.
-        splits: examples with labels of "train" and of each development set.
+        kind: type of the task, an object that encodes and scores examples; see
+            `macaron_tf.tasks.labelled`.
+        splits: dict from "train" and the name of each development set to labelled examples.
     """
 
     def __init__(
@@ -78,11 +79,11 @@ class TaskData:
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
     def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
-        """Adds the columns and classes of the data, and the update counts, to a recipe."""
+        """Returns a recipe with the columns and classes of the data, and with update counts."""
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
-        """Returns the tokenized examples of each split; only the last result is cached.
+        """Returns the tokenized examples of each split, and caches the last result.
 
         Args:
             vocabulary: vocabulary that tokenizes the examples.

@@ -6,41 +6,46 @@
     python -m experiments.generate score runs/gpt2 book.txt
 
 The command prints text token by token. The same run, text, settings and seed give the same output.
-Sample k uses the seed of --seed plus k, where k is 0 for the first sample. `export.saved_model`
-exports a model that generates the same text.
+Sample k uses the seed SEED + k, where SEED is the value of --seed and k is 0 for the first sample.
+`export.saved_model` exports a model that generates the same text.
 """
 
 from experiments import command_line as cli
 
 _FORMS = """RUN has one of three forms:
   a run of `python -m experiments.pretrain` with one of these objectives:
-    causal_language, segment_language   the model continues a text, like GPT and Transformer-XL
-    span_corruption, denoising          the model answers a text, like T5 and BART; [MASK] marks a
-                                        gap that the answer fills
-  a run of `python -m experiments.text_to_text`, which answers lines of its task
+    causal_language, segment_language   a GPT or Transformer-XL continues the prompt
+    span_corruption, denoising          a T5 or BART generates an output for the prompt, in which
+                                        [MASK] marks a gap to fill
+  a run of `python -m experiments.text_to_text`, which generates the outputs of its task
   hugging-face:DIR, a folder with a GPT, GPT-2, T5 or BART and its tokenizer
 
-GPT-2 reads <|endoftext|> before the text. GPT has no token for the start or the end of a text, so
-it generates --max-tokens tokens, in lower case.
-
 Generation stops at the end token, after --max-tokens tokens, or at the last position of the model,
-whichever comes first. Line breaks in the given text become spaces, as in training.
+whichever comes first. GPT-2 reads the token <|endoftext|> before the prompt. GPT has no end token,
+so a GPT generates --max-tokens tokens, in lower case. Line breaks in the prompt become spaces, as
+in training.
 """
 
-_RUN = cli.place("run", "folder of the run, or hugging-face:DIR")
+_RUN = cli.place("run", "folder of the training run, or hugging-face:DIR; see below")
 _DRAWING = cli.together(
     cli.group(
         "sampling",
         cli.count(
             "--temperature T",
-            "sampling temperature; 0 means the most probable token (default: 1)",
+            "sampling temperature; 0 means greedy decoding, which takes the most probable token "
+            "(default: 1)",
             1.0,
             least=0.0,
         ),
         cli.DRAWING,
-        cli.count("--samples N", "number of samples for each given text (default: 1)", 1),
-        cli.count("--max-tokens N", "maximum number of new tokens (default: 128)", 128),
-        cli.count("--min-tokens N", "minimum number of new tokens (default: 0)", 0, least=0),
+        cli.count("--samples N", "number of samples for each prompt (default: 1)", 1),
+        cli.count("--max-tokens N", "maximum number of tokens to generate (default: 128)", 128),
+        cli.count(
+            "--min-tokens N",
+            "minimum number of tokens to generate before the end token (default: 0)",
+            0,
+            least=0,
+        ),
     ),
     cli.checkpoint(),
     cli.JSON,
@@ -51,17 +56,20 @@ main = cli.program(
     __doc__,
     cli.command(
         "complete",
-        "continue texts or answer texts",
+        "generate text for prompts",
         "experiments.generate.writing:complete",
         _RUN,
         cli.argument(
-            "text", "texts to continue or answer (default: each line of stdin)", nargs="*"
+            "text",
+            "prompts: texts that the model continues, or inputs of an encoder-decoder (default: "
+            "each line of stdin)",
+            nargs="*",
         ),
         _DRAWING,
     ),
     cli.command(
         "sample",
-        "generate texts from an empty prompt",
+        "generate text from an empty prompt",
         "experiments.generate.writing:complete",
         _RUN,
         _DRAWING,
@@ -74,12 +82,14 @@ main = cli.program(
         cli.place("files FILE", "text files to score, plain or .gz", nargs="+"),
         cli.count(
             "--window L",
-            "maximum number of tokens that the model reads at once (default: the training length)",
+            "length of the sliding window in tokens: the maximum number of tokens that the model "
+            "reads at once (default: the sequence length in training)",
         ),
         cli.count(
             "--stride S",
-            "number of tokens between the starts of two windows; each token is scored once, and "
-            "overlapping tokens serve as context (default: half a window)",
+            "number of tokens between the starts of two windows; the command scores each token "
+            "once, and the tokens that two windows share are context for the second window "
+            "(default: half of the window length)",
         ),
         cli.place("--output FILE", "JSON file for the scores (default: print them only)"),
         cli.checkpoint(),

@@ -1,4 +1,4 @@
-"""The commands `generate complete`, `generate sample` and `generate score`."""
+"""Commands that continue prompts, sample texts, and compute the perplexity of text files."""
 
 import argparse
 import math
@@ -53,8 +53,8 @@ def open_model(
     learns = learnt(opened.objective)
     if not kind and causal and learns.encoder_decoder:
         raise UserError(
-            f"{given} answers texts and cannot score them: give a GPT or GPT-2, or generate "
-            f"answers by `python -m experiments.generate complete {given}`"
+            f"{given} is an encoder-decoder, which cannot score texts: give a GPT or GPT-2, or "
+            f"generate answers by `python -m experiments.generate complete {given}`"
         )
     writes = learns.causal or (learns.encoder_decoder and not causal)
     if not writes and not opened.answers:
@@ -68,7 +68,7 @@ def open_model(
 
 
 def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
-    """Returns the kind of a run, or "" for a model of another library.
+    """Returns the recipe kind of a run, or "" for a model of another library.
 
     The function reads only recipe.json, not the weights.
 
@@ -89,8 +89,8 @@ def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError
     if kind not in _OTHER_COMMANDS:
         named = f"a {kind} run" if kind else f"a model trained by {objective or 'other objectives'}"
         return UserError(
-            f"{given} is {named} and does not generate text: give a run of pre-training, or a GPT, "
-            "GPT-2, T5 or BART from Hugging Face"
+            f"{given} is {named}, which cannot generate text: give a pre-training run with an "
+            "objective that generates text, or a GPT, GPT-2, T5 or BART from Hugging Face"
         )
     command = "generate complete" if learnt(objective).encoder_decoder else _OTHER_COMMANDS[kind]
     return UserError(
@@ -103,14 +103,14 @@ def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError
 def complete(options: argparse.Namespace) -> None:
     """Runs the commands `complete` and `sample`: prints texts token by token, one text per line.
 
-    `complete` continues or answers the given texts, or else the lines of stdin. `sample` continues
-    an empty text.
+    `complete` continues or answers the given texts or, without texts, the lines of stdin. `sample`
+    continues an empty prompt.
     """
     sampling, seed = drawn(options)
     if options.json:
         refuse_beside_json(
-            "--json writes one answer for each text, and the model chooses its length; leave one "
-            "of the two flags out",
+            "leave one of the two flags out, because --json writes one answer for each text, and "
+            "the model chooses the answer's length",
             samples=options.samples > 1,
             min_tokens=options.min_tokens,
         )
@@ -126,7 +126,8 @@ def complete(options: argparse.Namespace) -> None:
     if options.command == "sample":
         if isinstance(generator, SequenceGenerator):
             raise UserError(
-                f"{options.run} generates answers to texts: use `complete` and give a text"
+                f"{options.run} is an encoder-decoder, which needs an input text: use `complete` "
+                "with a text"
             )
         texts: Iterable[str] = [""]
     else:
@@ -134,8 +135,8 @@ def complete(options: argparse.Namespace) -> None:
     for text in texts:
         if HOLE in text and opened.objective == "span_corruption" and not opened.sentinels:
             raise UserError(
-                f"{options.run} was not trained to fill {HOLE}, because of its corruption.kind: "
-                f"leave {HOLE} out of the text, or give a run with the corruption.kind "
+                f"{options.run} cannot fill {HOLE}, because its corruption.kind marks no gaps in "
+                f"the input: leave {HOLE} out of the text, or give a run with the corruption.kind "
                 "random_spans, iid_spans, bert_style or mass_style"
             )
         if options.json:

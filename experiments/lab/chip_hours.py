@@ -24,7 +24,7 @@ MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hou
 
 
 def tokens_of_update(recipe: Recipe) -> int:
-    """Returns the number of tokens in an update or, for translation, the tokens on each side."""
+    """Returns the number of tokens in an update. For translation, counts the tokens of one side."""
     if isinstance(recipe, PretrainingRecipe):
         tokens = recipe.batch_size * recipe.corpus.sequence_length
     else:
@@ -36,7 +36,8 @@ def table(rows: list[dict]) -> str:
     """Formats a Markdown table of chip-hours.
 
     Args:
-        rows: rows in the JSON file of `tpu_check`. Rows of recipes that failed are left out.
+        rows: rows of the JSON file that `tpu_check` writes. The table leaves out recipes that
+            failed.
     """
     lines = [_cells(row) for row in rows if row["ok"]]
     names = ["recipe", "updates", "tokens per update", "tokens per core and step", "ms per step"]
@@ -60,7 +61,7 @@ def _cells(row: dict) -> list[str]:
 
 
 def with_table(guide: str, rows: str, where: str) -> str:
-    """Returns the text `guide` with `rows` between its two `MARKS`.
+    """Returns the text `guide` with the table `rows` between the two `MARKS`.
 
     Args:
         guide: Markdown text with both marks.
@@ -75,7 +76,8 @@ def with_table(guide: str, rows: str, where: str) -> str:
     _, ended, after = rest.partition(last)
     if not begun or not ended:
         raise UserError(
-            f"{where} lacks the lines {first} and {last}: put these lines around the table"
+            f"{where} does not contain the lines {first} and {last}: put these lines around the "
+            "table"
         )
     return f"{before}{first}\n{rows}{last}{after}"
 
@@ -97,7 +99,9 @@ main = single_program(
     __doc__,
     "experiments.lab.chip_hours:run",
     place("results", "JSON file that `tpu_check --json` wrote"),
-    place("--readme FILE", "Markdown file to write the table into (default: print the table)"),
+    place(
+        "--readme FILE", "Markdown file in which to replace the table (default: print the table)"
+    ),
 )
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ feed-forward. The first command above uses random operators with several seeds. 
 uses every layer of trained pre-norm encoders and language models.
 
 For each splitting scheme and step size, the command compares the output of a layer with the exact
-solution, in float64. Each operator in a scheme is solved exactly or by one of the solvers that
-networks have, such as Euler's method. The command writes the local errors and the order of the
-error to experiments/results/NAME.md and NAME.json, and a figure to NAME.png.
+solution, in float64. Each operator in a scheme is solved exactly, or by a solver that the networks
+use, such as Euler's method. The command writes the local errors and the order of the error to
+experiments/results/NAME.md and NAME.json, and a figure to NAME.png.
 """
 
 import argparse
@@ -96,7 +96,8 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
     """
     if options.runs and options.seeds:
         raise UserError(
-            "--seeds has an effect on random operators only: leave --seeds or --runs out"
+            "--seeds applies only to random operators, but --runs gives trained models: leave "
+            "--seeds or --runs out"
         )
     if not options.runs:
         for seed in options.seeds or (1, 2, 3):
@@ -128,10 +129,10 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
 
 
 def stepped(block: Block, x: np.ndarray, scheme: tuple[Mix, ...], solver: str) -> Block:
-    """Builds a float64 block with another scheme and the weights of `block`.
+    """Builds a float64 block with the splitting scheme `scheme` and the weights of `block`.
 
     Args:
-        block: block that provides the weights, from its first token mixer and first channel mixer.
+        block: block whose first token mixer and first channel mixer provide the weights.
         x: `(B, L, D)` input, which only provides the shape.
         scheme: splitting scheme of the new block.
         solver: solver of each operator, one of `SOLVERS`.
@@ -192,7 +193,7 @@ def solutions(block: Block, x: np.ndarray) -> list[np.ndarray]:
 def local_errors(
     block: Block, x: np.ndarray, splitting: str, sub_step: str, exact: list[np.ndarray]
 ) -> list[float]:
-    """Computes the L2 distance from the exact solution after one step of each size in `STEPS`.
+    """Computes the L2 distance to the exact solution after one step, for each step size in `STEPS`.
 
     Args:
         block: block with the two operators.
@@ -272,20 +273,22 @@ main = cli.single_program(
     "experiments.lab.ode:run",
     cli.place(
         "--runs RUN",
-        "trained pre-norm models, in a form that `macaron_tf.load` accepts (default: random "
-        "operators)",
+        "trained pre-norm models, as folders of runs or in another form that `macaron_tf.load` "
+        "accepts (default: random operators)",
         nargs="+",
         default=[],
     ),
-    cli.count("--seeds N", "seeds of random operators (default: 1 2 3)", least=0, nargs="+"),
+    cli.count(
+        "--seeds N", "random seeds of the random operators (default: 1 2 3)", least=0, nargs="+"
+    ),
     cli.place(
         "--results DIR",
-        "folder to write the table and the figure to (default: %(default)s)",
+        "folder for the table and the figure (default: %(default)s)",
         default="experiments/results",
     ),
     cli.argument(
         "--name",
-        "file name of the results without its ending (default: %(default)s)",
+        "file name of the results without an extension (default: %(default)s)",
         default="ode",
     ),
 )

@@ -71,7 +71,7 @@ main = cli.single_program(
     cli.STUDY,
     cli.place(
         "--init [NAME=]FROM",
-        "pre-trained models, in the forms that `finetune grid --init` accepts",
+        "pre-trained models to fine-tune, in a form that `finetune grid --init` accepts",
         nargs="+",
         required=True,
     ),

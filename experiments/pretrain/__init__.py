@@ -1,1 +1,1 @@
-"""Commands of `python -m experiments.pretrain`."""
+"""`python -m experiments.pretrain`: pre-trains encoders, language models and encoder-decoders."""

@@ -22,11 +22,14 @@ from macaron_tf.data.sources.names import DOCUMENTS
 
 _EXAMPLES = "training.max_steps=500 or corpus.sequence_length=256"
 _RECIPE = cli.recipe(_EXAMPLES)
-_FORMS = f"""sources of text in corpus.sources:
+_FORMS = f"""sources of text, for --set corpus.sources=SOURCE:
 {cli.source_forms(DOCUMENTS)}
-A source can also be a tuple (NAME, SPLIT, WEIGHT, LANGUAGE). If LANGUAGE is a pair such as
-("en", "de"), the source has translation pairs, and NAME is tfds:NAME, text:FILE,FILE, tsv:FILE,
-jsonl:FILE, parquet:FILE, datasets:DIR or homeassistant:LANG.
+A GLOB is the name of a file or a pattern such as books/*.txt. Text and JSON files may be compressed
+(.gz, .bz2, .xz).
+
+An element of corpus.sources can also be a tuple (SOURCE, SPLIT, WEIGHT, LANGUAGE). If LANGUAGE is a
+pair such as ("en", "de"), the source has translation pairs. SOURCE is then tfds:NAME,
+text:FILE,FILE, tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR or homeassistant:LANG.
 """
 
 main = cli.program(
@@ -37,27 +40,29 @@ main = cli.program(
         "train only the vocabulary of a recipe",
         "experiments.pretrain.corpus:run_vocabulary",
         _RECIPE,
-        cli.place("out", "folder to write the vocabulary to"),
+        cli.place("out", "folder for the vocabulary"),
     ),
     cli.command(
         "prepare",
-        "tokenize the corpus of a recipe and write it as shards of rows",
+        "tokenize the corpus of a recipe, pack the tokens into rows, and write the rows as shards",
         "experiments.pretrain.corpus:run_prepare",
         _RECIPE,
         cli.place(
-            "corpus", "folder to write the corpus to; an interrupted `prepare` continues there"
+            "corpus",
+            "folder for the prepared corpus; if the folder contains an incomplete corpus, "
+            "`prepare` completes the corpus",
         ),
         cli.VOCABULARY,
         cli.count(
             "--processes N",
-            "number of processes that tokenize and pack, at most one per core, each with 0.5 GB of "
-            "memory (default: 1); the files do not depend on this number",
+            "number of processes that tokenize and pack, at most one per core. Each process takes "
+            "0.5 GB of memory. The files do not depend on this number (default: 1)",
             1,
         ),
         cli.argument(
             "--beam OPTION",
-            "options of an Apache Beam pipeline that prepares the corpus, such as "
-            "runner=DataflowRunner project=NAME (default: do not use Beam)",
+            "options of the Apache Beam pipeline that prepares the corpus, such as "
+            "runner=DataflowRunner project=NAME (default: prepare the corpus without Beam)",
             nargs="+",
             default=(),
         ),
@@ -70,47 +75,51 @@ main = cli.program(
             _EXAMPLES,
             cli.place(
                 "--init FROM",
-                "pre-trained model that provides the initial weights and the vocabulary: a "
-                "pre-training run, hugging-face:DIR or keras-hub:DIR; heads that the model lacks "
-                "get random weights",
+                "pre-trained model whose weights and vocabulary the new run starts with: a "
+                "pre-training run, hugging-face:DIR or keras-hub:DIR. If the model lacks an output "
+                "head of the objective, the head gets random weights (default: random weights for "
+                "the whole model)",
             ),
         ),
         cli.place(
             "--corpus DIR",
-            "folder that `prepare` wrote (default: `train` prepares the corpus of the recipe in a "
-            "cache folder)",
+            "folder of a corpus that `prepare` wrote (default: prepare the corpus of the recipe in "
+            "the cache folder)",
         ),
-        cli.VOCABULARY,
+        cli.place(
+            "--vocabulary DIR",
+            "folder of a saved vocabulary to use; not allowed with --corpus or --init (default: "
+            "the vocabulary of --corpus or --init; without both, train a new vocabulary on the "
+            "corpus)",
+        ),
         cli.LOWER_CASE,
         cli.DATA_SERVICE,
         cli.switch(
             "--own-shards",
-            "let each worker read only its own shards of the corpus (default: each worker reads "
-            "all shards and keeps its rows of each batch, so that the batches do not depend on the "
-            "number of workers)",
+            "make each worker read only a part of the shards. Training then reads less data, but "
+            "the batches depend on the number of workers (default: each worker reads all shards "
+            "and keeps its rows of each batch)",
         ),
         cli.CALLBACKS,
         cli.TRAINING_DEVICES,
     ),
     cli.command(
         "evaluate",
-        "print loss and accuracy on the validation rows of a corpus",
+        "print the loss and the accuracy on the validation rows of a corpus",
         "experiments.pretrain.evaluate:run",
         cli.TRAINED,
-        cli.place("--corpus DIR", "folder that `prepare` wrote", required=True),
-        cli.place(
-            "--output FILE", "JSON file to write the scores to (default: a file in RUN/scores)"
-        ),
+        cli.place("--corpus DIR", "folder of a corpus that `prepare` wrote", required=True),
+        cli.place("--output FILE", "JSON file for the scores (default: a file in RUN/scores)"),
         cli.count(
             "--memory M",
-            "memory length in positions, for a run with a memory (Transformer-XL, XLNet); several "
-            "lengths are evaluated in turn (default: memory_length of the run)",
+            "memory lengths in positions, for a run of Transformer-XL or XLNet; the command scores "
+            "the run with each length (default: memory_length of the run)",
             nargs="+",
         ),
         cli.count(
             "--clamp N",
-            "maximum relative distance in attention, for a run with a memory; greater distances "
-            "count as N (default: model.clamp_length of the run)",
+            "maximum relative distance in attention, for a run of Transformer-XL or XLNet; the "
+            "model treats greater distances as N (default: model.clamp_length of the run)",
         ),
         cli.DEVICES,
     ),
@@ -118,10 +127,14 @@ main = cli.program(
         "fill",
         "print the most probable words for each [MASK] of a text",
         "experiments.pretrain.evaluate:run_fill",
-        cli.place("run", "folder of the run, or hugging-face:DIR or keras-hub:DIR"),
+        cli.place(
+            "run",
+            "folder of the training run, or a model of another library as hugging-face:DIR or "
+            "keras-hub:DIR",
+        ),
         cli.checkpoint(),
         cli.LOWER_CASE,
-        cli.argument("text", "texts that contain [MASK] (default: the lines of stdin)", nargs="*"),
+        cli.argument("text", "texts that contain [MASK] (default: each line of stdin)", nargs="*"),
         cli.count("--top N", "number of words to print for each [MASK] (default: 5)", 5),
         cli.JSON,
     ),

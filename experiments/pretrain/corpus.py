@@ -1,4 +1,4 @@
-"""Commands `prepare` and `vocabulary` of `experiments.pretrain`."""
+"""The commands `prepare`, which prepares a corpus, and `vocabulary`, which trains a vocabulary."""
 
 import argparse
 import dataclasses
@@ -52,9 +52,10 @@ def train_vocabulary(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Pie
 def vocabulary_lines(recipe: PretrainingRecipe, tfds: Tfds | None = None) -> Iterator[str]:
     """Yields the non-blank lines that the vocabulary of a recipe is trained on.
 
-    The documents come from the sources in turn. With `corpus.language_alpha`, the documents are
-    instead drawn from the monolingual sources by the sampling weights of the languages. Words of
-    rare languages are then split into fewer pieces (Conneau and Lample 2019, section 3.1).
+    The function takes one document from each source in turn. If `corpus.language_alpha` is set, it
+    instead samples documents from the monolingual sources, with the sampling weights of the
+    languages. Words in rare languages are then split into fewer subword pieces (Conneau and Lample
+    2019, section 3.1).
     """
     corpus, most = recipe.corpus, recipe.vocabulary.max_documents
     if corpus.language_alpha is not None:
@@ -123,14 +124,14 @@ def _own_vocabulary(
         theirs, ours = (getattr(v, name) for v in (described(vocabulary), recipe.vocabulary))
         if theirs != ours:
             raise UserError(
-                f"{out} has a vocabulary with {name}={theirs!r}, but the recipe needs {ours!r}: "
-                f"choose another folder, or give --set vocabulary.{name}={theirs}"
+                f"{out} contains a vocabulary with {name}={theirs!r}, but the recipe needs "
+                f"{name}={ours!r}: choose another folder, or give --set vocabulary.{name}={theirs}"
             )
     return vocabulary
 
 
 def described(vocabulary: PieceVocabulary) -> VocabularyConfig:
-    """Returns the settings of a trained vocabulary.
+    """Returns the `VocabularyConfig` of a trained vocabulary.
 
     `max_documents` and `max_characters` have their default values, because a vocabulary does not
     store them.
@@ -149,7 +150,10 @@ def run_prepare(options: argparse.Namespace) -> None:
     how = {"processes": options.processes}
     if options.beam:
         if options.processes > 1:
-            raise UserError("--beam starts its own workers: leave --processes out")
+            raise UserError(
+                "--processes has no effect with --beam, which starts its own workers: leave "
+                "--processes out"
+            )
         with needed("preparing a corpus with --beam"):
             from macaron_tf.data.corpus import beam
         how = {"write": functools.partial(beam.write, options=options.beam)}

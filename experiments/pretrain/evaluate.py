@@ -1,4 +1,4 @@
-"""Commands `evaluate` and `fill` of `experiments.pretrain`."""
+"""The commands `evaluate`, which computes validation metrics, and `fill`, which fills in [MASK]."""
 
 import argparse
 import dataclasses
@@ -28,7 +28,8 @@ def run(options: argparse.Namespace) -> None:
     recipe, has_memory = opened.recipe, opened.recipe.learnt.has_memory
     if (options.memory or options.clamp) and not has_memory:
         raise UserError(
-            f"{opened.path} was trained without a memory: leave --memory and --clamp out"
+            f"{opened.path} was trained without a memory, so --memory and --clamp have no effect: "
+            "leave --memory and --clamp out"
         )
     corpus = PretrainingCorpus.open(options.corpus)
     check_vocabulary(opened.vocabulary.hash, corpus.vocabulary.hash, opened.path)
@@ -42,8 +43,8 @@ def run(options: argparse.Namespace) -> None:
         if rest:
             rows -= rest
             print(
-                f"the last {rest:,} rows are not evaluated, because the {texts} texts of a batch "
-                "need equal lengths"
+                f"the last {rest:,} row(s) are not evaluated, because the {texts} texts of a "
+                "batch need equal lengths"
             )
     check_corpus(recipe, corpus, "paired")
     languages = recipe.corpus.languages
@@ -95,13 +96,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_fill(options: argparse.Namespace) -> None:
-    """Runs the command `fill`: prints words for each [MASK] in texts or in lines of stdin."""
+    """Runs the command `fill`: prints the most probable words for each [MASK] in texts or stdin."""
     model = load(at(options.run, options.checkpoint), options.lower_case)
     if not isinstance(model.task, Filling):
         known = ", ".join(name for name, kind in PRETRAINING.items() if kind.fills_masks)
         raise UserError(
-            f"{options.run} is a {model.task.name} and cannot fill {MASK}: give a run with one of "
-            f"the objectives {known}, or an encoder of another library with a masked language "
+            f"{options.run} is a {model.task.name}, which cannot fill {MASK}: give a run with one "
+            f"of the objectives {known}, or an encoder of another library with a masked language "
             "model head"
         )
     for text in options.text or decoded(sys.stdin.buffer):

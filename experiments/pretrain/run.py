@@ -46,15 +46,15 @@ class VocabularyConfig(Settings):
     Attributes:
         kind: `"wordpiece"` (BERT), `"sentencepiece"` (BPE, as in XLM), `"unigram"` (SentencePiece
             unigram model, as in ALBERT) or `"byte_bpe"` (RoBERTa).
-        size: number of pieces, including special tokens.
+        size: number of subword pieces, including special tokens.
         lower_case: whether text is lower-cased. WordPiece and unigram vocabularies then also
             strip accents, as in BERT and ALBERT.
         max_documents: maximum number of documents to read from the beginning of each source;
             `None` means all documents.
-        max_characters: with `"wordpiece"`, maximum number of characters that become pieces, most
-            frequent first. A word with any other character becomes [UNK]. `None` means 1,000
-            characters or, for text such as Chinese, enough characters to cover 99.95% of the text,
-            in at most three quarters of the vocabulary.
+        max_characters: with `"wordpiece"`, maximum number of single characters in the vocabulary,
+            which are the most frequent characters. A word with any other character becomes [UNK].
+            `None` means 1,000 characters. For text such as Chinese, `None` means enough characters
+            to cover 99.95% of the text, but at most three quarters of the vocabulary size.
     """
 
     section: ClassVar[str] = "vocabulary"
@@ -72,9 +72,9 @@ class PretrainingRecipe(Recipe):
 
     Attributes:
         corpus: settings of the training rows. With `corpus.pairs`, a row holds a pair of segments,
-            and the model also learns sentence-pair classification (next-sentence or
-            sentence-order prediction). A model with language embeddings has an embedding for each
-            of `corpus.languages`.
+            and the model also learns sentence-pair classification (next-sentence or sentence-order
+            prediction). A model with language embeddings has one embedding for each language in
+            `corpus.languages`.
         vocabulary: settings of the vocabulary.
         masking: settings of token masking.
         objective: pre-training objective. An encoder needs `"masked_language"` (BERT),
@@ -87,10 +87,10 @@ class PretrainingRecipe(Recipe):
         denoising: settings of objective `"denoising"`.
         generator_width: with `"replaced_tokens"`, ratio of generator width to discriminator width.
         discriminator_weight: with `"replaced_tokens"`, weight of the discriminator loss.
-        partial_prediction: with `"permutation_language"`, the number K of XLNet: the model
-            predicts one in K tokens.
-        memory_length: with `"segment_language"` and `"permutation_language"`, memory length, which
-            is the number of positions in earlier rows that attention can see.
+        partial_prediction: with `"permutation_language"`, the constant K in the XLNet paper. The
+            model predicts one in K tokens.
+        memory_length: with `"segment_language"` and `"permutation_language"`, number of positions
+            in earlier rows that attention can see.
         bidirectional: with `"permutation_language"`, whether to read every text in both
             directions, as XLNet does. The second half of each batch then has the texts of the
             first half in reverse order.
@@ -100,11 +100,11 @@ class PretrainingRecipe(Recipe):
         head_transform: whether the masked language model head has a dense layer before the tied
             embedding matrix, as in BERT. XLM has no dense layer. A causal language model never has
             this dense layer.
-        batch_size: number of rows in a micro-batch. With a memory, each micro-batch of an update
-            has its own texts, which continue in the next update.
+        batch_size: number of rows in a micro-batch. If the objective has a memory, each micro-batch
+            of an update has its own texts, and these texts continue in the next update.
         init: value of `--init`; `None` means random initial weights.
-        static_shapes: whether the head also computes logits for the padding among the masked
-            positions. All shapes are then static, as XLA and TPUs require. The loss is the same.
+        static_shapes: whether the head computes logits also at the padding in the masked positions.
+            All shapes are then static, as XLA and TPUs require. The loss is the same.
         validation_batches: number of validation batches to evaluate; `None` means all batches.
     """
 
@@ -134,13 +134,14 @@ class PretrainingRecipe(Recipe):
     def check(self) -> None:
         if self.learnt.learns != "masked_language" and self.corpus.paired:
             raise UserError(
-                f"objective {self.objective!r} needs rows of running text instead of pairs: set "
-                "corpus.pairs=none"
+                f"objective {self.objective!r} needs rows of running text, but corpus.pairs is "
+                f"{self.corpus.pairs!r}: set corpus.pairs=none"
             )
         if self.learnt.learns == "causal_language" and self.corpus.has_translations:
             raise UserError(
-                f"objective {self.objective!r} needs rows in a single language: leave the "
-                "translation pairs out of corpus.sources"
+                f"objective {self.objective!r} does not support translation pairs, because it "
+                "needs rows in a single language: leave the translation pairs out of "
+                "corpus.sources"
             )
         if self.isolate_documents:
             given = f"isolate_documents=True with objective {self.objective!r}"
@@ -162,28 +163,30 @@ class PretrainingRecipe(Recipe):
             if not self.corpus.crosses_documents:
                 given = f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r}"
                 raise UserError(
-                    f"{given} has no effect, because each row has one document: set "
-                    "corpus.packing=full_text or full_sentences"
+                    f"{given} has no effect, because each row contains text from only one "
+                    "document: set corpus.packing=full_text or full_sentences"
                 )
         if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError(
-                "objective 'span_boundary' needs masked spans: set masking.choice=spans"
+                "objective 'span_boundary' needs masked spans, but masking.choice is "
+                f"{self.masking.choice!r}: set masking.choice=spans"
             )
         if self.learnt.has_memory:
             if self.corpus.batch_alpha is not None:
                 raise UserError(
                     f"objective {self.objective!r} continues texts from batch to batch, but "
-                    "corpus.batch_alpha changes the language: leave out corpus.batch_alpha"
+                    "corpus.batch_alpha changes the language between batches: leave "
+                    "corpus.batch_alpha out"
                 )
             if self.memory_length < 1:
                 raise UserError(
-                    f"memory_length is {self.memory_length}: objective {self.objective!r} needs 1 "
-                    "or more"
+                    f"memory_length is {self.memory_length}, but objective {self.objective!r} "
+                    "needs at least 1: raise memory_length"
                 )
             if self.corpus.packing != "full_text":
                 raise UserError(
-                    f"objective {self.objective!r} reads texts that continue from row to row: set "
-                    "corpus.packing=full_text"
+                    f"objective {self.objective!r} reads texts that continue from row to row, but "
+                    f"corpus.packing is {self.corpus.packing!r}: set corpus.packing=full_text"
                 )
 
     def unread(self) -> dict[str, str]:
@@ -216,8 +219,8 @@ class PretrainingRecipe(Recipe):
         kind = find(self.objective, PretrainingObjective)
         if kind.learns not in PRETRAINING:
             raise UserError(
-                f"objective {self.objective} has learns={kind.learns!r}: set learns to one of "
-                f"{', '.join(PRETRAINING)}"
+                f"the attribute `learns` of objective {self.objective} is {kind.learns!r}, but "
+                f"must be one of {', '.join(PRETRAINING)}: correct the class"
             )
         return kind
 
@@ -225,7 +228,7 @@ class PretrainingRecipe(Recipe):
     def learnt(self) -> type[PretrainingObjective]:
         """Built-in objective class that determines the network and the training rows.
 
-        A user-defined class names the built-in objective in its attribute `learns`.
+        A user-defined objective names this class in its attribute `learns`.
         """
         return PRETRAINING[self.objective_class.learns]
 
@@ -240,9 +243,9 @@ class PretrainingRecipe(Recipe):
             self.expect_model(config, EncoderConfig, "is not an encoder")
         if config.longest is not None and config.longest < length:
             raise UserError(
-                f"model.max_length is {config.max_length}, less than corpus.sequence_length, "
-                f"{self.corpus.sequence_length}: raise model.max_length, or lower "
-                "corpus.sequence_length"
+                f"model.max_length is {config.max_length}, but rows have up to "
+                f"{self.corpus.sequence_length} tokens (corpus.sequence_length): raise "
+                "model.max_length, or lower corpus.sequence_length"
             )
         if self.learnt.encoder_decoder:
             if self.corpus.languages:
@@ -285,8 +288,8 @@ class PretrainingRecipe(Recipe):
                 Stack(config, config.num_layers, causal=config.causal).check_documents()
         if config.num_languages and not self.corpus.languages:
             raise UserError(
-                f"{self.model} has language embeddings but no source of the corpus has a language: "
-                "write each source as (NAME, SPLIT, None, LANGUAGE), or give --set "
+                f"{self.model} has language embeddings, but no source of the corpus has a "
+                "language: write each source as (NAME, SPLIT, None, LANGUAGE), or give --set "
                 "model.num_languages=0"
             )
         if config.num_languages:
@@ -363,9 +366,9 @@ class PretrainingRun(Run):
             parts = mesh.num_model_replicas if mesh else replicas
             if self.recipe.batch_size % parts:
                 raise UserError(
-                    f"batch_size={self.recipe.batch_size} is not a multiple of {parts}, the number "
-                    "of replicas or the size of the mesh axis `data`, which the memory needs: set "
-                    "another batch_size"
+                    f"batch_size is {self.recipe.batch_size}, but a model with a memory needs a "
+                    f"multiple of {parts}, the number of replicas or the size of the mesh axis "
+                    "`data`: set another batch_size"
                 )
             rows = self.recipe.batch_size // replicas
             network.keep_memory(rows, self.recipe.training.accumulation_steps)

@@ -1,4 +1,4 @@
-"""Command `train` of `experiments.pretrain`."""
+"""The command `pretrain train`, which trains an encoder, language model or encoder-decoder."""
 
 import argparse
 from collections.abc import Callable
@@ -100,8 +100,8 @@ def train_recipe(
         path: folder of the run.
         corpus: prepared corpus; its `sequence_length` and `pairs` must equal the recipe's settings.
         strategy: distribution strategy; `None` means the current strategy.
-        data_service: comma-separated addresses of `experiments.data_service` processes that make
-            the batches; `None` means that this process makes the batches.
+        data_service: comma-separated addresses of the `experiments.data_service` processes that
+            make the batches; `None` means that the training process makes the batches.
         own_shards: whether each worker reads only its own shards. The order of the rows then
             depends on the number of workers.
         start: pre-trained model that `recipe.init` names; `None` means random weights.
@@ -110,8 +110,8 @@ def train_recipe(
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
         raise UserError(
-            f"{corpus.folder} has {corpus.rows('train')} training rows, less than one batch of "
-            f"{recipe.batch_size} rows: give more text, or lower batch_size"
+            f"{corpus.folder} has {corpus.rows('train')} training row(s), but one batch has "
+            f"{recipe.batch_size} rows: prepare more text, or lower batch_size"
         )
     # The recipe that the run saves has the settings of the prepared corpus.
     recipe = recipe.changed(corpus=corpus.config, vocabulary=described(corpus.vocabulary))
@@ -121,7 +121,8 @@ def train_recipe(
     def initialize(network: keras.Model) -> None:
         if start and (drawn := start.copy_to(network)):
             print(
-                f"parts with random weights, which {start.given} lacks: {', '.join(drawn)}",
+                f"parts that start from random weights, because {start.given} does not contain "
+                f"them: {', '.join(drawn)}",
                 flush=True,
             )
 
@@ -171,8 +172,8 @@ def _batches(
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.learnt.has_memory and (data_service or own_shards):
         raise UserError(
-            f"objective {recipe.objective!r} reads texts in order: leave out --data-service and "
-            "--own-shards"
+            f"objective {recipe.objective!r} does not support --data-service and --own-shards, "
+            "because it reads texts in order: leave both flags out"
         )
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
@@ -216,7 +217,7 @@ def _batches(
 
 
 def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> tf.data.Dataset:
-    """Makes the validation batches of a corpus; the masks are the same in every validation."""
+    """Makes the validation batches of a corpus, with the same masks in every validation."""
     if recipe.learnt.has_memory:  # these objectives need texts of equal length
         rows = stream_dataset(corpus, "validation", recipe.batch_size, repeat=False)
     else:
@@ -235,7 +236,7 @@ def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> 
 
 
 def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:
-    """Raises a `UserError` if the rows of `corpus` have another length or another type of pairs.
+    """Raises a `UserError` if the row length or the pairs of `corpus` differ from the recipe.
 
     Args:
         recipe: recipe of the run.

@@ -1,8 +1,8 @@
-"""Recipes for BERT and the encoders of the SwishRNN and Macaron papers: masked language models.
+"""Recipes for masked language models: BERT, and the encoders of the SwishRNN and Macaron papers.
 
 Measured: the validation losses of the tiny models with seeds 1, 2 and 3
 (`experiments/results/encoders`). A training run took 16 (BERT) to 18 minutes (SwishRNN) on a busy
-core. The larger models were not run at their size.
+core. The larger models have not been trained at full size.
 
     bert_tiny           5.32, 5.03, 5.56        swish_rnn_tiny      4.21, 4.19, 4.15
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
@@ -17,12 +17,12 @@ from macaron_tf.training.config import TrainingConfig
 def bert_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny BERT, which pre-trains in 15 to 30 minutes on one core.
 
-    The model reads 12 million different tokens, so it needs no dropout. Objective and optimizer are
-    those of the SwishRNN paper (see `bert_base`). The learning rate, the schedule and the
+    The model reads 12 million tokens, each only once, so it needs no dropout. The objective and the
+    optimizer are from the SwishRNN paper (see `bert_base`). The learning rate, the schedule and the
     initializer range (see the catalog) were chosen for this size. For the first 1,500 updates or
     more, the loss of a Transformer stays at 6.5, which is the loss of predicting tokens by their
-    frequency. With a schedule of 4,000 updates, some models never leave this loss; with a peak
-    learning rate of 2e-3, most models never leave it.
+    frequency. With a schedule of 4,000 updates, the loss of some models never falls below 6.5. With
+    a peak learning rate of 2e-3, the loss of most models never falls below 6.5.
 
     The other tiny encoders differ only in their blocks. The models of the papers can therefore be
     compared on the same corpus, with equally large matrices and the same number of updates.
@@ -61,7 +61,7 @@ DEVLIN = dict(
 
 
 def bert_base() -> PretrainingRecipe:
-    """Returns a recipe for the BERT base of the SwishRNN paper (BERT-orig): masked tokens only.
+    """Returns a recipe for BERT-orig, the BERT base of the SwishRNN paper, without sentence pairs.
 
     Settings from Lei et al. 2022, table 3: 1,024 sequences of 512 tokens per update. 15% of the
     tokens are replaced by [MASK], and there is no next-sentence prediction. Positions are learned
@@ -69,7 +69,8 @@ def bert_base() -> PretrainingRecipe:
 
     Differences: the text is Wikipedia and PG-19, which replaces BookCorpus, because TensorFlow
     Datasets lacks BookCorpus. The vocabulary has 30,522 WordPiece tokens, as in BERT, but is
-    trained on this text. The paper does not give Adam's epsilon; 1e-6 is BERT's.
+    trained on this text. The paper does not give Adam's epsilon; the recipe uses 1e-6, as BERT
+    does.
     """
     return bert_tiny().changed(
         model="bert_base",
@@ -109,12 +110,12 @@ def bert_devlin_128() -> PretrainingRecipe:
     These updates have rows of 128 tokens. The second command continues with the last 100,000
     updates, which have rows of 512 tokens.
 
-    Settings from Devlin et al. 2019, appendix A.2: a million updates of 256 rows, of which 90% have
-    rows of 128 tokens to save time. The objectives are next-sentence prediction and masked tokens
-    (80% [MASK], 10% a random token, 10% unchanged). Adam's learning rate is 1e-4 after 10,000
-    updates, and then falls linearly to 0 at a million updates; `schedule_end` is the learning rate
-    at 900,000 updates. Adam's epsilon and the gradient clipping are from the released code. The
-    large model has the same updates: `--set model=bert_large`.
+    Settings from Devlin et al. 2019, appendix A.2: a million updates of 256 rows. To save time, 90%
+    of the updates have rows of 128 tokens. The objectives are next-sentence prediction and masked
+    tokens (80% [MASK], 10% a random token, 10% unchanged). Adam's learning rate is 1e-4 after
+    10,000 updates, and then falls linearly to 0 at a million updates; `schedule_end` is the
+    learning rate at 900,000 updates. Adam's epsilon and the gradient clipping are from the released
+    code. The large model has the same updates: `--set model=bert_large`.
     """
     return bert_base().changed(
         corpus=dict(sequence_length=128, pairs="next_sentence"),
@@ -180,8 +181,8 @@ def swish_rnn_base() -> PretrainingRecipe:
 
     The model is BERT-rab with recurrences in place of feed-forward layers (Lei et al. 2022). The
     layers cycle through the step sizes 1, 2 and 4. For step size 1 only, as in the first row of
-    table 2, use `--set model.rnn_step_sizes=1`. The paper reports an average score over ten tasks
-    of 84.0 (table 1). BERT-rab has 81.0 and BERT-orig 81.9.
+    table 2, use `--set model.rnn_step_sizes=1`. The paper reports a mean score over ten tasks of
+    84.0 (table 1). BERT-rab reaches 81.0, and BERT-orig reaches 81.9.
     """
     return bert_base().changed(model="swish_rnn_base")
 
@@ -189,8 +190,8 @@ def swish_rnn_base() -> PretrainingRecipe:
 def swish_rnn_large() -> PretrainingRecipe:
     """Returns a recipe for the large model of the SwishRNN paper, with an inner width of 2,752.
 
-    The layers cycle through the step sizes 1, 2 and 4. Lei et al. 2022 report an average score over
-    ten tasks of 88.4 (table 1). BERT-rab has 86.3 and BERT-orig 87.8.
+    The layers cycle through the step sizes 1, 2 and 4. Lei et al. 2022 report a mean score over ten
+    tasks of 88.4 (table 1). BERT-rab reaches 86.3, and BERT-orig reaches 87.8.
     """
     return bert_large().changed(model="swish_rnn_large")
 
@@ -206,13 +207,13 @@ def macaron_bert_tiny() -> PretrainingRecipe:
 def macaron_bert_base() -> PretrainingRecipe:
     """Returns a recipe for the Macaron-BERT base of the paper.
 
-    Settings from Lu et al. 2019, appendix B.2, which follows BERT: 15% of the tokens are predicted,
-    of which 80% are replaced by [MASK], 10% by a random token, and 10% are unchanged. Masking is
-    dynamic. In half of the pairs, the second segment is from another document. The loss is the sum
-    of the masked language model loss and the next-sentence loss. The two feed-forward layers of
-    each block have a width of 1,536. Settings from the released script: pre-norm, 800,000 updates
-    of 128K tokens (256 rows of 512), and a learning rate of 3e-4. The warm-up of 10,000 updates is
-    BERT's.
+    Settings from Lu et al. 2019, appendix B.2, which follows BERT: The model predicts 15% of the
+    tokens. Of the predicted tokens, 80% are replaced by [MASK], 10% are replaced by a random token,
+    and 10% are unchanged. Masking is dynamic. In half of the pairs, the second segment is from
+    another document. The loss is the sum of the masked language model loss and the next-sentence
+    loss. The two feed-forward layers of each block have a width of 1,536. Settings from the
+    released script: pre-norm, 800,000 updates of 128K tokens (256 rows of 512), and a learning rate
+    of 3e-4. The warm-up takes 10,000 updates, as in BERT.
 
     Differences: the paper splits sentences with spaCy and tokenizes with Moses. In this recipe,
     `corpus.sentence_splitter` splits sentences, and SentencePiece splits lower-cased text without a
@@ -240,11 +241,11 @@ def macaron_bert_released() -> PretrainingRecipe:
     at most 384 tokens, 20 micro-batches of 6,400 tokens per update, and a learning rate that falls
     from the first update on.
 
-    Differences: the positions have the frequencies of the Transformer paper instead of
-    tensor2tensor's. All matrices are initialized with a standard deviation of D^-1/2, as are the
-    released embeddings and feed-forward layers. The released attention has Xavier uniform
-    initialization instead. The text is the same as in `macaron_bert_base`, and the vocabulary has
-    32,768 subword pieces.
+    Differences: the sinusoidal positions have the frequencies of the Transformer paper instead of
+    the frequencies in tensor2tensor. All matrices are initialized with a standard deviation of
+    D^-1/2, as are the released embeddings and feed-forward layers. The released attention has
+    Xavier uniform initialization instead. The text is the same as in `macaron_bert_base`, and the
+    vocabulary has 32,768 subword pieces.
     """
     return macaron_bert_base().changed(
         model_options=(

@@ -4,9 +4,10 @@ The tiny models have the sizes, the number of training tokens and the schedule o
 that TensorFlow Datasets lacks is replaced as in `bert_base`.
 
 Measured: the table has results of the tiny models after 5,000 updates of 8 rows, pre-norm with T5's
-relative attention bias (`experiments/results/slides_encoders`). Rows with ± have three seeds, other
-rows have one seed. For ELECTRA, the token loss is the loss of the generator. Fine-tuned scores are
-the accuracy on SST-2 and the F1 on CoNLL-2003. The larger models were not run at their size.
+relative attention bias (`experiments/results/slides_encoders`). Rows with ± show three seeds, and
+other rows show one seed. For ELECTRA, the token loss is the loss of the generator. Fine-tuned
+scores are the accuracy on SST-2 and the F1 on CoNLL-2003. The larger models have not been trained
+at full size.
 
                      token loss       SST-2        CoNLL-2003   other results
     roberta_tiny     5.49             80.1         62.6
@@ -32,10 +33,11 @@ def _texts(source: str) -> list[CorpusSource]:
 def roberta_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny RoBERTa: dynamic masking, one segment, full sentences.
 
-    Settings from Liu et al. 2019, sections 3 and 4: byte-level BPE; rows of full sentences, which
-    continue with the next document; and 15% predicted tokens, of which 80% are masked and 10% are
-    replaced by random tokens. `--set masking.duplicates=10` gives each row ten static masks, as in
-    BERT's released data, for a comparison of static with dynamic masking.
+    Settings from Liu et al. 2019, sections 3 and 4: the vocabulary is byte-level BPE, and rows of
+    full sentences continue with the next document. The model predicts 15% of the tokens. Of the
+    predicted tokens, 80% are masked and 10% are replaced by random tokens. `--set
+    masking.duplicates=10` gives each row ten static masks, as in BERT's released data, for a
+    comparison of static with dynamic masking.
 
     Measured on 1/40 of the text: a validation loss of 5.80 ± 0.05 with dynamic masking, and of 5.78
     ± 0.01 with ten static masks.
@@ -51,11 +53,11 @@ def roberta_tiny() -> PretrainingRecipe:
 def roberta_base() -> PretrainingRecipe:
     """Returns a recipe for RoBERTa base: larger batches than BERT, and no next-sentence prediction.
 
-    Settings from Liu et al. 2019: 125,000 updates of 2,048 sequences of 512 tokens, which are as
-    many tokens as BERT reads (table 3), Adam(0.9, 0.98) (section 3.1), rows of full sentences, and
-    dynamic masking. Settings from the released command: a peak learning rate of 5e-4 after 10,000
-    updates (table 3 has 7e-4), a linear decay to 0, epsilon 1e-6, weight decay 0.01, and the
-    vocabulary size.
+    Settings from Liu et al. 2019: 125,000 updates of 2,048 sequences of 512 tokens (table 3),
+    Adam(0.9, 0.98) (section 3.1), rows of full sentences, and dynamic masking. The number of
+    training tokens is the same as for BERT. Settings from the released command: a peak learning
+    rate of 5e-4 after 10,000 updates (table 3 has 7e-4), a linear decay to 0, epsilon 1e-6, weight
+    decay 0.01, and the vocabulary size.
     """
     return bert_base().changed(
         model="roberta_base",
@@ -117,10 +119,10 @@ def modern_bert_base() -> PretrainingRecipe:
 
     Settings from Warner et al. 2024, section 2.2, and the released `modernbert-base-pretrain.yaml`:
     1,719 billion tokens in batches of 4,608 rows, 30% masked tokens, packed documents that do not
-    attend to each other, a constant learning rate of 8e-4 after a warm-up over 3 billion tokens,
-    betas 0.9 and 0.98, epsilon 1e-6, weight decay 1e-5, and a rotary base of 10,000 in all layers.
-    The later phases, with rows of 8,192 tokens, raise the rotary base to 160,000 in the layers with
-    full attention.
+    attend to each other, a learning rate of 8e-4 that is constant after a warm-up over 3 billion
+    tokens, betas 0.9 and 0.98, epsilon 1e-6, weight decay 1e-5, and a rotary base of 10,000 in all
+    layers. The later phases, with rows of 8,192 tokens, raise the rotary base to 160,000 in the
+    layers with full attention.
 
     Differences: Adam with gradient clipping at norm 1 replaces StableAdamW. There is no dropout,
     while the paper has a dropout of 0.1 on the attention outputs, because `model.dropout` applies
@@ -151,11 +153,11 @@ def modern_bert_base() -> PretrainingRecipe:
 def albert_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny ALBERT, with shared weights and sentence-order prediction.
 
-    Settings from Lan et al. 2020: all layers share weights. Masks cover whole words in n-grams of
-    up to 3 words, where the probability of length n is proportional to 1/n. The embedding width is
-    64, because the model is small (the paper chooses 128 from 64, 128, 256 and 768). For the
-    paper's ablations, use `--set corpus.pairs=next_sentence` or `none`, `--set
-    model.sharing=attention`, `feed_forward` or `none`, and `--set model.embedding_dim=128`.
+    Settings from Lan et al. 2020: all layers share weights. Masks cover n-grams of 1 to 3 whole
+    words. The probability of length n is proportional to 1/n. The embedding width is 64, because
+    the model is small (the paper chooses 128 from 64, 128, 256 and 768). For the paper's ablations,
+    use `--set corpus.pairs=next_sentence` or `none`, `--set model.sharing=attention`,
+    `feed_forward` or `none`, and `--set model.embedding_dim=128`.
     """
     return bert_tiny().changed(
         model="albert_tiny",
@@ -172,7 +174,7 @@ def albert_base() -> PretrainingRecipe:
 
     Differences: the paper uses LAMB with a learning rate of 1.76e-3. This recipe uses Adam, for
     which that learning rate is too high. The learning rate of 1e-4, the betas and the weight decay
-    are BERT's. The warm-up of 3,125 updates was chosen for this learning rate.
+    are from BERT. The warm-up of 3,125 updates was chosen for this learning rate.
 
     Other sizes: `--set model=albert_large`, `albert_xlarge` or `albert_xxlarge`.
     """
@@ -186,7 +188,7 @@ def albert_base() -> PretrainingRecipe:
 
 
 def span_bert_tiny() -> PretrainingRecipe:
-    """Returns a recipe for a tiny SpanBERT, which predicts masked spans also from their boundaries.
+    """Returns a recipe for a tiny SpanBERT, which masks spans and adds a span boundary objective.
 
     Settings from Joshi et al. 2020: one segment, and spans of 1 to 10 words with geometrically
     distributed lengths (p = 0.2). All tokens of a span are masked (80%), replaced by random tokens
@@ -201,7 +203,7 @@ def span_bert_tiny() -> PretrainingRecipe:
 
 
 def span_bert_base() -> PretrainingRecipe:
-    """Returns a recipe for SpanBERT base, which predicts masked spans also from their boundaries.
+    """Returns a recipe for SpanBERT base, which masks spans and adds a span boundary objective.
 
     Settings from Joshi et al. 2020, section 4.2, for the large model: BERT's sizes, text and
     batches, cased WordPiece tokens, one segment of 512 tokens, 2.4 million updates, weight decay
@@ -235,8 +237,8 @@ def electra_small() -> PretrainingRecipe:
 
     Settings from Clark et al. 2020, table 6: width 256, embedding width 128, a generator a quarter
     as wide as the discriminator, a peak learning rate of 5e-4, 15% masked tokens, and a weight of
-    50 for the discriminator loss. From section 3.3: 128 rows of 128 tokens per update. Other
-    settings are BERT's.
+    50 for the discriminator loss. An update has 128 rows of 128 tokens (section 3.3). Other
+    settings are as in BERT.
     """
     return bert_base().changed(
         model="electra_small",
@@ -249,7 +251,7 @@ def electra_small() -> PretrainingRecipe:
 
 
 def electra_base() -> PretrainingRecipe:
-    """Returns a recipe for ELECTRA base, with BERT's sizes and a generator a third as wide.
+    """Returns a recipe for ELECTRA base, with BERT's sizes. The generator has a third of the width.
 
     Settings from Clark et al. 2020, table 6: 766,000 updates of 256 rows of 512 tokens, and a peak
     learning rate of 2e-4. Other settings equal `electra_small`.
@@ -275,7 +277,7 @@ def xlm_tiny() -> PretrainingRecipe:
 
     Differences: the share p_i is computed from rows instead of sentences. The text in English,
     German and French is the user interface of the program `homeassistant`. The text is short, so it
-    is read many times. To use image captions instead:
+    is read many times. To train on image captions instead:
 
         python -m experiments.pretrain train xlm_tiny runs/xlm --data-dir DIR --set \\
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
@@ -334,8 +336,8 @@ def xlm_captions_tiny() -> PretrainingRecipe:
     The masked language model reads the English captions of one half of Multi30k and the German
     captions of the other half. No image has captions in both languages, so unsupervised translation
     (`multi30k_unsupervised_tiny`) can start from this model. Other settings equal `xlm_tiny`,
-    except that the text is lower-cased and the vocabulary is larger. There are also dropout and
-    more updates, because the text is read 40 times.
+    except that the text is lower-cased and the vocabulary is larger. The recipe also has dropout
+    and more updates, because the text is read 40 times.
     """
     halves = (("train[:50%]", "en"), ("train[50%:]", "de"))
     return xlm_tiny().changed(
@@ -361,8 +363,8 @@ def xlm_xnli() -> PretrainingRecipe:
 
     Differences: the translation pairs with English are from WMT14, in German and French. The number
     of updates, the warm-up length, the decay to 0 and the betas are not from the paper. To add
-    languages, extend `corpus.sources`. Translation pairs are held in memory and take some
-    gigabytes. The recipe reads only as many French pairs as there are German pairs.
+    languages, extend `corpus.sources`. The translation pairs are held in memory and take several
+    gigabytes. The number of French pairs is limited to the number of German pairs.
     """
     return bert_base().changed(
         model="xlm_xnli",
@@ -391,7 +393,8 @@ def gmlp_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny gMLP, with spatial gating units instead of attention.
 
     The model follows Liu et al. 2021. Its six layers have as many parameters as three BERT layers.
-    There are no position embeddings, because the spatial matrices have a weight for each distance.
+    There are no position embeddings, because the spatial projections have one weight for each
+    distance between positions.
     """
     return bert_tiny().changed(model="gmlp_tiny", masking=MaskingConfig())
 
@@ -401,8 +404,8 @@ def gmlp_base() -> PretrainingRecipe:
 
     The sizes are from Liu et al. 2021, section 4: 48 layers, width 512, feed-forward width 3072.
 
-    Differences: the recipe has BERT's training settings instead of the paper's, with a peak
-    learning rate of 7e-4 and 32,000 cased subword pieces. Wikipedia and books replace C4. A
+    Differences: the recipe has BERT's training settings instead of the settings in the paper, with
+    a peak learning rate of 7e-4 and 32,000 cased subword pieces. Wikipedia and books replace C4. A
     micro-batch has 16 rows, because 32 rows need 15.9 GiB and a core of a TPU v4 has 15.25 GiB. For
     the large size, use `--set model=gmlp_large`.
     """

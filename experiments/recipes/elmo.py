@@ -47,10 +47,10 @@ def elmo_original() -> ElmoRecipe:
     softmax samples 8,192 words, and gradients are clipped at norm 10.
 
     Differences: the released code uses Adagrad at 0.2 and keeps the LSTM state from row to row.
-    This recipe uses Adam and resets the state for each row. The whole text is held in memory. Its
-    768 million words take 3 GB, and twice as much while they are read.
+    This recipe uses Adam and resets the state for each row. The whole text is held in memory. The
+    768 million words take 3 GB, and 6 GB while they are read.
 
-    Measured: not yet, because two cores do not suffice.
+    There are no measured results, because two cores do not suffice.
     """
     return elmo_tiny().changed(
         model="elmo_original",

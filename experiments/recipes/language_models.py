@@ -5,7 +5,7 @@ The tiny models have the sizes, the number of training tokens and the schedule o
 the Macaron and SwishRNN papers, with equally large matrices.
 
 Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
-other settings than here. The larger models were not run at their size.
+settings that differ from these recipes. The larger models have not been trained at full size.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -21,8 +21,8 @@ def gpt_tiny() -> PretrainingRecipe:
 
     The model follows Radford et al. 2018: a causal post-norm Transformer with learned positions and
     lower-cased BPE tokens, whose embedding matrix also computes the logits. Rows are packed with
-    consecutive documents, like the paper's contiguous sequences. The loss covers every token, seven
-    times as many as a masked language model with 15% masked tokens.
+    consecutive documents, like the paper's contiguous sequences. The loss covers all tokens, while
+    a masked language model predicts only 15% of the tokens.
 
     Measured: a validation perplexity of 116.7 ± 0.4. With Macaron blocks, the perplexity is 121.9 ±
     0.9; with SwishRNN blocks, it is 111.8 ± 1.2.
@@ -42,16 +42,16 @@ def gpt_quick() -> PretrainingRecipe:
 
     The model is `gpt_tiny` with pre-norm and a vocabulary of 2,000 subword pieces. It has 0.82
     million parameters, and reads the 0.6 million tokens of 600 Wikipedia articles once. The
-    settings were chosen so that differences between architectures exceed the standard deviation
-    over seeds, and that the loss falls below the loss of predicting tokens by frequency. The
-    learning rate is from `experiments/results/splitting`.
+    settings were chosen by two criteria. Differences between architectures exceed the standard
+    deviation over seeds, and the loss falls below the unigram loss. The learning rate is from
+    `experiments/results/splitting`.
 
     Measured with three seeds at this learning rate (`experiments/results/compare`): a validation
     loss of 4.708 ± 0.016 nats. Macaron blocks reach 4.736 ± 0.008 nats, and Macaron blocks with
-    full steps reach 4.651 ± 0.009. Predicting tokens by frequency has a loss of 6.234 nats. At the
-    best of four learning rates, Macaron blocks reach 4.658 ± 0.020 nats, which does not differ
-    significantly from the Transformer (`experiments/results/compare/modern`). A training run takes
-    48 seconds. Preparing the corpus and nine training runs take 4 min 45 s.
+    full steps reach 4.651 ± 0.009. The unigram loss is 6.234 nats. At the best of four learning
+    rates, Macaron blocks reach 4.658 ± 0.020 nats, which does not differ significantly from the
+    Transformer (`experiments/results/compare/modern`). A training run takes 48 seconds. Preparing
+    the corpus and nine training runs take 4 min 45 s.
     """
     return gpt_tiny().changed(
         model_options=(*gpt_tiny().model_options, ("norm", "pre")),
@@ -187,8 +187,8 @@ def transformer_xl_tiny() -> PretrainingRecipe:
     Settings from Dai et al. 2019: the model reads 32 texts in parallel, in segments of 64 tokens.
     The rows have 66 tokens, because they include [CLS] and [SEP]. The memory is as long as a
     segment, as in the paper. Gradients are clipped at norm 0.25, as in the released code. The
-    validation text consists of runs of 32 consecutive rows (2,048 tokens), so that longer memories
-    can be evaluated.
+    validation text consists of chunks of 32 consecutive rows (2,048 tokens), so that longer
+    memories can be evaluated.
 
     Measured: a validation perplexity of 103.7. With Macaron blocks, the perplexity is 109.0; with
     SwishRNN blocks, it is 101.8.
@@ -302,7 +302,7 @@ def xlnet_base() -> PretrainingRecipe:
     """Returns a recipe for XLNet base: 12 layers, width 768, 12 heads, 117 million parameters.
 
     The settings follow the ablation on BERT's data in Yang et al. 2019, section 3.4. They equal
-    `xlnet_large` except for the sizes and the number of updates, which is BERT's. (Section 3.1
+    `xlnet_large` except for the sizes and the number of updates, which is as in BERT. (Section 3.1
     states this number for the large model on BERT's data.) The model predicts one in 6 tokens;
     `--set partial_prediction=7.0` predicts one in 7. A micro-batch has 16 rows, because two streams
     and the memory of 32 rows take 22 GiB on a TPU core.

@@ -6,7 +6,7 @@ learning rate follow the paper and its released code. Adam's learning rate falls
 while in the released code it is constant or falls in steps. The number of updates was chosen so
 that a training run takes at most half an hour on two cores.
 
-Measured: each recipe gives results on the test split, from a busy machine
+The docstring of each recipe gives results on the test split, which were measured on a busy machine
 (`experiments/results/tcn`).
 """
 
@@ -112,8 +112,8 @@ def tcn_nottingham() -> SequenceRecipe:
     The model, dropout of 0.2 and gradient clipping at norm 0.4 follow Bai et al. 2018, table 2 (not
     checked against the paper). The model has a million parameters, which agrees with the published
     number. An update has two pieces instead of one, and the run has 50 epochs of 694 pieces instead
-    of 100. The recurrent models read one frame after the other, so they are slower. They have 16
-    pieces per update and 30 epochs. Other settings equal `tcn_jsb`.
+    of 100. The recurrent models are slower, because they process the frames sequentially. Their
+    runs have 16 pieces per update and 30 epochs. Other settings equal `tcn_jsb`.
 
     Measured over three seeds: the test loss in nats per frame is 3.13 ± 0.01 for TCN, 3.98 ± 0.04
     for LSTM, 3.97 ± 0.06 for GRU and 4.22 ± 0.15 for RNN. Each run took 24 minutes or less. At the
@@ -266,7 +266,7 @@ def tcn_lambada() -> SequenceRecipe:
     model.widths=(500,500,500,500,500) --set model.embedding_dim=500 --set model.dropout=0.4`.
 
     Measured with a width of 128 after 900 updates, on 2,159 of 4,869 passages: the perplexity is
-    29,600 for TCN, 25,500 for LSTM and 17,000 for RNN. All three are worse than the chance level of
-    10,000.
+    29,600 for TCN, 25,500 for LSTM and 17,000 for RNN. All three perplexities are higher than the
+    chance level of 10,000.
     """
     return _words("lambada", ("tfds:pg19",))

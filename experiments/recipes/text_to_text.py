@@ -1,12 +1,12 @@
 """Recipes for encoder-decoders that restore corrupted text: T5 and BART.
 
-In both stacks, the tiny models have the sizes, the rows and the number of training tokens of
-`bert_tiny`. `--set model.block=macaron` and `--set model.block=swish_rnn` replace the blocks of
-both stacks by other blocks with the same number of weights. Wikipedia and books from TensorFlow
-Datasets replace the text of the papers.
+The encoder and the decoder of a tiny model each have the sizes of `bert_tiny`. The rows and the
+number of training tokens are also as in `bert_tiny`. `--set model.block=macaron` and `--set
+model.block=swish_rnn` replace the blocks of the encoder and the decoder by other blocks with the
+same number of weights. Wikipedia and books from TensorFlow Datasets replace the text of the papers.
 
 Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
-other settings than here. The base models were not run at their size.
+settings that differ from these recipes. The base models have not been trained at full size.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -54,8 +54,9 @@ def t5_base() -> PretrainingRecipe:
     last norm. Adafactor's schedule is constant at first, which the recipe expresses as a warm-up
     from 0.01 to 0.01.
 
-    The paper's text, C4, has 750 GB; to use it, give `--set "corpus.sources=('tfds:c4/en',)"`. For
-    version 1.1 of T5, give `--set model=t5_1_1_base --set model.dropout=0.0`.
+    The paper's text, C4, takes 750 GB. To train on C4, use `--set
+    "corpus.sources=('tfds:c4/en',)"`. For version 1.1 of T5, use `--set model=t5_1_1_base --set
+    model.dropout=0.0`.
     """
     return t5_tiny().changed(
         model="t5_base",
@@ -80,9 +81,9 @@ def bart_tiny() -> PretrainingRecipe:
 
     Settings from Lewis et al. 2020: text infilling replaces 30% of the words, in spans of 3 words
     on average (Poisson distribution), and sentences are shuffled. (Section 5.1 counts tokens, while
-    the released code counts words.) The paper's other types of noise are `--set
-    denoising.rotation=1.0`, `denoising.masking=0.15` and `denoising.deletion=0.15`. Each is used
-    alone, with `denoising.infilling=0` and `denoising.shuffling=0`.
+    the released code counts words.) To use another noise of the paper instead, set
+    `denoising.infilling=0`, `denoising.shuffling=0`, and one of `denoising.rotation=1.0`,
+    `denoising.masking=0.15` and `denoising.deletion=0.15`.
 
     Measured: a validation loss of 3.56 nats. With Macaron blocks, the loss is 3.48; with SwishRNN
     blocks, it is 1.97.
@@ -98,8 +99,8 @@ def bart_base() -> PretrainingRecipe:
     uses the settings of the large model, which follow RoBERTa, with the peak learning rate of
     RoBERTa base, 6e-4.
 
-    Differences: dropout stays until the end, while the paper's large model has no dropout in the
-    last tenth of the updates.
+    Differences: the recipe has dropout in all updates, while the paper trains its large model
+    without dropout in the last tenth of the updates.
     """
     return bert_base().changed(
         model="bart_base",

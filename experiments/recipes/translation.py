@@ -1,12 +1,13 @@
 """Recipes for translation: a demo, Multi30k, IWSLT14 and WMT14.
 
 Unless a docstring says otherwise, the settings of the IWSLT14 and WMT14 recipes follow Lu et al.
-2019, appendix B.1, and its released code, and the published BLEU scores are from its table 1.
+2019, appendix B.1, and its released code, and the published BLEU scores are from table 1 of that
+paper.
 
 Measured: `experiments/results/demo.md` and multi30k.md have the results of the demo and of
 Multi30k, and multi30k_pretrained.md has results on Multi30k from pre-trained models after 1,000
-updates. IWSLT14 and WMT14 were not run to the end, because IWSLT14 needs a GPU or TPU, and WMT14
-needs several.
+updates. The IWSLT14 and WMT14 recipes were not run to the end, because IWSLT14 needs a GPU or TPU,
+and WMT14 needs several GPUs or TPUs.
 """
 
 from experiments.translate.run import DataConfig, TranslationRecipe
@@ -64,8 +65,8 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
 
     The texts are image captions. They are lower-cased, normalized by Moses, and split by a joint
     BPE. Model size, dropout, learning rate, warm-up, batch size, label smoothing, checkpoint
-    averaging, beam size and length penalty (`fairseq`, 1.0) are those of the Transformer-Tiny of Wu
-    et al. 2021, "Good for Misconceived Reasons". The published score of this model is 41.02 BLEU
+    averaging, beam size and length penalty (`fairseq`, 1.0) are from the Transformer-Tiny in Wu et
+    al. 2021, "Good for Misconceived Reasons". The published score of this model is 41.02 BLEU
     (tokenized, lower-cased, Test2016; not checked against the paper). The Macaron layer splits the
     feed-forward width F into 128 + 128.
     """
@@ -120,12 +121,12 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
     model, or omit `--init`.
 
     The text is the same as in `multi30k_macaron_tiny`, but is not lower-cased, because XLM's
-    vocabulary is cased. The sizes are those of the pre-trained model. Adam's learning rate and
-    warm-up are not from the paper: pre-trained post-norm layers need a lower learning rate than
+    vocabulary is cased. The sizes equal the sizes of the pre-trained model. Adam's learning rate
+    and warm-up are not from the paper: pre-trained post-norm layers need a lower learning rate than
     randomly initialized layers.
 
-    Measured: 18.5 BLEU. Without `--init`, the model reaches 24.0 BLEU, with its own vocabulary that
-    has fewer subword pieces per sentence.
+    Measured: 18.5 BLEU. Without `--init`, the model reaches 24.0 BLEU. It then has a vocabulary of
+    its own, which splits sentences into fewer subword pieces.
     """
     return multi30k_macaron_tiny().changed(
         model="transformer_tiny",
@@ -159,7 +160,7 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
 
     Differences: the numbers of dropped and masked tokens are rounded up. The weight of the
     denoising loss stays 1, while the paper lowers the weight. The learning rate and the number of
-    updates are not from the paper. Beam size and length penalty are those of
+    updates are not from the paper. The beam size and the length penalty are as in
     `multi30k_macaron_tiny`.
     """
     return multi30k_xlm_tiny().changed(
@@ -225,10 +226,10 @@ def iwslt14_macaron_small() -> TranslationRecipe:
     - The script test-iwslt14.sh has the length penalty `length ** alpha` (`fairseq`, 1.0).
 
     Neither the paper nor the code gives the number of updates, and neither averages checkpoints.
-    This recipe has 60,000 updates and averages ten checkpoints. The subword pieces are
-    SentencePiece's instead of BPE's. The text of this set is Moses-tokenized, escaped and
-    lower-cased, and is scored in this form (`metric.tokenized`), after normalizing the punctuation
-    of hypothesis and reference.
+    This recipe has 60,000 updates and averages ten checkpoints. The subword pieces come from
+    SentencePiece instead of BPE. The text of this set is Moses-tokenized, escaped and lower-cased,
+    and is scored in this form (`metric.tokenized`), after normalizing the punctuation of hypothesis
+    and reference.
     """
     return multi30k_macaron_tiny().changed(
         model="macaron_small",

@@ -35,7 +35,7 @@ main = cli.program(
                 "wikitext, lambada, mnist or permuted_mnist; or your own function that returns a "
                 "recipe, as FILE.py[:NAME]",
             ),
-            cli.place("out", "folder for the runs and results"),
+            cli.place("out", "folder for the runs and the results"),
             cli.argument(
                 "--models",
                 "models to train (default: all four models)",
@@ -45,7 +45,7 @@ main = cli.program(
             ),
             cli.count(
                 "--seeds N",
-                "random seeds; each model is trained once with each seed (default: 1)",
+                "random seeds; the command trains each model with every seed (default: 1)",
                 least=0,
                 nargs="+",
                 action=cli.Distinct,
@@ -53,9 +53,10 @@ main = cli.program(
         ),
         cli.local_place(
             "--data PATH",
-            ".mat file with the music for jsb and nottingham, or folder with the texts for "
-            "ptb_words, ptb_characters (train.txt, valid.txt, test.txt) and lambada (dev.txt, "
-            "test.txt); the texts may be .gz files",
+            "data of the task: a .mat file with music for jsb and nottingham; a folder with "
+            "train.txt, valid.txt and test.txt for ptb_words and ptb_characters; a folder with "
+            "dev.txt and test.txt for lambada. The .txt files may be compressed to .txt.gz. Other "
+            "tasks need no --data",
         ),
         cli.TFDS,
         cli.settings("training.max_steps=500 or batch_size=8, for all models"),

@@ -45,8 +45,8 @@ class SequenceRecipe(Recipe):
         given = [name for name in of_documents if getattr(self, name) != getattr(type(self), name)]
         if given and self.task not in ("wikitext", "lambada"):
             raise self.error(
-                f"{given[0]} has an effect only in wikitext and lambada, but task is {self.task}: "
-                f"leave {given[0]} out"
+                f"{given[0]} has an effect only in the tasks wikitext and lambada, but task is "
+                f"{self.task}: leave {given[0]} out"
             )
 
     def model_config(self, vocab_size: int | None = None) -> TemporalConfig:
@@ -64,8 +64,8 @@ class SequenceRecipe(Recipe):
     ) -> "SequenceRecipe":
         """Returns the recipe for a model type.
 
-        The widths of a recurrent model are chosen so that it has nearly as many parameters as the
-        TCN.
+        The widths of a recurrent model are chosen so that its parameter count is close to that of
+        the TCN.
 
         Args:
             mixer: `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.

@@ -70,10 +70,10 @@ class TaskData:
 
 
 def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
-    """Makes `TaskData` from the batches of the splits.
+    """Makes a `TaskData` object from the batches of all splits.
 
     Args:
-        seed: random seed that shuffles the training examples.
+        seed: random seed for shuffling the training examples.
         splits: batches of the training, validation and test split; the last element may be `None`.
         more: arguments of `TaskData` after `test`.
     """
@@ -88,8 +88,8 @@ class Task:
 
     Attributes:
         title: heading of the report.
-        slide: published results of `MODELS`, for the column slide of the report; `None` means that
-            no result was published.
+        slide: published results of the models in `MODELS`, for the column "slide" of the report;
+            `None` means that no result was published.
         length: number of positions in the longest training sequence.
         open: function that reads or generates the data. Its arguments are the options of the
             command and the `SequenceRecipe`.
@@ -121,8 +121,8 @@ def adding_batch(size: int, seed: tf.Tensor, length: int = ADDING_LENGTH) -> dic
         length: sequence length T.
 
     Returns:
-        Dict of `inputs (B, T, 2)`, each number with its mark 1 or 0, `targets (B, 1)`, and `weight
-        (B,)`, which is 1.
+        A dict. `inputs (B, T, 2)` contains the numbers and the marks (0 or 1), `targets (B, 1)`
+        contains the sums, and `weight (B,)` is 1.
     """
     seeds = tf.random.split(seed, 2)
     numbers = tf.random.stateless_uniform((size, length), seeds[0])
@@ -151,8 +151,8 @@ def copy_batch(size: int, seed: tf.Tensor, distance: int = COPY_DISTANCE) -> dic
         distance: T, the number of positions between the last symbol and the first repeated symbol.
 
     Returns:
-        Dict of `inputs (B, T + 20, 10)`, one-hot vectors, `targets (B, T + 20)`, and `weight (B, T
-        + 20)`, which is 1.
+        A dict. `inputs (B, T + 20, 10)` contains one-hot vectors, `targets (B, T + 20)` contains
+        symbols, and `weight (B, T + 20)` is 1.
     """
     symbols = tf.random.stateless_uniform((size, COPIED), seed, 1, 9, tf.int32)
     blank = tf.zeros((size, distance - 1), tf.int32)
@@ -243,13 +243,14 @@ def _pieces(path: str | None) -> tuple[list[np.ndarray], ...]:
         right = all(np.ndim(piece) == 2 and piece.shape[1] == KEYS for piece in pieces)
         if not right or not all(np.isin(piece, (0, 1)).all() for piece in pieces):
             raise UserError(
-                f"--data {path}: {name!r} must have pieces with {KEYS} columns of zeros and ones, "
-                "where 1 means a pressed key: give another file"
+                f"--data {path}: the pieces in {name!r} are not matrices with {KEYS} columns of "
+                "zeros and ones, where 1 means a pressed key: give another file"
             )
         splits.append([np.asarray(piece, "float32") for piece in pieces if len(piece) > 1])
         if not splits[-1] and name != "testdata":
             raise UserError(
-                f"--data {path}: {name!r} has no piece with two frames or more: give another file"
+                f"--data {path}: {name!r} contains no piece with at least two frames: give "
+                "another file"
             )
     return tuple(splits)
 
@@ -258,12 +259,12 @@ def padded(pieces: Sequence[np.ndarray], numbers: np.ndarray) -> dict[str, np.nd
     """Makes a batch of pieces in which the target of each frame is the next frame.
 
     Args:
-        pieces: all pieces, `(T, 88)` each with T frames.
+        pieces: all pieces; a piece of T frames is an array `(T, 88)`.
         numbers: indices of the B pieces in the batch.
 
     Returns:
-        Dict of `inputs` and `targets`, both `(B, L, 88)`, where L + 1 is the length of the longest
-        piece, and `weight (B, L)`, which is 0 at padding.
+        A dict of `inputs (B, L, 88)`, `targets (B, L, 88)` and `weight (B, L)`, where L + 1 is the
+        length of the longest piece. `weight` is 1 at frames and 0 at padding.
     """
     chosen = [pieces[number] for number in numbers]
 
@@ -286,7 +287,7 @@ def text(
 
     Args:
         cut: function that splits a line into words or characters.
-        window: window length and number of scored positions, as in `windows`.
+        window: pair of the window length and the number of scored positions; see `windows`.
         unit: name of the symbols, for printing.
         options: options of the command; `--data` names the folder of the texts.
         recipe: the `SequenceRecipe`.
@@ -305,8 +306,8 @@ def text(
     for split, found in symbols.items():
         if unknown := sorted(set(found) - set(number)):
             raise UserError(
-                f"--data {options.data}: {split}.txt has {unknown[0]!r}, which train.txt lacks: "
-                "give splits of the same corpus"
+                f"--data {options.data}: {split}.txt contains {unknown[0]!r}, which does not "
+                "occur in train.txt: give splits of the same corpus"
             )
 
     def batches(split: str, streams: int) -> ArrayBatches | None:
@@ -343,7 +344,9 @@ def _lines(folder: str | None, split: str) -> list[str]:
             if any(map(str.strip, lines)):
                 return lines
             if split != "test":
-                raise UserError(f"--data {folder}: {path.name} has no text: give another folder")
+                raise UserError(
+                    f"--data {folder}: {path.name} contains no text: give another folder"
+                )
             return []
     if split != "test":
         raise UserError(
@@ -361,8 +364,8 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
     Args:
         ids: token ids of the text, `(N,)`.
         streams: maximum number of streams. A short text has fewer streams, so that a window fits.
-        window: window length L, and the number of positions at the end of a window that are scored.
-            The positions before were scored in the previous window and serve as context.
+        window: window length L, and number of scored positions at the end of a window. The earlier
+            positions were scored in the previous window and serve as context.
 
     Returns:
         Batches of `inputs`, `targets` (the next ids) and `weight`, all `(B, L)`. The weight is 1 at
@@ -387,7 +390,7 @@ def windows(ids: np.ndarray, streams: int, window: tuple[int, int]) -> ArrayBatc
 
 
 def known_ids(words: Iterable[str], vocabulary: WordVocabulary) -> np.ndarray:
-    """Converts words to ids `(N,)` int32; a word that is not in the vocabulary becomes 0."""
+    """Converts words to ids `(N,)` int32. A word that is not in the vocabulary gets the id 0."""
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     return np.fromiter((numbers.get(word, 0) for word in words), "int32")
 
@@ -409,8 +412,9 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
     train, held = (known_ids(part, vocabulary) for part in parts)
     if min(len(train), len(held)) <= WORDS[0]:
         raise UserError(
-            f"the sources have {len(train)} training words and {len(held)} held-out words, but one "
-            f"window has {WORDS[0]} words: give more documents, or lower held_out"
+            f"the sources contain {len(train)} training word(s) and {len(held)} validation "
+            f"word(s), but each split needs more than {WORDS[0]}, the length of a window: give "
+            "more documents, or lower held_out"
         )
     splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
     summary = f"{len(train):,} words, {len(held):,} to validate"
@@ -429,7 +433,7 @@ def _as_in_books(text: str) -> str:
 
 
 def last_words(options: argparse.Namespace, recipe) -> TaskData:
-    """Makes the data of LAMBADA.
+    """Makes the data of LAMBADA, a last-word prediction task.
 
     A model is trained on next-word prediction in books, and evaluated on the last word of each
     passage. Passages whose last word is not in the vocabulary are left out.

@@ -73,14 +73,14 @@ def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
     task = TASKS[recipe.task]
     if options.data and not task.takes_data:
         raise UserError(
-            f"--data {options.data} has no effect in {recipe.task}, which reads no file: leave it "
-            "out" + (", and name your texts by --set sources" if recipe.sources else "")
+            f"--data {options.data} has no effect in {recipe.task}, which reads no file: leave "
+            "--data out" + (", and name your texts by --set sources" if recipe.sources else "")
         )
     return task
 
 
 def _resume(options: argparse.Namespace) -> None:
-    """Resumes the run that `--resume` names with its saved recipe, and prints its results."""
+    """Resumes the run of `--resume` with the saved recipe, and prints the results of the run."""
     refuse_given(options.set, dict.fromkeys(("task", "model.mixer"), "another run"))
     recipe = registry.load_given(options, SequenceRun)
     task = _task(recipe, options)
@@ -107,7 +107,7 @@ def _train(
         options: options of the command.
 
     Returns:
-        Row of the report's table, as a dict. Its value "test" is `None` if there is no test split.
+        The results of the run, as a dict. The value "test" is `None` if there is no test split.
     """
     done = path / "result.json"
     run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=options.data_dir)
@@ -135,8 +135,8 @@ def _train(
     )
     if result.best_checkpoint is None:
         raise UserError(
-            f"{path} stopped before the first validation: raise training.max_minutes or lower "
-            "training.validate_every"
+            f"{path} stopped before its first validation, so it has no checkpoint to evaluate: "
+            "raise training.max_minutes, or lower training.validate_every"
         )
     row = {
         "model": config.mixer,
@@ -160,7 +160,7 @@ def _tested(run: SequenceRun, task: Task, data: TaskData, row: dict) -> dict:
         run: the run.
         task: task of the run.
         data: data of the task.
-        row: result without the test score; the function adds "test" and "test_data".
+        row: results without the test score. The function adds the keys "test" and "test_data".
 
     Returns:
         The completed `row`, which is also saved in RUN/result.json.
@@ -184,7 +184,7 @@ def _contents(dataset: tf.data.Dataset | None) -> str:
 
 
 def _measured(model: FitModel, dataset) -> dict[str, float]:
-    """Evaluates a model on a dataset. For a task with classes, "bits" is the loss in bits."""
+    """Evaluates a model on a dataset. For a classification task, "bits" is the loss in bits."""
     found = measured(model, dataset)
     if "perplexity" in found:
         found["bits"] = found["loss"] / math.log(2)

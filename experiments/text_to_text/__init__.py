@@ -1,1 +1,1 @@
-"""Commands of `python -m experiments.text_to_text`."""
+"""`python -m experiments.text_to_text`: fine-tunes T5 and BART on text-to-text tasks."""

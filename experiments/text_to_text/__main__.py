@@ -17,30 +17,32 @@ from experiments import command_line as cli
 
 _FORMS = """tasks:
   cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE)
-      The input is "sst2 sentence: ...". The answer is the name of a class. The answer for stsb is
+      The input is "sst2 sentence: ...". The output is the name of a class. The output for stsb is
       a score, rounded to a multiple of 0.2.
   squad
-      The input is "question: ... context: ...". The answer is a span of the context.
+      The input is "question: ... context: ...". The output is a span of the context.
   summarization
-      The metric is ROUGE. The default source is AESLC, e-mails with their subject lines.
+      The metric is ROUGE. The default source is AESLC, which has e-mails and subject lines.
   translation
-      The metric is BLEU.
+      The metric is BLEU. The task has no default source.
 
-Several task names, joined by +, train one model on all of these tasks. The settings mixing.limit
-and mixing.temperature change the sampling rates of the tasks. Validation scores each task, and the
-metric "score" is the mean over the tasks. In `predict`, each line must begin with the name of its
-task, as in "sst2 sentence: ...", unless --task names one task for all lines.
+With several task names, joined by +, the command trains one model on all of the tasks. The settings
+mixing.limit and mixing.temperature change the sampling rates of the tasks. Validation scores each
+task, and the metric "score" is the mean over the tasks. In `predict`, each line must then begin
+with the name of a task, as in "sst2 sentence: ...", unless --task names one task for all lines.
 
 sources of examples:
   For GLUE, SuperGLUE and squad, --source is tfds:NAME or tsv:FILE. The header of a TSV file names
   the columns of the task and `label`. For summarization and translation, --source is a source of
-  text pairs; `experiments.translate --help` lists the forms. A file name contains {split}, which
-  stands for train and validation. --set fields="('en','de')" names the two fields of a TFDS set.
+  text pairs; `experiments.translate train --help` lists the forms. The name of a file must contain
+  {split}, which stands for train or validation. --set fields="('en','de')" names the two fields of
+  a TensorFlow Datasets set.
 """
 
 _INIT = cli.place(
     "--init RUN",
-    "pre-trained T5 or BART: a pre-training run, or hugging-face:DIR",
+    "pre-trained T5 or BART to start from, as the folder of a pre-training run or as "
+    "hugging-face:DIR",
     required=True,
 )
 
@@ -63,13 +65,14 @@ main = cli.program(
     ),
     cli.command(
         "evaluate",
-        "answer the examples of a split and score the answers",
+        "generate outputs for the examples of a split, and score the outputs",
         "experiments.text_to_text.evaluate:evaluate",
         cli.RUN,
         cli.EXAMPLES,
         cli.argument(
             "--split",
-            "split to answer (default: the validation split of the task)",
+            "split to score (default: validation, which means the first development set of the "
+            "task)",
             default="validation",
         ),
         cli.checkpoint(),
@@ -77,22 +80,24 @@ main = cli.program(
     ),
     cli.command(
         "predict",
-        "print the answer to each line",
+        "print the model's output for each line",
         "experiments.text_to_text.evaluate:predict",
         cli.place(
-            "run", "folder of the run, or location of a T5 or BART, such as hugging-face:DIR"
+            "run",
+            "folder of the training run, or a T5 or BART of another library as hugging-face:DIR",
         ),
         cli.argument(
             "--task NAME",
-            "name of the task that the lines belong to; required if the model was trained on "
-            "several tasks and lines do not begin with a task name, or if the model's folder names "
-            "no task",
+            "name of the task of all lines (default: the task that the model was trained for or, "
+            "if the model was trained for several tasks, the name at the start of each line). "
+            "Required if the files of the model do not name a task",
         ),
         cli.place(
             "--input FILE",
-            "file with one text, or two texts separated by a tab, in each line (default: stdin)",
+            "file with one input per line: a text, or two texts separated by a tab (default: "
+            "stdin)",
         ),
-        cli.place("--output FILE", "file to write the answers to (default: stdout)"),
+        cli.place("--output FILE", "file for the outputs of the model (default: stdout)"),
         cli.checkpoint(),
         cli.JSON,
         cli.DEVICES,
@@ -101,7 +106,7 @@ main = cli.program(
         "experiments.text_to_text.train:run_settings",
         cli.argument("task", "name of a task, or several names joined by +, such as sst2+cola"),
         _INIT,
-        cli.place("--source", "source of the examples (default: the source of the task)"),
+        cli.place("--source", "source of the examples (default: the task's own source)"),
     ),
     forms=_FORMS,
 )

@@ -1,4 +1,4 @@
-"""Commands `evaluate` and `predict` of `experiments.text_to_text`."""
+"""The commands `evaluate`, which scores a text-to-text run, and `predict`, which answers lines."""
 
 import argparse
 import dataclasses
@@ -84,8 +84,8 @@ class TextPairs:
         examples = (read_questions if spans else read_examples)(task, split, tfds, source)
         if examples.labels is None:
             raise UserError(
-                f"split {split!r} of {source} has no labels to score against: give a split with "
-                "labels"
+                f"split {split!r} of {source} has no labels, which the metrics need: give a split "
+                "with labels"
             )
         if spans:
             return cls(name, split, questions_as_texts(examples), examples.labels)
@@ -98,14 +98,14 @@ class TextPairs:
 
     @functools.cached_property
     def metric(self) -> TranslationMetric:
-        """Settings of BLEU with the tokenizer for the language of the references."""
+        """BLEU settings, with the tokenizer for the language of the references."""
         return TranslationMetric(self.language).for_references([right for _, right in self.pairs])
 
     def score(self, answers: Sequence[str]) -> dict[str, float]:
         """Computes the metrics of the task.
 
         Args:
-            answers: answers of the model, one for each pair.
+            answers: generated answers, one for each pair.
 
         Returns:
             Dict from metric name to value. The key "score" has the value of the main metric.
@@ -141,9 +141,9 @@ def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = Non
     for label, answer, found in zip(labels, answers, back, strict=True):
         if read_answer(named, found) != label:
             raise UserError(
-                f"the vocabulary turns the answer {answer!r} of {task} into {found!r}: raise "
-                "max_target, or pre-train with a larger vocabulary or with text that has such "
-                "words"
+                f"the vocabulary encodes the answer {answer!r} of {task} as tokens that decode to "
+                f"{found!r}: raise max_target, or pre-train with a larger vocabulary or with text "
+                "that contains such words"
             )
 
 
@@ -209,13 +209,15 @@ def predict(options: argparse.Namespace) -> None:
 def _answer_json(options: argparse.Namespace) -> None:
     """Runs the command `predict --json`: writes a line of JSON for each line of text."""
     refuse_beside_json(
-        "--json answers the task of the run, so leave one of the two flags out", task=options.task
+        "leave one of the two flags out, because --json always uses the task that the run was "
+        "trained for",
+        task=options.task,
     )
     with options.devices.scope():
         model = load(at(options.run, options.checkpoint))
     if not isinstance(model.task, TextToText):
         raise UserError(
-            f"{options.run} does not name the task that it answers: give a run of `text_to_text "
-            "train`, or leave --json out"
+            f"{options.run} does not record a task that it was trained for: give a run of "
+            "`text_to_text train`, or leave --json out"
         )
     answer_json(options.input, options.output, model.predict)

@@ -38,8 +38,8 @@ class TextRecipe(Recipe):
         task: name of a GLUE or SuperGLUE task, `"squad"`, `"summarization"` or `"translation"`.
             Several names, joined by +, train one model on several tasks.
         source: source of the examples, in a form that `read_examples` (GLUE, SuperGLUE),
-            `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts. With
-            several tasks, a task that has a default source reads its default source instead.
+            `read_questions` (SQuAD) or `read_pairs` (summarization, translation) accepts. If there
+            are several tasks, each task with a default source reads that source instead.
         fields: names of the source field and the target field of text pairs, such as languages.
         mixing: sampling rates of several tasks.
         init: location of the pre-trained model, such as the folder of a pre-training run.
@@ -52,8 +52,8 @@ class TextRecipe(Recipe):
         label_smoothing: label smoothing of the training loss.
         batching: batch sizes and shapes.
         decoding: settings of beam search for answers.
-        validation_examples: number of examples that each validation answers; `None` means all
-            examples.
+        validation_examples: number of validation examples for which each validation generates
+            answers; `None` means all examples.
     """
 
     kind = "text_to_text"
@@ -96,7 +96,8 @@ class TextRecipe(Recipe):
         for name in ("max_source", "max_target"):
             if self.starts and getattr(self, name) < 3:
                 raise UserError(
-                    f"{name} is {getattr(self, name)}: give 3 or more, for [CLS], a token and EOS"
+                    f"{name} is {getattr(self, name)}, but must be at least 3, for [CLS], one "
+                    f"token and EOS: raise {name}"
                 )
 
     def unread(self) -> dict[str, str]:
@@ -119,13 +120,15 @@ class TextRecipe(Recipe):
             source: value of `--source`; `None` means the source of the recipe.
 
         Raises:
-            UserError: `source` has no effect, because every task reads its default source.
+            UserError: `source` has no effect, because the recipe has several tasks and each task
+                reads its default source.
         """
         own = all(own_examples(task)[0] for task in self.tasks)
         if source and own and len(self.tasks) > 1:
             raise UserError(
-                f"--source {source} has no effect, because with several tasks each of {self.task} "
-                "reads its default source: leave --source out, or give a run of one task"
+                f"--source {source} has no effect, because {self.task} names several tasks, and "
+                "each of them reads its default source: leave --source out, or give a run of one "
+                "task"
             )
         return self.changed(source=source or self.source)
 
@@ -165,7 +168,7 @@ class TextRecipe(Recipe):
 
 
 def own_examples(task: str) -> tuple[str, tuple[str, str]]:
-    """Returns a task's default source (or an empty string) and the names of its two fields."""
+    """Returns a task's default source, or an empty string, and the names of the two text fields."""
     if task == "summarization":
         return _SUMMARIES
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")
@@ -239,7 +242,7 @@ class TextRun(Run):
     def writer(
         self, network: EncoderDecoder, decoding: BeamSearchConfig | None = None
     ) -> LineTranslator:
-        """Builds the `LineTranslator` that answers lines.
+        """Builds a `LineTranslator`, which generates the answer to each line of text.
 
         Args:
             network: network of the run.
@@ -267,18 +270,23 @@ class TextRun(Run):
 def open_run(
     place: str, checkpoint: str | None = None, task: str | None = None
 ) -> tuple[TextRun, EncoderDecoder]:
-    """Opens a run and loads its network; makes a run for a model that was saved without a recipe.
+    """Opens a run or another saved model, and returns a run and its network.
+
+    For a model that was saved without a recipe, the function makes a recipe for the task.
 
     Args:
         place: location of a model in a form that `macaron_tf.load` accepts.
         checkpoint: checkpoint of a run, see `Run.load_network`.
-        task: name of the task to answer; `None` means the task that the folder names.
+        task: name of the task; `None` means the task that the model was trained for.
     """
     location = locate(place)
     if not location.without_recipe:
         opened = TextRun.open(location.folder)
         if task not in (None, opened.recipe.task, *opened.recipe.tasks):
-            raise UserError(f"{place} answers {opened.recipe.task} only: leave out --task {task}")
+            raise UserError(
+                f"{place} was trained for {opened.recipe.task}, not for {task}: leave out --task "
+                f"{task}"
+            )
         return opened, opened.load_network(checkpoint or location.checkpoint)
     found = load(place)
     if not isinstance(found.network, EncoderDecoder) or found.vocabulary is None:
@@ -289,7 +297,8 @@ def open_run(
     answers = found.answers
     if not task and not answers:
         raise UserError(
-            f"{place} does not name the task that it answers: give --task, such as sst2"
+            f"{place} does not record a task that it was trained for: give --task, such as --task "
+            "sst2"
         )
     recipe = recipe_for(task or answers["task"], found, place, "-")
     longest = found.config.longest or recipe.max_source

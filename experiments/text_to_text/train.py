@@ -1,4 +1,4 @@
-"""Commands `train` and `settings` of `experiments.text_to_text`."""
+"""The commands `train`, which fine-tunes T5 or BART, and `settings`, which prints a recipe."""
 
 import argparse
 import itertools
@@ -61,7 +61,10 @@ def run(options: argparse.Namespace) -> None:
         counts = np.bincount(tasks[numbers], minlength=len(learnt))
         if not counts.all():
             name = recipe.tasks[int(counts.argmin())]
-            raise UserError(f"all examples of {name} are too long: raise max_source or max_target")
+            raise UserError(
+                f"all examples of {name} are longer than max_source or max_target: raise "
+                "max_source or max_target"
+            )
         shares = zip(recipe.tasks, counts, recipe.mixing.rates(counts), strict=True)
         told = ", ".join(f"{name} {rate:.3f} ({count:,} pairs)" for name, count, rate in shares)
         print(f"sampling rates of the tasks: {told}", flush=True)
@@ -124,7 +127,7 @@ def _metrics(recipe: TextRecipe) -> list[str]:
 
 
 def _named(metric: str, task: str, recipe: TextRecipe) -> str:
-    """Returns the name that a task metric has in validation.
+    """Returns the name under which validation reports a metric of a task.
 
     In a run of several tasks, the prefix is the name of the task, as in "sst2_accuracy". In a run
     of one task, the prefix is "task_": "task_accuracy" is the accuracy of answers, and "accuracy"

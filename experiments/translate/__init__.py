@@ -1,1 +1,1 @@
-"""Commands of `python -m experiments.translate`."""
+"""`python -m experiments.translate`: trains, evaluates and applies translation models."""

@@ -1,4 +1,4 @@
-"""Commands `translate`, `average`, `evaluate` and `compare` of `experiments.translate`."""
+"""Commands that translate text, average checkpoints, and evaluate or compare translations."""
 
 import argparse
 import dataclasses
@@ -52,7 +52,7 @@ def translate(options: argparse.Namespace) -> None:
 def _answer_json(options: argparse.Namespace) -> None:
     """Runs the command `translate --json`: writes a line of JSON for each line of text."""
     refuse_beside_json(
-        "--json uses beam search from source to target, so leave one of the two flags out",
+        "leave one of the two flags out, because --json uses beam search from source to target",
         temperature=options.temperature is not None,
         backward=options.backward,
     )
@@ -103,7 +103,8 @@ def _decoding(
     beam_size = options.beam_size or recipes.beam_size
     if not 1 <= options.n_best <= beam_size:
         raise UserError(
-            f"--n-best is {options.n_best}: give a number from 1 to {beam_size}, the beam size"
+            f"--n-best is {options.n_best}, but must be from 1 to the beam size, {beam_size}: "
+            "give such a number, or raise --beam-size"
         )
     return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
 
@@ -129,7 +130,7 @@ def run_average(options: argparse.Namespace) -> None:
 def average_run(opened: TranslationRun, count: int) -> pathlib.Path:
     """Averages the weights of the newest `count` checkpoints of a run into RUN/average.
 
-    The average has only checkpoints whose step is a multiple of `training.save_every_steps`.
+    The average includes only checkpoints whose step is a multiple of `training.save_every_steps`.
     """
     every = opened.recipe.training.save_every_steps
     chosen = last_checkpoints(opened.path, count, every)
@@ -150,8 +151,9 @@ def run(options: argparse.Namespace) -> None:
     if data.languages[0] != data.languages[1] and languages == [*data.languages[::-1]]:
         mend = "give --backward" if opened.recipe.unsupervised else "train another run"
         raise UserError(
-            f"{options.run} translates {data.source_language} to {data.target_language}: {mend} "
-            "for the other direction"
+            f"{options.run} translates from {data.source_language} to {data.target_language}, not "
+            f"from {data.target_language} to {data.source_language}: {mend} for the other "
+            "direction"
         )
     parts, usual = (data.parts if source == data.source else {}), [data.validation_split]
     split = options.split or (usual if parts else default_splits(source, usual))[0]
@@ -251,8 +253,8 @@ class Outputs(Settings):
     def check(self) -> None:
         if len(self.hypotheses) != len(self.references) or not self.references:
             raise self.error(
-                f"the file has {len(self.hypotheses)} hypotheses, but {len(self.references)} "
-                "references"
+                f"the file contains {len(self.hypotheses)} hypotheses and {len(self.references)} "
+                "references, but must contain as many hypotheses as references, and at least one"
             )
 
     @classmethod
@@ -267,6 +269,6 @@ class Outputs(Settings):
             return cls(record["hypotheses"], record["references"], record["metric"])
         except (KeyError, TypeError, SettingError) as error:
             raise UserError(
-                f"{name} has no translations to compare ({str(error)[:200]}): give a JSON file "
-                "that `evaluate` wrote"
+                f"{name} does not contain translations to compare ({str(error)[:200]}): give a "
+                "JSON file that `evaluate` wrote"
             ) from error

@@ -39,7 +39,7 @@ _FREE = (*FREE, "initializer_range", "vocab_size")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TranslationStart:
-    """Initialization with random weights and with a joint vocabulary, trained on the recipe's text.
+    """Initialization with random weights, and with a joint vocabulary trained on the recipe's text.
 
     Subclasses copy pre-trained weights instead.
 
@@ -73,9 +73,9 @@ class TranslationStart:
         if not self.init:
             if wanted.num_source_layers:
                 raise UserError(
-                    "model.num_source_layers is the depth of a new encoder in front of a "
-                    "pre-trained model: give --init with a run of BART or T5, or leave "
-                    "model.num_source_layers out"
+                    "model.num_source_layers has no effect without --init, because it is the "
+                    "depth of a new encoder in front of a pre-trained model: give --init with a "
+                    "run of BART or T5, or leave model.num_source_layers out"
                 )
             return
         check_shapes(self.init.given, self.apply(recipe).model_config(), wanted, _FREE)
@@ -139,14 +139,14 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 def _fitting(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Returns `config` with the sizes of the model `init`, whose weights initialize `parts`."""
+    """Returns `config` with the sizes of the pre-trained model `init`."""
     with naming(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EncoderStart(TranslationStart):
-    """Initialization that copies a pre-trained encoder or language model into both sides.
+    """Initialization of the encoder and decoder with a pre-trained encoder or language model.
 
     Attributes:
         parts: members of `PARTS` to initialize; the embeddings are always initialized.
@@ -217,7 +217,7 @@ class EncoderStart(TranslationStart):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequenceStart(TranslationStart):
-    """Initialization with a pre-trained encoder-decoder, such as BART, behind a new encoder.
+    """Initialization with a pre-trained encoder-decoder, such as BART, and a new source encoder.
 
     The new encoder reads the source language. The pre-trained model reads the output of the new
     encoder instead of token embeddings.

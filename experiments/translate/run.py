@@ -40,8 +40,8 @@ class DataConfig(Settings):
         train_split, validation_split, test_split: name of the split.
         target_split: with `unsupervised`, name of the split with the target text, which need not
             translate the source text; `None` means `train_split`.
-        vocabulary_size: number of pieces in the joint vocabulary or, if `--init` is an
-            encoder-decoder, in the source vocabulary.
+        vocabulary_size: number of subword pieces in the joint vocabulary. If `--init` names an
+            encoder-decoder, number of subword pieces in the source vocabulary.
         normalization: text normalization before subword segmentation.
         normalization_rule: SentencePiece normalization rule, applied after `normalization` and
             stored in a vocabulary that is trained for the run. `nmt_nfkc` replaces compatibility
@@ -50,11 +50,11 @@ class DataConfig(Settings):
             that end in `_cf` also fold case.
         cleaning: filters for the training pairs.
         batching: batch sizes and shapes.
-        sampling: settings of BPE-dropout, which applies only to the training text.
+        sampling: settings of BPE-dropout on the training text.
         validation_lines: number of lines from the validation split that each validation
             translates to compute BLEU; `None` means all lines.
-        held_out: fraction of the pairs that becomes the validation split if the file name has no
-            {split}. At most 2,000 pairs are held out.
+        held_out: fraction of the pairs that forms the validation split if the source has no splits
+            of its own, such as a file name without {split}. At most 2,000 pairs are held out.
         seed: seed for choosing the held-out pairs.
     """
 
@@ -81,8 +81,8 @@ class DataConfig(Settings):
     def parts(self) -> dict[str, HeldOut]:
         """Dict from a split name to the part of the pairs that makes up this split.
 
-        The dict is empty if the source has its own splits. It is also empty unless `train_split`
-        is "train" or "all", and `validation_split` is another name.
+        The dict is empty if the source has its own splits. The dict is also empty unless
+        `train_split` is "train" or "all" and `validation_split` is neither "train" nor "all".
         """
         names = self.train_split, self.validation_split
         if Source.of(self.source).has_splits or [name in WHOLE for name in names] != [True, False]:
@@ -155,7 +155,8 @@ class TranslationRecipe(Recipe):
         """Returns the model configuration.
 
         Args:
-            vocab_size: size of the joint vocabulary or of the target vocabulary.
+            vocab_size: size of the joint vocabulary or, if `source_vocab_size` is set, of the
+                target vocabulary.
             source_vocab_size: size of the source vocabulary; `None` means a joint vocabulary.
         """
         if vocab_size is not None:
@@ -175,8 +176,9 @@ class TranslationRecipe(Recipe):
     def check(self) -> None:
         if self.data.target_split and not self.unsupervised:
             raise UserError(
-                "data.target_split makes text pairs that are not translations of each other: set "
-                "unsupervised=True, or leave data.target_split out"
+                "data.target_split pairs texts that are not translations of each other, which "
+                "supervised training cannot use: set unsupervised=True, or leave "
+                "data.target_split out"
             )
 
     def usage(self) -> dict:
@@ -202,12 +204,12 @@ class TranslationRecipe(Recipe):
         if before.init != self.init:
             raise UserError(
                 f"{where} was started from --init {before.init or '(none)'}, not from --init "
-                f"{self.init or '(none)'}: give the original command, or choose another folder"
+                f"{self.init or '(none)'}: give the original --init, or choose another folder"
             )
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """Returns the recipe with `metric.language` set to a new `data.target_language`."""
+        """Returns the recipe; a new `data.target_language` is copied to `metric.language`."""
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)
@@ -256,5 +258,5 @@ class TranslationRun(Run):
         return task.lines(decoding, seed, backward)
 
     def writer(self, network: EncoderDecoder, decoding: BeamSearchConfig) -> LineTranslator:
-        """Builds a `LineTranslator` with the weights of `network`."""
+        """Builds a `LineTranslator`, which translates lines of text with `network`."""
         return Translation(network, self.vocabulary, decoding).lines()

@@ -1,4 +1,4 @@
-"""Commands `train` and `vocabulary` of `experiments.translate`."""
+"""Commands that train a translation model (`train`) or only its vocabulary (`vocabulary`)."""
 
 import argparse
 import dataclasses
@@ -85,14 +85,14 @@ def train_recipe(
     The function reads all input before it creates the folder, so invalid input leaves no files.
 
     Args:
-        recipe: settings of the run, to which `start.apply` was already applied.
+        recipe: settings of the run, as returned by `start.apply`.
         path: folder of the run.
         vocabulary_dir: folder of an existing vocabulary; `None` means to train a vocabulary.
         strategy: distribution strategy; `None` means the current strategy.
         start: initial weights and vocabulary; `None` means random weights.
         tfds: folder of TensorFlow Datasets.
-        data_service: comma-separated addresses of `experiments.data_service` processes, which make
-            the batches; `None` means that this process makes the batches.
+        data_service: comma-separated addresses of the `experiments.data_service` processes that
+            make the batches; `None` means that the training process makes the batches.
         processes: number of processes that tokenize; `None` means one process per core.
         callbacks: Keras callbacks and profiling from the command line.
     """
@@ -116,9 +116,9 @@ def train_recipe(
     made_for = (vocabulary.languages, vocabulary.normalization)
     if made_for != (config.languages, config.normalization):
         raise UserError(
-            f"the vocabulary was trained for {made_for}, but the recipe needs a vocabulary for "
-            f"{(config.languages, config.normalization)}: train another vocabulary by "
-            "`translate vocabulary`"
+            f"the vocabulary was trained for the languages {vocabulary.languages} with "
+            f"normalization {vocabulary.normalization!r}, but the recipe needs {config.languages} "
+            f"with {config.normalization!r}: train another vocabulary by `translate vocabulary`"
         )
     source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
     own = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
@@ -151,8 +151,8 @@ def train_recipe(
     tokens, batch = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
     if tokens < batch:
         raise UserError(
-            f"{config.source} has {tokens} tokens, fewer than one batch of {batch} tokens: give "
-            "more text, or lower data.batching.max_tokens"
+            f"{config.source} has {tokens} tokens, but one batch has {batch} tokens: give more "
+            "text, or lower data.batching.max_tokens"
         )
     if is_tpu(strategy) and len(data.shapes) > 1:
         raise UserError(
@@ -177,7 +177,7 @@ def train_recipe(
     )
 
     def score(hypotheses: Sequence[str]) -> dict[str, float]:
-        """Computes tokenized BLEU, as papers report it, and BLEU and chrF of sacreBLEU."""
+        """Computes tokenized BLEU, as in papers, and the BLEU and chrF of sacreBLEU."""
         scores = evaluate_translations(hypotheses, references, metric)
         return dict(bleu=scores.tokenized_bleu, sacrebleu=scores.bleu, chrf=scores.chrf)
 
@@ -205,7 +205,8 @@ def _warn_unread(config: DataConfig, tfds: Tfds | None) -> None:
     first, other = (count_pairs(config.source, name, *config.languages, tfds) for name in splits)
     if first and other and first != other:
         print(
-            f"warning: {abs(first - other):,} lines of {splits[other > first]!r} are not read, "
-            f"because the other text has {min(first, other):,} lines: give texts of equal length",
+            f"warning: {abs(first - other):,} line(s) of {splits[other > first]!r} are not read, "
+            f"because {splits[first > other]!r} has only {min(first, other):,} lines: give splits "
+            "with equal numbers of lines",
             file=sys.stderr,
         )

@@ -2,8 +2,8 @@
 
     python export/deploy/check_ops.py OUT/1
 
-A server can only load the model if the server is linked with these ops. Otherwise, loading fails
-with the error "Op type not registered".
+A server can load the model only if the server is linked with the listed ops. Otherwise, loading
+fails with the error "Op type not registered".
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("version", help="folder of a model version, such as OUT/1")
+    parser.add_argument("version", help="folder of an exported model version, such as OUT/1")
     try:
         found = ops_outside_core(parser.parse_args().version)
     except OSError as error:

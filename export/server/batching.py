@@ -22,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """Request in the queue. `enqueued` is the monotonic time of its arrival."""
+    """Request in the queue. `enqueued` is the arrival time, measured by `time.monotonic()`."""
 
     servable: Servable
     signature: Signature
@@ -35,11 +35,11 @@ class _Task:
 class Batcher:
     """Queue that merges requests into batches.
 
-    Requests can be merged if their model version, signature, dtypes and dimensions except the first
-    are equal. A batch starts when it is full, or when its oldest request has waited `timeout_ms`.
-    Requests that LiteRT answers do not wait for a batch to fill. Such requests are merged only if
-    several arrive while all workers are busy. If a batch fails, only its faulty requests fail (see
-    `run_joined`).
+    Requests can be merged if they have the same model version, signature, dtypes, and dimensions
+    except the first. A batch starts when it is full, or when its oldest request has waited
+    `timeout_ms`. Requests that LiteRT answers do not wait for a batch to fill. Such requests are
+    merged only if several arrive while all workers are busy. If a batch fails, only its faulty
+    requests fail (see `run_joined`).
 
     Args:
         max_batch_size: maximum number of rows in a merged batch. A larger request runs alone.
@@ -76,8 +76,8 @@ class Batcher:
             rows: number of rows.
 
         Returns:
-            A future of a dict from output name to array. Cancelling the future removes the request
-            from the queue.
+            A future, whose result is a dict from output name to array. Cancelling the future
+            removes the request from the queue.
 
         Raises:
             ServingError: RESOURCE_EXHAUSTED (HTTP status 503) if the queue is full, UNAVAILABLE if
@@ -176,15 +176,15 @@ def run_joined(
 ) -> Iterator[tuple[int, Arrays | Exception]]:
     """Runs requests as one batch, and yields the outputs or the exception of each request.
 
-    If the batch fails, it is divided into parts, and each part runs as a batch. The division is
-    repeated until only faulty requests fail. If the error names faulty rows (see
-    `macaron_tf.tasks.base.require`), one part has all requests without faulty rows, so good
-    requests wait for only one more run. Otherwise, the batch is divided into halves.
+    If the batch fails, it is divided into parts, and each part runs as a batch. A part that fails
+    is divided again, until only faulty requests fail. If the error names faulty rows (see
+    `macaron_tf.tasks.base.require`), one part has all requests without faulty rows, so that these
+    requests succeed in the second run. Otherwise, the batch is divided into halves.
 
     Args:
         run: function from the inputs of a batch to its outputs.
         signature: the signature that `run` runs.
-        requests: number of rows and inputs of each request.
+        requests: pairs of the number of rows and the inputs of a request.
 
     Yields:
         The index of a request, and its outputs or its exception.
@@ -249,7 +249,7 @@ def _stopped() -> ServingError:
 
 
 def _key(task: _Task) -> object:
-    """Returns the queue key of a request, which is equal for requests that can be merged."""
+    """Returns the queue key of a request. Requests with equal keys can be merged."""
     if not task.signature.batchable:
         return object()
     shapes = tuple((name, array.dtype.str, array.shape[1:]) for name, array in task.inputs.items())

@@ -22,29 +22,32 @@ class ServerConfig(Settings, in_models=False):
         base_path: folder of the model, with a subfolder for each version (`1/`, `2/`, ...).
         name: name of the model in URLs and in gRPC requests.
         model_config_file: TensorFlow Serving model configuration file, a `ModelServerConfig` in
-            protocol buffer text format. The file names the models, their versions and labels, and
-            replaces `base_path` and `name`.
-        model_config_file_poll_wait_seconds: seconds between two reads of the model configuration
-            file; 0 means that the file is read only once.
+            protocol buffer text format. The file lists the folders, names, versions and labels of
+            the models, and replaces `base_path` (the argument OUT) and `name`.
+        model_config_file_poll_wait_seconds: interval at which the server reads the model
+            configuration file again, in seconds; 0 means that the server reads the file only once.
         host: IP address to listen on; 0.0.0.0 means all addresses of the machine.
         rest_port: port for REST; 0 means any free port.
         grpc_port: port for gRPC; 0 means any free port.
         max_batch_size: maximum number of rows in a batch of merged requests.
-        batch_timeout_ms: maximum time that a request waits for its batch to fill, in milliseconds.
-        poll_seconds: seconds between two searches for new versions.
-        workers: number of batches that run at the same time.
-        max_queue: maximum number of waiting requests; further requests get status 503.
+        batch_timeout_ms: maximum time that a request waits for other requests to fill its batch, in
+            milliseconds.
+        poll_seconds: interval at which the server looks for new versions in the folders of the
+            models, in seconds.
+        workers: number of batches that the server computes at the same time.
+        max_queue: maximum number of waiting requests; further requests get HTTP status 503.
         max_request_rows: maximum number of rows in a request.
         max_request_values: maximum number of JSON values in a request.
-        max_body_bytes: maximum size of a request in bytes.
+        max_body_bytes: maximum size of the body of a request, in bytes.
         max_total_body_bytes: maximum total size of all requests in flight, in bytes. Above this
-            size, new requests of more than 64 KiB get status 503. 0 means 16 times
+            size, new requests of more than 64 KiB get HTTP status 503. 0 means 16 times
             `max_body_bytes`.
         max_connections: maximum number of open REST connections.
-        request_timeout: maximum time from request to answer, in seconds.
+        request_timeout: maximum time from the receipt of a request to its response, in seconds.
         header_timeout: maximum time for receiving the headers of a request, in seconds.
-        body_timeout: maximum time for receiving a body or sending an answer, in seconds.
-        idle_timeout: seconds after which an idle connection is closed.
+        body_timeout: maximum time for receiving the body of a request or for sending a response, in
+            seconds.
+        idle_timeout: time after which the server closes an idle connection, in seconds.
         grace_seconds: maximum time for requests in flight to finish at shutdown, in seconds.
     """
 
@@ -92,4 +95,4 @@ def check_name(name: str, where: str) -> None:
         UserError: the name is empty or contains a space or one of `/:?#%`.
     """
     if not re.fullmatch(r"[^/:?#%\s]+", name):
-        raise UserError(f"{where}: the name {name!r} cannot be part of a URL: give another")
+        raise UserError(f"{where}: the name {name!r} cannot be part of a URL: give another name")

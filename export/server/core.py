@@ -22,7 +22,7 @@ _SHORT = 64 * 1024  # maximum size in bytes of a request that `Bodies` always ac
 
 
 class Bodies:
-    """Counter of the bytes that all requests in flight hold in memory.
+    """Counter of the bytes that all requests in flight take in memory.
 
     Args:
         limit: maximum total size in bytes. Above this size, requests of more than 64 KiB are
@@ -46,7 +46,10 @@ class Bodies:
             nonlocal own
             with self._lock:
                 if own + count > _SHORT and self.held + count > self._limit:
-                    message = f"the requests in flight hold {self.held} bytes: try again later"
+                    message = (
+                        f"the requests in flight already hold {self.held} bytes, so the server "
+                        "rejects further large requests: try again later"
+                    )
                     raise ServingError(Code.RESOURCE_EXHAUSTED, message, http_status=503)
                 self.held += count
                 own += count
@@ -64,7 +67,8 @@ class ServingCore:
     Args:
         config: the server's settings.
         models: dict from model name to the manager of its versions. While the server runs, the
-            attribute `models` may be set to a new dict, but a dict must not be modified.
+            attribute `models` may be replaced by a new dict, but the dict must not be modified in
+            place.
         batcher: the queue of requests.
     """
 
@@ -124,11 +128,12 @@ class ServingCore:
 
         Args:
             spec: name, version and label of the requested model.
-            read: function that decodes the request for a version. It returns a signature of the
-                version, and a dict from input name to array.
+            read: function that decodes the request. Its argument is the model version, and it
+                returns a signature of this version and a dict from input name to array.
 
         Returns:
-            A future of a dict from output name to array, the version, and its signature.
+            A tuple of a future, the version, and the signature. The result of the future is a dict
+            from output name to array.
 
         Raises:
             ServingError: NOT_FOUND for an unknown model or version, INVALID_ARGUMENT for an unknown

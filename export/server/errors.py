@@ -32,11 +32,11 @@ _CODE_OF = {code.value[0]: code for code in Code}
 
 
 class ServingError(Exception):
-    """Error that the server sends as the answer to a request.
+    """Error that the server sends as the response to a request.
 
     Args:
         code: the gRPC code.
-        message: a sentence for the client, which is cut to `MAX_MESSAGE` characters.
+        message: a sentence for the client, truncated to `MAX_MESSAGE` characters.
         http_status: the HTTP status; `None` means the status that corresponds to `code`.
     """
 

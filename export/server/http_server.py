@@ -2,7 +2,7 @@
 
 One event loop serves all connections, so an idle or slow client does not occupy a thread. Long work
 runs in threads. All sizes and durations that a client controls are limited. A rejected request gets
-an answer before its connection is closed.
+a response before its connection is closed.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Head:
 
 @dataclasses.dataclass(frozen=True)
 class Response:
-    """HTTP response. `headers` does not contain Content-Type and Content-Length."""
+    """HTTP response. `headers` contains neither Content-Type nor Content-Length."""
 
     status: int
     body: bytes
@@ -163,7 +163,7 @@ class HttpServer:
             writer.close()
 
     async def _exchange(self, connection: "_Connection") -> bool:
-        """Reads and answers a request.
+        """Reads a request and writes the response.
 
         Returns:
             Whether another request may follow on the connection.
@@ -185,7 +185,7 @@ class HttpServer:
 
 
 class _Connection:
-    """Connection of a client, which reads requests and writes answers within limits.
+    """Connection to a client. All reads and writes have size and time limits.
 
     Attributes:
         idle: whether the connection waits for the beginning of a request.
@@ -276,11 +276,11 @@ class _Connection:
         return body
 
     async def answer(self, response: Response, last: bool) -> bool:
-        """Writes an answer.
+        """Writes a response.
 
         Args:
-            response: the answer.
-            last: whether to close the connection after this answer.
+            response: the response.
+            last: whether to close the connection after this response.
 
         Returns:
             Whether another request may follow on the connection.
@@ -313,7 +313,7 @@ class _Connection:
         """Reads and ignores the rest of a rejected request.
 
         If the server closed the connection while the client is still sending, TCP would reset the
-        connection, and the client could not read the answer.
+        connection, and the client could not read the response.
         """
         if self._writer.can_write_eof():
             self._writer.write_eof()

@@ -180,8 +180,8 @@ def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
         place: description of the value for error messages, such as "'instances' 'text'".
 
     Raises:
-        ServingError: INVALID_ARGUMENT if lists on one level differ in length, or a scalar has
-            another type.
+        ServingError: INVALID_ARGUMENT if lists on one level differ in length, or if a scalar does
+            not match the dtype.
     """
     array = np.array(value, dtype=np.object_)  # lists with unequal lengths stay Python lists
     leaves = array.reshape(-1).tolist()
@@ -195,7 +195,7 @@ def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
 
 
 def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
-    """Converts scalars to a flat array. Raises if a scalar has another type or is out of range."""
+    """Converts scalars to a flat array. Raises if a scalar has a wrong type or is out of range."""
     if dtype == tf.string:
         return np.fromiter((_string(leaf, place) for leaf in leaves), np.object_, len(leaves))
     if dtype == tf.bool:

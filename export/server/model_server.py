@@ -89,24 +89,24 @@ class ModelServer:
             manager.stop()
 
     def _reread(self, core: ServingCore) -> None:
-        """Reads the configuration file again and again, and applies it, until the server stops."""
+        """Rereads and applies the configuration file at intervals, until the server stops."""
         while not self._stopped.wait(self.config.model_config_file_poll_wait_seconds):
             try:
                 self._take_up(served_models(self.config), core)
             except UserError as error:
-                _LOG.error("%s; the server keeps its present models", error)
+                _LOG.error("%s; the server continues to serve its current models", error)
             except Exception:
                 _LOG.exception("the configuration file cannot be read; the server will try again")
 
     def _take_up(self, models: list[ServedModel], core: ServingCore) -> None:
-        """Replaces the present models. A model with the same name and folder is not reloaded.
+        """Replaces the served models. A model with the same name and folder is not reloaded.
 
         Args:
             models: all models to serve from now on.
             core: request handler, whose models are replaced.
 
         Raises:
-            UserError: a new model does not load. The present models are kept.
+            UserError: a new model does not load. In this case, the served models do not change.
         """
         old, new = self.models, {}
         added = []
@@ -188,13 +188,14 @@ def _load(manager: VersionManager) -> None:
             asked = ", ".join(map(str, sorted(model.only or ())))
             reasons = [f"model_version_policy asks for {asked}"]
         raise UserError(
-            f"no version in {model.base_path} loads ({'; '.join(reasons)}): export the model again"
+            f"no version in {model.base_path} can be loaded ({'; '.join(reasons)}): export the "
+            "model again"
         )
     for label, version in model.labels.items():
         if version not in manager.served:
             raise UserError(
-                f"the model {model.name!r}: the label {label!r} has version {version}, which is "
-                f"not served: choose one of {', '.join(map(str, manager.served))}"
+                f"the label {label!r} of the model {model.name!r} points to version {version}, "
+                f"which is not served: choose one of {', '.join(map(str, manager.served))}"
             )
 
 

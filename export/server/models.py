@@ -37,7 +37,7 @@ class ServedModel:
     def candidates(self, found: Iterable[int]) -> list[int]:
         """Returns the versions that may be served, newest first.
 
-        The server loads them in this order until `latest` versions are loaded.
+        The server loads the versions in this order until `latest` versions are loaded.
 
         Args:
             found: versions in the model's folder.
@@ -76,12 +76,15 @@ def read_model_config(path: str) -> list[ServedModel]:
         ) from None
     except ValueError as error:
         raise UserError(
-            f"--model-config-file {path} is not a text file ({error}): write it in protocol buffer "
-            "text format"
+            f"--model-config-file {path} is not a UTF-8 text file ({error}): write the file in "
+            "protocol buffer text format"
         ) from None
     except text_format.ParseError as error:
         said = re.sub(r"^\d+:\d+ : ", "", " ".join(str(error).split()))
-        raise UserError(f"--model-config-file {path}, line {error.GetLine()}: {said}") from None
+        raise UserError(
+            f"--model-config-file {path}, line {error.GetLine()} is not valid protocol buffer "
+            f"text ({said}): correct the line"
+        ) from None
     if not parsed.model_config_list.config:
         raise UserError(
             f"--model-config-file {path} lists no model: write model_config_list {{ config {{ "
@@ -92,7 +95,9 @@ def read_model_config(path: str) -> list[ServedModel]:
         try:
             model = _model(entry)
             if model.name in models:
-                raise UserError("name: another config has the same name, so give another name")
+                raise UserError(
+                    "name: another model has the same name: give each model its own name"
+                )
         except UserError as error:
             which = f"the model {entry.name!r}" if entry.name else f"config {number}"
             raise UserError(f"--model-config-file {path}, {which}: {error}") from None
@@ -101,7 +106,7 @@ def read_model_config(path: str) -> list[ServedModel]:
 
 
 def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
-    """Converts a `config` entry to a model.
+    """Converts a `config` entry of the file to a `ServedModel`.
 
     Raises:
         UserError: a field has an unsupported value. The message begins with the field name.
@@ -129,8 +134,8 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
             )
         if version < 0 or (only is not None and version not in only):
             raise UserError(
-                f"version_labels: the label {label!r} has version {version}, which is not in "
-                "model_version_policy: give another version, or add this version to the policy"
+                f"version_labels: the label {label!r} points to version {version}, which is not "
+                "in model_version_policy: give another version, or add this version to the policy"
             )
     return ServedModel(entry.name, entry.base_path, latest, only, dict(entry.version_labels))
 
@@ -144,8 +149,8 @@ def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
         versions = frozenset(policy.specific.versions)
         if not versions or min(versions) < 0:
             raise UserError(
-                "model_version_policy: specific has no version, or a negative one: give versions "
-                "of 0 or more"
+                f"model_version_policy: `specific` lists {sorted(versions) or 'no versions'}, but "
+                "must list versions of 0 or more: correct the list"
             )
         return None, versions
     # If num_versions is not set (0), use TensorFlow Serving's default of 1.

@@ -37,11 +37,11 @@ _fields = functools.partial(
 class RestApi:
     """REST API of the server. The method `handle` is the handler for `HttpServer`.
 
-    The API has three paths in addition to TensorFlow Serving's. `GET /healthz` returns status 200
-    if every model has a loaded version, and 503 otherwise. `GET /` returns a page for browsers.
-    `GET /models` returns the model names and example inputs for this page.
+    The API has three paths in addition to the paths of TensorFlow Serving. `GET /healthz` returns
+    status 200 if every model has a loaded version, and 503 otherwise. `GET /` returns a page for
+    browsers. `GET /models` returns the model names and example inputs for this page.
 
-    Three answers differ from TensorFlow Serving's. A wrong method on a known path gets status 405
+    Three responses differ from TensorFlow Serving. A wrong method on a known path gets status 405
     instead of 400. An unknown path gets status 404 instead of 400. A status request for a model
     that is still loading gets 503 instead of 200.
     """
@@ -50,7 +50,7 @@ class RestApi:
         self._core = core
 
     async def handle(self, head: Head, body: bytearray) -> Response:
-        """Answers a request. Exceptions become error responses."""
+        """Handles a request. Exceptions become error responses."""
         try:
             return await self._route(head, body)
         except ServingError as error:

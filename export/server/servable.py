@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def _spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
-    """Converts an input or output of a signature to a spec. Keeps the name of the graph tensor."""
+    """Converts an input or output of a signature to a spec with the name of the graph tensor."""
     return tf.TensorSpec(tf.TensorShape(info.tensor_shape), info.dtype, info.name)
 
 
@@ -136,7 +136,7 @@ class Servable:
         return self._signatures[name]
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a signature and returns a dict from output name to array. Thread-safe."""
+        """Runs a signature, and returns a dict from output name to array. This is thread-safe."""
         return self._model.run(signature.name, inputs)
 
     def warm_up(self) -> None:
@@ -144,7 +144,8 @@ class Servable:
 
         The requests are read from TensorFlow Serving's file for warm-up requests in the version
         folder, `assets.extra/tf_serving_warmup_requests`. If there is no such file, each signature
-        gets one row of typical values. Errors are only logged, because a model may reject this row.
+        gets one row of typical values. Errors are only logged, because a model may reject such
+        typical values.
         """
         try:
             for signature, inputs in self._typical_requests():

@@ -48,13 +48,16 @@ def check_base_path(base_path: str) -> None:
     """
     if "://" in base_path:
         raise UserError(
-            f"{base_path} is in a bucket: copy the folder to a local disk, or use TensorFlow "
-            "Serving, which can read buckets"
+            f"{base_path} is in a bucket, which this server cannot read: copy the folder to a "
+            "local disk, or use TensorFlow Serving"
         )
     if not os.path.isdir(base_path):
         raise UserError(f"{base_path} is not a folder: export a model there first")
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
-        raise UserError(f"{base_path} is a version of a model: give its parent folder")
+        raise UserError(
+            f"{base_path} is the folder of a single model version, but must be its parent folder: "
+            f"give {os.path.dirname(os.path.abspath(base_path))}"
+        )
     try:
         found = find_versions(base_path)
     except OSError as error:
@@ -63,14 +66,14 @@ def check_base_path(base_path: str) -> None:
         ) from None
     if not found:
         raise UserError(
-            f"{base_path} has no version of a model, such as a folder "
+            f"{base_path} contains no version of a model, such as a folder "
             f"{os.path.join(base_path, '1')} with {MODEL_FILE}: export a model there first"
         )
 
 
 @dataclasses.dataclass
 class _Failure:
-    """Failure to load a version. The manager tries again when the files change or at `retry_at`.
+    """Failure to load a version. The manager retries at `retry_at`, or when the files change.
 
     Attributes:
         fingerprint: names, sizes and modification times of the version's files.
@@ -86,10 +89,11 @@ class _Failure:
 class VersionManager:
     """Manager that serves the newest versions of a model.
 
-    The manager scans the model's folder for new versions. While a new version is loaded and warmed
-    up, the old version answers requests. Then the new version takes over, and the old version is
-    freed when its last request has ended. If a new version does not load, the error is logged, and
-    the old version continues to answer. A running server always keeps at least one loaded version.
+    The manager regularly scans the model's folder for new versions. While a new version is loaded
+    and warmed up, the old version answers requests. Then the new version takes over, and the old
+    version is freed when its last request has ended. If a new version does not load, the error is
+    logged, and the old version continues to answer requests. A running server always keeps at least
+    one loaded version.
 
     Args:
         model: the model, with its version policy and labels. The attribute `model` may be replaced
@@ -159,7 +163,7 @@ class VersionManager:
         return servable
 
     def release(self, servable: Servable) -> None:
-        """Ends the use of a version that `acquire` returned."""
+        """Releases a version that `acquire` returned."""
         with self._lock:
             self._leases[servable] -= 1
         self._close_if_idle(servable)
@@ -168,7 +172,7 @@ class VersionManager:
         """Returns the states of the versions, newest first.
 
         Args:
-            version: number of the only version to return; `None` means all versions.
+            version: number of the version whose state is returned; `None` means all versions.
 
         Raises:
             ServingError: NOT_FOUND if there is no such version, or UNAVAILABLE if `version` is
@@ -265,7 +269,7 @@ class VersionManager:
             with self._lock:
                 self._failures[version] = _Failure(fingerprint, attempts, time.monotonic() + wait)
                 self._statuses[version] = status
-            _LOG.error("%s: version %d does not load: %s", path, version, failed.message)
+            _LOG.error("%s: version %d cannot be loaded: %s", path, version, failed.message)
             return False
         with self._lock:
             self._failures.pop(version, None)

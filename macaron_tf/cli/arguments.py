@@ -134,7 +134,9 @@ def argument(form: str, text: str, **options) -> Part:
 
 def _word(name: str, text: str) -> str:
     if not text:
-        raise UserError(f"{name} is empty: give a value, or omit {name} (is a variable unset?)")
+        raise UserError(
+            f"{name} is empty: give a value, or omit {name} (is a shell variable unset?)"
+        )
     return text
 
 
@@ -165,11 +167,14 @@ def yes_or_no(name: str, text: str) -> Part:
 
 
 class Distinct(argparse.Action):
-    """Argparse action that stores a flag's values, and rejects equal values with a UserError."""
+    """Argparse action that stores a flag's values. A repeated value raises a UserError."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         if len(set(values)) < len(values):
-            raise UserError(f"{option_string} {' '.join(map(str, values))}: give each value once")
+            raise UserError(
+                f"{option_string} {' '.join(map(str, values))} repeats a value: give each value "
+                "once"
+            )
         setattr(namespace, self.dest, values)
 
 
@@ -198,7 +203,9 @@ def count(form: str, text: str, default=None, least=1, below=None, **options) ->
             if (kind is float or re.fullmatch("-?[0-9]+", given)) and least <= kind(given) < below:
                 return kind(given)
         shown = given if len(given) < 40 else f"{given[:40]}..."
-        raise UserError(f"{name} {shown}: give a {'whole ' * (kind is int)}number {span}")
+        raise UserError(
+            f"{name} {shown} is not valid: give a {'whole ' * (kind is int)}number {span}"
+        )
 
     return argument(form, text, type=checked, default=default, **options)
 
@@ -215,15 +222,20 @@ def group(title: str, *parts: Part, text: str | None = None) -> Part:
 
 def settings(examples: str, flag: str = "--set") -> Part:
     """Returns a part that adds the flag `--set PATH=VALUE`, which may be repeated."""
-    text = f"new value of a setting, such as {examples} (repeatable)"
+    text = f"setting and its new value, such as {examples} (repeatable)"
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
-def checkpoint(names: str = "checkpoint: best, last or a step number (default: best)") -> Part:
+def checkpoint(
+    names: str = "checkpoint to load: best, last or the number of a step (default: best, or last "
+    "if the run was never validated)",
+) -> Part:
     """Returns a part that adds the flag `--checkpoint` with `names` as its help."""
     return argument("--checkpoint NAME", names)
 
 
 TRUST_CODE = switch(
-    "--trust-code", "import and run the Python code that a model folder names (default: off)"
+    "--trust-code",
+    "run the Python code that a model folder contains or names, such as a custom block (default: "
+    "stop with an error if a model needs such code)",
 )

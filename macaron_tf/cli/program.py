@@ -351,9 +351,15 @@ def decoded(lines: Iterable[bytes]) -> Iterator[str]:
         if number == 1 and line.startswith(b"\x1f\x8b"):
             raise UserError("the input is compressed: decompress it with `gunzip -c` first")
         if b"\0" in line:
-            raise UserError(f"line {number} of the input has a zero byte: give text in UTF-8")
+            raise UserError(
+                f"line {number} of the input contains a zero byte, so the input is probably not "
+                "UTF-8: give text in UTF-8"
+            )
         # "utf-8-sig" removes a byte order mark.
         text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
         if "\N{REPLACEMENT CHARACTER}" in text and b"\xef\xbf\xbd" not in line:
-            print(f"warning: line {number} is not UTF-8: bytes become U+FFFD", file=sys.stderr)
+            print(
+                f"warning: line {number} is not UTF-8: invalid bytes are replaced by U+FFFD",
+                file=sys.stderr,
+            )
         yield text.rstrip("\r\n")

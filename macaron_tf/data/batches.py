@@ -17,7 +17,7 @@ from macaron_tf.special_ids import CLS_SEGMENT
 from macaron_tf.text.token_rows import JoinedRows, TokenRows, fingerprint
 
 _POOL = 16  # number of batches whose examples are sorted by length together
-_MANY = 1 << 18  # examples from which on planning returns freed memory to the operating system
+_MANY = 1 << 18  # minimum number of examples at which `plan` returns freed memory to the system
 Draw = Callable[[np.random.Generator], np.ndarray]
 
 
@@ -39,9 +39,9 @@ class Batch(NamedTuple):
 
 
 class Plan(Sequence[Batch]):
-    """A sequence of S batches. Each access slices a batch from a common array of indices.
+    """Sequence of S batches, which are stored as slices of one array of example indices.
 
-    For 4.5 million pairs in 270,000 batches, a list of batches would take 65 MB. The array of cuts
+    For 4.5 million pairs in 270,000 batches, a list of `Batch` objects would take 65 MB. `cuts`
     takes at most 6 MB.
 
     Args:
@@ -88,7 +88,7 @@ class Buckets:
 
     @classmethod
     def of_rows(cls, lengths: Sequence[int], rows: int) -> "Buckets":
-        """Builds buckets that all have `rows` rows per batch, for a batch size in examples."""
+        """Builds buckets of the padded lengths `lengths` that all have `rows` rows per batch."""
         buckets = cls(lengths, rows * max(lengths))
         buckets.rows = (rows,) * len(buckets.lengths)
         return buckets
@@ -176,11 +176,13 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     """Chooses the padded lengths with the least padding in total, by dynamic programming.
 
-    Source and target share one padded length. On Multi30k with 8 batch shapes, 87.6% of the padded
-    tokens are then real. Separate lengths for source and target reach only 87.8%.
+    Source and target share one padded length. On Multi30k with 8 batch shapes, 87.6% of the tokens
+    in a batch are then real tokens, not padding. Separate lengths for source and target reach only
+    87.8%.
 
     Args:
-        lengths: `(N,)` row lengths, N at least 1. The length of a pair is that of its longer side.
+        lengths: `(N,)` row lengths, N at least 1. The length of a pair is the length of its longer
+            side.
         count: maximum number of padded lengths.
         multiple: number that divides every padded length.
 
@@ -212,9 +214,10 @@ def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
 class Batches(abc.ABC):
     """Base class for batch sources. The seed and the step determine each batch.
 
-    The seed and the epoch index seed the NumPy generator that shuffles an epoch. Resuming at a step
-    plans its epoch again but gathers no skipped batch, so a run resumes quickly. NumPy gathers each
-    batch from arrays of ids, which may be memory-mapped, and tf.data prefetches the batches.
+    The seed and the epoch index seed the NumPy generator that shuffles an epoch. A run that resumes
+    in the middle of an epoch plans the epoch again but gathers no skipped batch, so that it resumes
+    quickly. NumPy gathers each batch from arrays of ids, which may be memory-mapped, and tf.data
+    prefetches the batches.
     """
 
     steps_per_epoch: int
@@ -253,7 +256,7 @@ class Batches(abc.ABC):
             epoch, offset = epoch + 1, 0
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
-        """Returns the batches of `batches` as a prefetched tf.data.Dataset of known cardinality."""
+        """Returns the batches that `batches` yields as a prefetched dataset of known size."""
         left = self.steps_per_epoch - start_step % self.steps_per_epoch
         return _dataset(
             lambda: self.batches(seed, start_step, repeat),
@@ -292,15 +295,15 @@ def _dataset(make: Callable[[], Iterator], spec: dict, steps: int) -> tf.data.Da
 class ArrayBatches(Batches):
     """Batches of examples that a function gathers by index, such as images or windows of a text.
 
-    A shuffled epoch drops a last batch that would be smaller than B.
+    A shuffled epoch has only batches of B examples. The remaining examples are left out.
 
     Args:
         count: number of examples, N.
         size: number of examples per batch, B.
         gather: function from example indices `(B,)` to the arrays of a batch.
         shapes: dict from the name of each array to its dtype and shape.
-        lengths: `(N,)` example lengths, by which a shuffled epoch groups similar examples into
-            batches; `None` means no grouping.
+        lengths: `(N,)` example lengths. The batches of a shuffled epoch consist of examples of
+            similar length. `None` means that length does not matter.
         shuffle: whether to shuffle each epoch.
     """
 
@@ -347,7 +350,7 @@ class MixingConfig(Settings):
     The rate of a task with e examples is proportional to min(e, K)^(1/T).
 
     Attributes:
-        limit: limit K on the number of examples of a task; 1 gives all tasks the same rate.
+        limit: upper limit K on the example count e in the formula; 1 gives all tasks the same rate.
         temperature: temperature T; 1 makes the rate proportional to min(e, K), and higher
             temperatures make the rates more equal.
 
@@ -406,7 +409,8 @@ class BucketBatches(Batches):
             examples have the same number of rows.
         count: number of examples, N.
         make_buckets: function from `row_lengths` to `Buckets`.
-        others: further arrays that affect training, such as labels, and enter the `fingerprint`.
+        others: further arrays that affect training, such as labels. `fingerprint` also hashes these
+            arrays.
         indices: function that returns the `(N,)` integers that identify the examples in
             `evaluation_dataset`; `None` means 0 to N - 1.
         draw: function from a NumPy generator to the example indices `(N,)` of a shuffled epoch, as
@@ -501,7 +505,7 @@ class BucketBatches(Batches):
         return _dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
-        """Computes the SHA-256 (hex) of all ids, offsets and other training arrays."""
+        """Computes the SHA-256 (hex) of all token ids, row offsets and further training arrays."""
         others = (array for array in self._others if array is not None)
         rows = (array for part in self._rows for array in part.arrays())
         return fingerprint(itertools.chain(rows, others))
@@ -528,14 +532,14 @@ class EncodedExamples:
 
     Attributes:
         rows: token ids with special ids and without padding. Example n has the R rows from n R on.
-        boundaries: `(N R,)` int64, first position of segment 1 in each row, which equals the length
-            of the row if the row has a single text; `None` means that batches have no segments.
+        boundaries: `(N R,)` int64, first position of segment 1 in each row. For a row with a single
+            text, this is the row length. `None` means that batches have no segments.
         labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 first and last position of
             an answer; `TokenRows` with one label per token; or `None` without labels.
         max_length: maximum number of ids in a row.
         count: number of rows per example, R.
         cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
-        language_id: language id of all texts. Batches have `language_ids` unless the id is 0.
+        language_id: language id of all texts. Unless the id is 0, batches also have "language_ids".
         characters: `(words, C)` int32, character ids of each word, for models that read words as
             characters. Batches then have "token_ids" `(B, L, C)`. `None` means that `rows` holds
             token ids.
@@ -597,9 +601,7 @@ class ExampleBatches(BucketBatches):
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
         if self.encoded.needs_labels and self.encoded.labels is None:
-            raise UserError(
-                "these examples have no labels to learn from: train on a split with labels"
-            )
+            raise UserError("the training examples have no labels: train on a split with labels")
         return super().dataset(seed, start_step, repeat)
 
     def labels(self, rows: np.ndarray, length: int) -> np.ndarray:

@@ -30,7 +30,7 @@ _LIVES = 3  # number of workers that may die on the same item before an error is
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """A function call with its result or error, once the call is done."""
+    """A function call, and the result or error of the finished call."""
 
     function: Callable
     item: Any
@@ -140,7 +140,7 @@ class Processes(contextlib.AbstractContextManager):
         if task.lost >= _LIVES:
             raise UserError(
                 f"{_LIVES} worker processes died on the same part of the text, perhaps because "
-                "the machine ran out of memory: give a smaller number of --processes"
+                "the machine ran out of memory: lower --processes"
             )
         self._waiting.appendleft(task)
 

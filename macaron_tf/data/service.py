@@ -117,7 +117,7 @@ def check_addresses(given: str | None) -> None:
 
 
 def check_address(address: str) -> None:
-    """Raises a UserError if an address is not HOST:PORT or no service answers in five seconds."""
+    """Raises a UserError if an address is not HOST:PORT, or if no service answers within 5 s."""
     if not re.fullmatch(r"[^:/\s]+:\d{1,5}", address):
         raise UserError(
             f"the address {address!r} of a data service is malformed: give HOST:PORT, such as "
@@ -131,8 +131,8 @@ def check_address(address: str) -> None:
                 raise ConnectionError("not HTTP/2")
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"no data service answers at {address}: start a service on {host} with "
-            f"`python -m experiments.data_service --port {port}`, or give another address"
+            f"no data service responds at {address}: start a service on {host} with `python -m "
+            f"experiments.data_service --port {port}`, or give another address"
         ) from error
 
 
@@ -187,7 +187,7 @@ def _watched(served: tf.data.Dataset, address: str) -> Iterator:
 
 
 def _next(ready: queue.Queue, address: str):
-    """Returns the next item of the reading thread.
+    """Returns the next item from the queue of the thread that reads batches.
 
     Raises:
         UserError: the service does not answer for `_AWAY_SECONDS`, or sends no batch for
@@ -204,7 +204,7 @@ def _next(ready: queue.Queue, address: str):
             answered = now
         if now - answered > _AWAY_SECONDS:
             raise UserError(
-                f"the data service {address} does not answer any more: start the service again, "
+                f"the data service {address} has stopped responding: start the service again, "
                 "then run the same command again"
             )
         if now - began > _SILENT_SECONDS:

@@ -205,8 +205,8 @@ def _allow_open_files(count: int, folder: pathlib.Path) -> None:
     wanted = count + _OTHER_FILES
     if 0 <= hard < wanted:
         raise UserError(
-            f"{folder} has {count} files, but this process may open only {hard}: raise the limit "
-            f"with `ulimit -Hn {wanted}`"
+            f"{folder} has {count} files, but this process may open only {hard} files at once: "
+            f"raise the limit with `ulimit -Hn {wanted}`"
         )
     if 0 <= soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

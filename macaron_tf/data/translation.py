@@ -121,7 +121,7 @@ class Repeats:
         self._digests = np.zeros(1, "S16")
 
     def among(self, pairs: Pairs) -> np.ndarray:
-        """Adds the next N pairs of the corpus and finds the repeated ones.
+        """Adds the next N pairs of the corpus, and finds the pairs that are repetitions.
 
         Returns:
             `(N,)` bool, True for each pair that equals an earlier pair of this or a previous call.
@@ -255,8 +255,8 @@ class TranslationData(BucketBatches):
         self.batching = batching
         if not len(tokens.source):
             raise UserError(
-                f"there is no pair left to batch ({_counted(tokens.removed)}): check the pairs or "
-                "relax the limits of cleaning"
+                f"no pair of texts is left to batch ({_counted(tokens.removed)}): check the "
+                "pairs, or relax the limits of cleaning"
             )
         super().__init__(
             [tokens.source, tokens.target],
@@ -349,7 +349,8 @@ class TranslationData(BucketBatches):
             shutil.rmtree(folder)
             raise UserError(
                 f"no pair of {source}, split '{split}', is left after cleaning "
-                f"({_counted(tokens.removed)}): check the languages or relax the limits of cleaning"
+                f"({_counted(tokens.removed)}): check the languages, or relax the limits of "
+                "cleaning"
             )
         return cls(tokens, batching)
 
@@ -442,8 +443,8 @@ def _requested(request: bytes) -> tuple[TranslationData, int]:
     tokens = open_tokens(pathlib.Path(record["folder"]))
     if tokens is None or tokens.fingerprint != record["fingerprint"]:
         raise UserError(
-            f"the tokenized text {record['folder']} is not on this machine or differs: set "
-            "MACARON_TF_CACHE to a folder that both machines share"
+            f"the folder {record['folder']} of tokenized text is missing on this machine or has "
+            "other contents: set MACARON_TF_CACHE to a folder that both machines share"
         )
     return TranslationData(tokens, BatchingConfig(**record["batching"])), record["seed"]
 

@@ -21,17 +21,18 @@ _SIDES = ("source", "target")
 class BackTranslationObjective(DenoisingObjective):
     """Unsupervised translation objective, which trains on unpaired texts of two languages.
 
-    A training batch has unrelated texts `source (B, S)` and `target (B, T)`. For each text, the
+    A training batch contains unrelated texts `source (B, S)` and `target (B, T)`. On each text, the
     network learns two tasks, denoising and back-translation. In denoising, the network reconstructs
     the text from a noised copy. In back-translation, the network first translates the text into the
-    other language by greedy search without dropout. Then it learns to translate the result back to
-    the text. The loss is the mean cross-entropy over the tokens of these four tasks. An evaluation
-    batch has paired texts, and the loss is that of a `TranslationObjective`.
+    other language by greedy search without dropout. Then the network learns to translate the result
+    back to the text. The loss is the mean cross-entropy over all target tokens in both tasks and
+    both languages. An evaluation batch contains paired texts, and the loss is the loss of a
+    `TranslationObjective`.
 
     Attributes:
         label_smoothing: probability that is spread evenly over the whole vocabulary.
-        length: maximum of S and T in tokens. A back-translation also has at most 1.3 times the
-            text's length plus 5 tokens.
+        length: maximum of S and T in tokens. A back-translation is also limited to 1.3 times the
+            length of the text plus 5 tokens.
 
     References: Conneau and Lample 2019 (XLM), section 4.2; Lample et al. 2018, "Phrase-Based &
     Neural Unsupervised Machine Translation", section 3.

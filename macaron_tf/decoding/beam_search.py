@@ -73,7 +73,7 @@ def target_limits(source: tf.Tensor, config: LengthLimits) -> tuple[int | tf.Ten
 
 @dataclasses.dataclass(frozen=True)
 class BeamSearchConfig(LengthLimits):
-    """Settings of beam search. The default length penalty is that of Vaswani et al. 2017.
+    """Settings of beam search. The default length penalty follows Vaswani et al. 2017.
 
     Attributes:
         beam_size: number of live hypotheses per sentence. Beam size 1 with `stopping="complete"` is
@@ -186,7 +186,7 @@ def beam_search(
             initial size 0 may grow. Beam search reorders the tensors along axis 1.
         batch_size: B.
         config: the search settings.
-        max_length: T, the maximum output length; a Python int under XLA.
+        max_length: T, the maximum output length. XLA requires a Python int.
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.
         vocabulary_size: number of ids that can be produced; `None` means V.
         prefix: ids that the decoder reads before BOS, at positions from 0. A cache of fixed size
@@ -194,9 +194,10 @@ def beam_search(
 
     Returns:
         Dict of four tensors for the N = `config.n_best` outputs, best first. `"ids"` `(B, N, T)`
-        int32 has EOS and then PAD at the end. `"scores"` `(B, N)` float32 is log P / penalty,
+        int32 ends with EOS and then PAD. `"scores"` `(B, N)` float32 is log P / penalty,
         `"log_probs"` `(B, N)` float32 is log P, and `"lengths"` `(B, N)` int32 includes EOS. If
-        fewer than N outputs were found, the missing ones have PAD, -inf, -inf and 0.
+        fewer than N outputs were found, each missing output consists of PAD, and its score, log P
+        and length are -inf, -inf and 0.
     """
     beams = config.beam_size
     limits = tf.fill([batch_size], max_length) if limits is None else limits
@@ -281,7 +282,8 @@ def _until_few_live(
         limits: see `beam_search`.
         max_length: T, the maximum number of steps.
         few: number of sentences at which the loop ends.
-        like: state whose axes of size 0 may grow.
+        like: state from which the loop takes the shape invariants. Axes of size 0 in `like` may
+            grow.
     """
     # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
     values = tf.while_loop(
@@ -300,8 +302,8 @@ def _dropping_final(
     """Runs steps until the search for all sentences has ended.
 
     As soon as the search has ended for a quarter of the batch, these sentences are removed. The
-    removal copies all tensors once, so it costs less than a single step with a growing cache, which
-    copies all tensors twice.
+    removal copies all tensors once, so the removal costs less than a single step with a growing
+    cache, which copies all tensors twice.
 
     Returns:
         The ended hypotheses, ids `(B, K, T)` int32 and scores `(B, K)` float32.
@@ -388,8 +390,8 @@ def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
         k: number of values per row.
 
     Returns:
-        The k largest values of each row in descending order and their indices, both `(N, k)`. Of
-        equal values, the one with the lower index comes first.
+        The k largest values of each row in descending order and their indices, both `(N, k)`. Among
+        equal values, the value with the lower index comes first.
     """
     size = scores.shape[1]
     width = next((w for w in _GROUP_WIDTHS if size % w == 0 and size // w >= k), None)

@@ -13,8 +13,8 @@ from macaron_tf.decoding.beam_search import LengthLimits, target_limits
 from macaron_tf.distribution.mesh import whole
 from macaron_tf.special_ids import BOS, EOS, PAD
 
-# The batch size and the source length are padded to multiples of these, because JAX compiles the
-# search once per shape.
+# The batch size and the source length are padded to multiples of these two numbers, because JAX
+# compiles the search once per shape.
 _ROWS, _LENGTH = 16, 16
 
 
@@ -25,7 +25,7 @@ class GreedySearch:
 
     Args:
         model: encoder-decoder (see `macaron_tf.decoding.translator.translate_ids`).
-        pieces: number of ids in the vocabulary. Larger ids are never produced.
+        pieces: number of ids in the vocabulary. The search never produces ids from `pieces` on.
         limits: limits of the output length.
     """
 

@@ -72,9 +72,9 @@ def threefry(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes 64 random bits for each key and counter with Threefry-2x32-20.
 
-    TensorFlow's stateless random ops take one seed for a whole tensor, and their bits differ under
-    XLA. This function takes one key per element, so the draws for a text do not depend on the other
-    texts in the batch.
+    TensorFlow's stateless random ops take one seed for a whole tensor, and give different bits
+    under XLA. This function takes one key per element, so the draws for a text do not depend on the
+    other texts in the batch.
 
     Args:
         key: pair of uint32 tensors.
@@ -183,7 +183,8 @@ def _filtered_by_row(logits: tf.Tensor, controls: Controls) -> tf.Tensor:
 def draw(logits: tf.Tensor, uniform: tf.Tensor, controls: Controls | DrawSettings) -> tf.Tensor:
     """Draws a token for each sample by inverse transform sampling.
 
-    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick needs V.
+    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick would need V
+    uniform numbers.
 
     Args:
         logits: `(B, K, V)` float32, -inf at excluded tokens.
@@ -221,8 +222,8 @@ class Prompts(NamedTuple):
     """Batch of B prompts, each with K samples to draw.
 
     Attributes:
-        ids: `(B, P)` int32, P = maximum prompt length. A row is the decoder's first input (such as
-            [CLS]), the prompt and PAD.
+        ids: `(B, P)` int32, P = maximum prompt length. A row contains the decoder's first input
+            (such as [CLS]), then the prompt, then PAD.
         lengths: `(B,)` int32, number of ids in each row that are not PAD, 1 or more.
         limits: `(B,)` int32, maximum number of new tokens for each row.
         seeds: `(B, K)` int, random seed of each sample. A sample's draws do not depend on the other
@@ -241,8 +242,8 @@ class Rules(NamedTuple):
     Attributes:
         controls: temperature, top-k and top-p.
         end_id: id of the token that ends a text.
-        barred: function from ids `(V,)` to bool, True at ids that must not be drawn. PAD is never
-            drawn.
+        barred: function from ids `(V,)` to booleans, which are True at suppressed ids. Suppressed
+            ids and PAD are never drawn.
         min_tokens: minimum number of new tokens before `end_id`.
         closes: whether the last token that the limit allows is always `end_id`.
         uniform: function from a position to uniform draws `(B, K)`; `None` means draws from the
@@ -286,7 +287,7 @@ def first_state(
     length.
 
     Args:
-        prompts: the prompts.
+        prompts: batch of B prompts, with K samples each.
         context: see `beam_search`.
         cache: see `beam_search`.
         prefill_fn: function `(tokens (B, L) int32, index scalar int32, context, cache) -> cache`,
@@ -327,18 +328,18 @@ def advance(
 ) -> tuple[State, tf.Tensor]:
     """Runs one decoding step, in which each row reads a prompt token or draws a new token.
 
-    A row draws new tokens as soon as its whole prompt is read.
+    A row begins to draw new tokens when the step function has read the whole prompt.
 
     Args:
         step_fn: see `beam_search`.
         state: the state before the step.
         context: see `beam_search`.
-        prompts: the prompts.
+        prompts: batch of B prompts, with K samples each.
         rules: rules for drawing new tokens.
 
     Returns:
-        The new state, and the drawn tokens `(B, K)` int32. A sample that is still in its prompt or
-        has ended has PAD.
+        The new state, and the drawn tokens `(B, K)` int32. The token is PAD for a sample that still
+        reads its prompt or that has ended.
     """
     logits, cache = step_fn(state.tokens, state.index, context, state.cache)
     logits = tf.cast(logits, tf.float32)  # (B, K, V)
@@ -390,16 +391,16 @@ def generate(
         step_fn: see `beam_search`.
         context: see `beam_search`.
         cache: see `beam_search`. A cache of fixed size needs room for P + `max_tokens` - 1 tokens.
-        prompts: the prompts, of maximum length P.
+        prompts: batch of B prompts of at most P ids, with K samples each.
         rules: rules for drawing new tokens.
-        max_tokens: N, the maximum of the prompts' limits, a Python int under XLA.
+        max_tokens: N, the maximum of the prompts' limits. XLA requires a Python int.
         prefill_fn: see `first_state`.
 
     Returns:
         Dict of `"ids"` `(B, K, N)` int32, `"log_probs"` `(B, K)` float32 and `"lengths"` `(B, K)`
-        int32. The ids are the new tokens and PAD. The last token is `end_id` if the text ended
-        before its limit. The log-probabilities are sums over the new tokens, before temperature,
-        top-k and top-p. The lengths count the new tokens, including `end_id`.
+        int32. The ids are the new tokens, followed by PAD. The last token is `end_id` if the text
+        ended before its limit. The log-probabilities are sums over the new tokens, before
+        temperature, top-k and top-p. The lengths count the new tokens, including `end_id`.
     """
     state = first_state(prompts, context, cache, prefill_fn)
     ids, state = go_on(step_fn, context, state, prompts, rules, max_tokens)
@@ -421,13 +422,13 @@ def go_on(
         step_fn: see `beam_search`.
         context: see `beam_search`.
         state: the state to start from, such as the result of `first_state`.
-        prompts: the prompts.
+        prompts: batch of B prompts, with K samples each.
         rules: rules for drawing new tokens.
         max_tokens: N, the maximum of the prompts' limits.
 
     Returns:
-        The new tokens `(B, K, N)` int32, and the last state. Tokens that were drawn before this
-        call are PAD.
+        The new tokens `(B, K, N)` int32, and the last state. Positions of tokens that an earlier
+        call drew contain PAD.
     """
     positions = tf.range(max_tokens)
     ids = tf.fill([*tf.unstack(tf.shape(prompts.seeds)), max_tokens], PAD)  # (B, K, N)
@@ -474,7 +475,7 @@ def sample(
         cache: see `beam_search`.
         batch_size: B.
         config: the sampling settings.
-        max_length: T, the maximum output length; a Python int under XLA.
+        max_length: T, the maximum output length. XLA requires a Python int.
         seed: random seed, scalar or `(2,)` int. Equal seeds and batches give equal draws. The draws
             for a sentence depend on its position in the batch.
         limits: `(B,)` int32, maximum length of each output with EOS; `None` means T.

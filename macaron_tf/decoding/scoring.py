@@ -1,4 +1,4 @@
-"""Scoring: computes log-probabilities of given texts and of given translations."""
+"""Computation of the log-probabilities of given texts and given translations."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -65,7 +65,9 @@ class Scores(NamedTuple):
 
 @dataclasses.dataclass(eq=False, repr=False)
 class TextScorer:
-    """Scorer of texts with a language model, in rows `[CLS] context continuation`.
+    """Scorer that computes log-probabilities of texts with a language model.
+
+    The model reads rows `[CLS] context continuation`.
 
     Attributes:
         network: a `LanguageModel`, or another network with `hidden_states` and `logits`.
@@ -84,7 +86,8 @@ class TextScorer:
     def __post_init__(self):
         if self.window < 2:
             raise UserError(
-                f"window={self.window} leaves no room for a token after [CLS]: give 2 or more"
+                f"window={self.window} leaves no room for a token after [CLS]: give a window of 2 "
+                "or more"
             )
         self.prefix = [self.vocabulary.cls_id] if self.starts else []
         signature = [tf.TensorSpec((None, None), tf.int32), tf.TensorSpec((None,), tf.int32)]
@@ -95,8 +98,8 @@ class TextScorer:
 
         Args:
             pairs: pairs of the context's ids and the continuation's ids. If a context is too long
-                for the window, its beginning is cut off. The context may be empty if `starts` is
-                True.
+                for the window, the beginning of the context is cut off. The context may be empty if
+                `starts` is True.
 
         Raises:
             UserError: a continuation is empty or too long for the window, or a context is empty and
@@ -104,15 +107,17 @@ class TextScorer:
         """
         rows, starts = [], []
         for context, continuation in pairs:
-            # Without [CLS] a row's first token has no probability.
+            # Without [CLS], the model gives no probability for the first token of a row.
             if not self.prefix and not context:
                 raise UserError(
-                    "the model has no token that begins a text: give some text before the answer"
+                    "the context is empty, but the model has no [CLS] token to begin a text with: "
+                    "give a context of one or more tokens"
                 )
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
-                    f"an answer has {len(continuation)} tokens, but the model's rows have room for "
-                    f"at most {self.window - 1}: give an answer of 1 to {self.window - 1} tokens"
+                    f"an answer has {len(continuation)} tokens, but must have 1 to "
+                    f"{self.window - 1} tokens to fit into a row of {self.window}: give a longer "
+                    "or shorter answer"
                 )
             room = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - room, 0) :]]
@@ -121,7 +126,7 @@ class TextScorer:
         return self._scored(rows, starts)
 
     def text_ids(self, text: str) -> list[int]:
-        """Encodes a text. Line breaks become spaces, as in the training corpora.
+        """Encodes a text. Spaces replace line breaks, as in the training corpora.
 
         Raises:
             UserError: the text is empty.
@@ -182,7 +187,10 @@ class TextScorer:
         return found
 
     def _score(self, token_ids: tf.Tensor, starts: tf.Tensor) -> Scores:
-        """Scores the tokens of rows `(B, L)` from position `starts (B,)` on, which is 1 or more."""
+        """Scores the tokens of rows `(B, L)` from the positions `starts (B,)` on.
+
+        All values in `starts` must be 1 or more.
+        """
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)
         counted = (labels != PAD) & (tf.range(1, tf.shape(token_ids)[1]) >= starts[:, None])

@@ -1,4 +1,4 @@
-"""Extractive question answering: finds the best answer span of each question.
+"""Search for the best answer span of each question in extractive question answering.
 
 A long context is split into overlapping windows, which the network reads separately.
 """
@@ -16,7 +16,7 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
     The score of a span is the sum of its start logit and its end logit. Position 0, [CLS],
     represents "no answer". If several spans have the best score, the function chooses the shortest
-    of them. If several of these spans are equally short, the function chooses the first.
+    span, and among equally short spans the first span.
 
     Args:
         logits: `(M, 2, L)` float, start and end logits. The logit is -1e9 at positions where no
@@ -25,9 +25,9 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
     Returns:
         Dict of five `(M,)` tensors. `"start"` and `"end"` int64 are the first and the last position
-        of the best span. `"score"` float32 is its score, below `IMPOSSIBLE` if no span is possible.
-        `"null"` float32 is the score of "no answer". `"log_total"` float32 is the log-sum-exp of
-        the scores of all spans.
+        of the best span. `"score"` float32 is the score of the best span, which is below
+        `IMPOSSIBLE` if no span is possible. `"null"` float32 is the score of "no answer".
+        `"log_total"` float32 is the log-sum-exp of the scores of all spans.
     """
     logits = tf.cast(logits, tf.float32)
     starts, ends = logits[:, 0], logits[:, 1]  # (M, L)
@@ -53,7 +53,7 @@ def best_spans(logits: tf.Tensor, max_answer: int) -> dict[str, tf.Tensor]:
 
 
 def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dict[str, tf.Tensor]:
-    """Finds the best answer to each of N questions over all windows of its context.
+    """Finds the best answer to each of N questions over all windows of the question's context.
 
     Args:
         spans: result of `best_spans` for the windows of all questions.

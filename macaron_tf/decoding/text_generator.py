@@ -46,7 +46,7 @@ def fill_context(
 ) -> FilledContext:
     """Builds a few-shot prompt from as many examples as fit, followed by the query.
 
-    An example that does not fit is skipped, and a later, shorter example may still fit.
+    The function skips an example that does not fit, and a later, shorter example may still fit.
 
     Args:
         examples: token ids of each example with its answer, in order of preference.
@@ -148,13 +148,14 @@ class TextGenerator:
         row = self._encode(text)
         if not row:
             raise UserError(
-                "the text is empty, but the model can only continue a text: give some text"
+                "the prompt has no tokens, but the model can only continue a prompt: give a "
+                "prompt of one or more tokens"
             )
         if self.fits(len(row)):
             return row
         raise UserError(
-            f"the text {text[:40]!r}... has {len(row)} tokens, but the model has only "
-            f"{self.longest} positions: shorten the text, so that new tokens fit"
+            f"the prompt {text[:40]!r}... has {len(row)} tokens, which are too many for a model "
+            f"with {self.longest} positions: shorten the prompt, so that new tokens fit"
         )
 
     def _encode(self, text: str) -> list[int]:
@@ -178,7 +179,7 @@ class TextGenerator:
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
     def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:
-        """Returns the maximum number of new tokens after `length` ids; `None` means no limit."""
+        """Returns the maximum number of new tokens after `length` ids. `None` means no limit."""
         return None if self.longest is None else self.longest - length
 
     def begins(self, length: int | tf.Tensor) -> bool | tf.Tensor:
@@ -197,7 +198,10 @@ class TextGenerator:
 
     @property
     def prefill_fn(self) -> PrefillFunction | None:
-        """Prefill function for `first_state`; `None` if the model reads prompts token by token."""
+        """Prefill function for `first_state`.
+
+        `None` means that the model reads prompts token by token.
+        """
         return self.model.prefill if self.model.can_prefill else None
 
     def generate(self, rows: Prompts, rules: Rules) -> dict[str, tf.Tensor]:
@@ -255,7 +259,7 @@ class TextGenerator:
     def stream(
         self, text: str, config: GenerationConfig | None = None, seed: int = 1
     ) -> Iterator[str]:
-        """Yields the first sample of `complete` in non-empty parts, as soon as tokens are drawn.
+        """Yields the text of the first sample of `complete` in non-empty parts, during generation.
 
         With recurrent token mixers, the time per token does not grow with the length of the text.
         """
@@ -327,12 +331,12 @@ class SequenceGenerator(TextGenerator):
     """Text generator that answers texts with an encoder-decoder, such as T5 or BART.
 
     Each `[MASK]` in a text is a gap to fill. If gaps are encoded as sentinels, as in T5, the answer
-    has `[MASK]` before the text of each gap.
+    contains `[MASK]` before the text of each gap.
 
     Args:
         model: an `EncoderDecoder`, or another model with `init_decode` and `decode_step`.
         vocabulary: the model's vocabulary.
-        longest: maximum number of tokens in a source, including EOS, and in an answer; `None` means
+        longest: maximum number of tokens in a source, including EOS, and in an answer. `None` means
             no limit.
         sentinels: number of sentinels. Gap i of a text is encoded as sentinel i, whose id is the
             vocabulary size plus i. With 0 sentinels, every gap is encoded as [MASK].

@@ -73,11 +73,11 @@ class Hypothesis:
 
 @dataclasses.dataclass(frozen=True)
 class Translations:
-    """Translations of lines.
+    """Translations of a list of lines.
 
     Attributes:
         hypotheses: 1 to `n_best` hypotheses for each line, best first.
-        warnings: a sentence for each line that was cut, with the line number, starting at 1.
+        warnings: a sentence for each line that was cut, with the number of the line.
     """
 
     hypotheses: list[list[Hypothesis]]
@@ -85,7 +85,7 @@ class Translations:
 
     @property
     def best(self) -> list[str]:
-        """The best translation of each line."""
+        """Best translation of each line."""
         return [found[0].text for found in self.hypotheses]
 
 
@@ -151,8 +151,8 @@ class LineTranslator:
         for number, ids in enumerate(self.vocabulary.encode_lines(lines), first_line):
             if len(ids) > self.max_source_length:
                 warnings.append(
-                    f"line {number} has {len(ids)} tokens: cut to the first "
-                    f"{self.max_source_length} tokens."
+                    f"line {number} has {len(ids)} tokens, so only the first "
+                    f"{self.max_source_length} tokens are translated."
                 )
             rows.append(list(ids[: self.max_source_length]))
         found: list[list[Hypothesis]] = [[Hypothesis("", 0.0, 0.0, 0)] for _ in rows]

@@ -134,7 +134,7 @@ def _symbolic(value) -> tf.Tensor:
 def _sentence(place: str, options: dict, shape: str, needed: int | str, memory: int) -> str:
     size = f"{needed / 2**30:,.1f} GiB" if isinstance(needed, int) else f"{needed} bytes"
     return (
-        f"{place} does not fit into memory, because its weights need at least {size} of "
-        f"{memory / 2**30:,.1f} GiB ({options['name']} has the shape {shape}): reduce the model's "
-        "dimensions or its vocabulary size"
+        f"{place} does not fit into memory, because its weights need at least {size} and the "
+        f"memory has {memory / 2**30:,.1f} GiB (the weight {options['name']} has the shape "
+        f"{shape}): reduce the model's dimensions or its vocabulary size"
     )

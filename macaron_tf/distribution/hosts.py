@@ -46,8 +46,9 @@ def join_hosts(addresses: list[str] | None = None, number: int | None = None) ->
     except (ValueError, RuntimeError) as error:
         said = str(error).partition("\n")[0]
         raise UserError(
-            f"--strategy multi_worker: JAX cannot connect to other processes ({said}): set "
-            "TF_CONFIG for each process, or start the processes on a TPU slice or with SLURM"
+            "--strategy multi_worker fails, because JAX cannot connect to the other processes "
+            f"({said}): set TF_CONFIG for each process, or start the processes on a TPU slice or "
+            "with SLURM"
         ) from error
     keras.utils.set_random_seed(0)  # all processes must draw the same numbers
 

@@ -46,8 +46,8 @@ def parse_mesh(text: str) -> dict[str, int]:
         found = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
         if not found:
             raise UserError(
-                f"--mesh {text}: write the number of devices along each axis, such as "
-                "data=4,model=2"
+                f"--mesh {text} is not a valid mesh: write the number of devices along each axis, "
+                "such as data=4,model=2"
             )
         sizes[found[1]] = int(found[2])
     return sizes
@@ -73,8 +73,8 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     axes = ",".join(f"{axis}={size}" for axis, size in sizes.items())
     if several and count != len(devices):
         raise UserError(
-            f"--mesh {axes} has {count} devices, but the {jax.process_count()} processes have "
-            f"{len(devices)}: give a mesh of all their devices"
+            f"--mesh {axes} uses {count} devices, but the {jax.process_count()} processes have "
+            f"{len(devices)} devices in all: give a mesh of {len(devices)} devices"
         )
     if count > len(devices):
         raise UserError(

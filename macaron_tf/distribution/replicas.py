@@ -58,7 +58,7 @@ class ReplicaMap:
             yield from [result for part in parts for result in pickle.loads(part)][: len(found)]
 
     def _dealt(self, arrays: list[np.ndarray]):
-        """Places one array on each replica, as a per-replica value."""
+        """Returns a per-replica value that holds one array of `arrays` on each replica."""
         return self.strategy.experimental_distribute_values_from_function(
             lambda context: tf.constant(arrays[context.replica_id_in_sync_group])
         )

@@ -41,13 +41,18 @@ def make_strategy(
             model = build_fit_model(network_fn(), objective, config)
     """
     if name is not None and name not in STRATEGIES:
-        raise UserError(f"--strategy {name}: give one of {', '.join(STRATEGIES)}")
-    if tpu is not None and name != "tpu":
-        raise UserError(f"--tpu {tpu} needs --strategy tpu: add --strategy tpu")
-    if replicas is not None and (name != "mirrored" or replicas < 1):
         raise UserError(
-            f"--replicas {replicas} is not valid: give 1 or more replicas and --strategy mirrored"
+            f"--strategy {name} is not a known strategy: give one of {', '.join(STRATEGIES)}"
         )
+    if tpu is not None and name != "tpu":
+        raise UserError(f"--tpu {tpu} needs --strategy tpu: give --strategy tpu, or omit --tpu")
+    if replicas is not None and name != "mirrored":
+        raise UserError(
+            f"--replicas {replicas} needs --strategy mirrored: give --strategy mirrored, or omit "
+            "--replicas"
+        )
+    if replicas is not None and replicas < 1:
+        raise UserError(f"--replicas {replicas} is too small: give 1 or more")
     try:
         if name == "cpu":
             tf.config.set_visible_devices([], "GPU")
@@ -102,8 +107,8 @@ def read_cluster() -> tuple[list[str], int]:
         whole = False
     if not whole:
         raise UserError(
-            f"--strategy multi_worker needs TF_CONFIG, which is {text!r}: set TF_CONFIG to a value "
-            "such as "
+            "--strategy multi_worker needs the workers' addresses in TF_CONFIG, but TF_CONFIG is "
+            f"{text!r}: set TF_CONFIG to a value such as "
             '{"cluster": {"worker": ["host0:12345", "host1:12345"]}, '
             '"task": {"type": "worker", "index": 0}}'
         )
@@ -120,8 +125,8 @@ def _tpu(name: str) -> tf.distribute.Strategy:
     except (ValueError, KeyError, tf.errors.OpError, OSError) as error:
         said = str(error).partition("\n")[0]
         raise UserError(
-            f"--tpu {name} cannot be reached ({said}): on a TPU VM give --tpu local and install "
-            "tensorflow-tpu, see experiments/cloud/README.md"
+            f"--tpu {name} cannot be reached ({said}): on a TPU VM, give --tpu local and install "
+            "tensorflow-tpu (experiments/cloud/README.md says how)"
         ) from error
 
 
@@ -200,11 +205,11 @@ class Workers:
         return self._sums(np.asarray(values, np.float64)).tolist()
 
     def of_chief(self, values: Sequence[float]) -> list[float]:
-        """Returns the chief's numbers on every worker."""
+        """Returns the `values` that the chief passes, on every worker."""
         return self.totals([value if self.chief else 0.0 for value in values])
 
     def gathered(self, mine: bytes) -> list[bytes]:
-        """Returns the bytes that each worker passes, in the order of the workers."""
+        """Returns the bytes `mine` of all workers, in the order of the workers."""
         lengths = self.joined(np.array([len(mine)]))
         padded = np.frombuffer(mine.ljust(lengths.max(), b"\0"), np.uint8)
         rows = self.joined(padded).reshape(len(lengths), -1)
@@ -236,7 +241,7 @@ class Workers:
             raise UserError(
                 f"worker {self.number} lost the connection to another worker "
                 f"({str(error).splitlines()[0]}): look for the cause in the other worker's output, "
-                "then start all workers again, which resume from the last checkpoint"
+                "then start all workers again to resume from the last checkpoint"
             ) from error
 
     def _sums(self, values: np.ndarray) -> np.ndarray:

@@ -156,7 +156,12 @@ class Certificate:
         return {"certificate": found, **facts}
 
     def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
-        """Returns a request to the signature `serving_default` with `count` equal rows."""
+        """Returns a `serving_default` request that repeats one example `count` times.
+
+        Args:
+            texts: text of the example for each string input.
+            count: number of equal rows.
+        """
         strings = dict(zip(self.task.texts, texts, strict=True))
         specs = {
             key: tf.TensorSpec([count], dtype)
@@ -283,8 +288,8 @@ def _unless_refused() -> Iterator[None]:
     except tf.errors.OpError as error:
         if failed_check(error.message) is None:
             raise UserError(
-                f"computing the network fails ({error.message.splitlines()[0]:.200}): correct the "
-                "network's layers, or train the network again"
+                f"the network cannot compute its outputs ({error.message.splitlines()[0]:.200}): "
+                "correct the network's layers, or train the network again"
             ) from error
 
 
@@ -358,9 +363,9 @@ def _judged(
     difference = float(worst / scale) if scale > 0 else float("inf" if worst else "0")
     if not np.isfinite(difference) or difference > BOUNDS[kind]:
         raise UserError(
-            f"the outputs of {target} differ from the network by {difference:.2g} of the largest "
-            f"output, but only {BOUNDS[kind]:g} is allowed: leave this format out (nothing was "
-            "written)"
+            f"the outputs of {target} differ from the network's outputs by {difference:.2g} times "
+            f"the largest output, but at most {BOUNDS[kind]:g} is allowed: leave this format out "
+            "(nothing was written)"
         )
     return {"difference": _rounded(difference)}
 

@@ -112,15 +112,15 @@ class LiteTexts:
             return cls(kind.reopened(decoder, Vocabulary.load(folder), record))
 
     def serve(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Returns the outputs of `TaskKind.serve` for a request."""
+        """Computes the outputs of `TaskKind.serve` for a request of any size."""
         with self._decoder.alone():
             found = self._graph(*(tf.constant(inputs[name]) for name in self._inputs))
         return {name: value.numpy() for name, value in found.items()}
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Returns the outputs of `serve`.
+        """Computes the outputs of `serve` for a small request.
 
-        Returns `None` if the request has no texts, or more than `most_rows` texts.
+        Returns `None` for a request without texts or with more than `most_rows` texts.
         """
         count = len(inputs[self._inputs[0]])
         return self.serve(inputs) if 0 < count <= self.most_rows else None
@@ -143,9 +143,9 @@ def find_version(folder: str | os.PathLike, version: int | None = None) -> pathl
     found.pop(None, None)
     if not found:
         raise UserError(
-            f"{folder} has no exported model: export one with `python -m export.saved_model`"
+            f"{folder} contains no exported model: export one with `python -m export.saved_model`"
         )
     if version is not None and version not in found:
         versions = ", ".join(map(str, sorted(found)))
-        raise UserError(f"{folder} has no version {version}: choose one of {versions}")
+        raise UserError(f"{folder} contains no version {version}: choose one of {versions}")
     return found[max(found) if version is None else version]

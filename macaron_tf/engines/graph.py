@@ -26,7 +26,10 @@ class SmallEngine(Protocol):
     """Interface of an inference engine for small requests, such as `LiteModel`."""
 
     def answer(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
-        """Returns the outputs of `OnePass.serve`, or `None` if the graph should run instead."""
+        """Computes the outputs of `OnePass.serve` for the inputs of a request.
+
+        Returns `None` if this engine does not accept the request. The caller then runs the graph.
+        """
 
 
 class TaskGraph:
@@ -62,8 +65,8 @@ class TaskGraph:
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {place}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
                 print(
-                    "warning: this CPU has no bfloat16 instructions: on such a CPU the export is "
-                    "several times slower than without --bfloat16",
+                    "warning: this CPU has no bfloat16 instructions, so the export runs several "
+                    "times slower here than without --bfloat16",
                     file=sys.stderr,
                 )
             for layer in self.task.network._flatten_layers():
@@ -128,7 +131,7 @@ class TaskGraph:
         return dict(zip(STEPS, (first, last), strict=True))
 
     def restored(self) -> tf.Module:
-        """Returns a module with the variables and tokenizer resources of a SavedModel.
+        """Returns a module with the variables and tokenizer resources to store in a SavedModel.
 
         Raises:
             UserError: the vocabulary cannot tokenize in a graph.
@@ -163,7 +166,10 @@ class TaskGraph:
         if unknown := [name for name in controls if name not in inputs]:
             name, value = unknown[0], controls[unknown[0]]
             self.task.with_options(**{name: value})
-            raise UserError(f"{name}={value!r} changes the graph: pass it to with_options instead")
+            raise UserError(
+                f"{name}={value!r} changes the graph, so it cannot be set for a single call: pass "
+                f"{name} to with_options instead"
+            )
         settings = {**self.task.controls, **controls}
         sizes = [sum(map(len, row)) for row in zip(*columns, strict=True)]
         order = sorted(range(len(sizes)), key=sizes.__getitem__)
@@ -217,7 +223,9 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
     """
     layers = [*network._flatten_layers()]
     if any(layer.quantization_mode for layer in layers):
-        raise UserError(f"{where} is quantized to int8: leave the flag out")
+        raise UserError(
+            f"{where} is quantized to int8, but must have float weights: leave the flag out"
+        )
     policies = [layer.dtype_policy for layer in layers]
     try:
         for layer in layers:
@@ -278,8 +286,8 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
         columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
     else:
         raise UserError(
-            f"predict received {len(given)} texts or lists of texts: pass {len(names)} "
-            f"({' and '.join(names)}), or one list of examples"
+            f"predict received {len(given)} texts or lists of texts, but the task takes "
+            f"{len(names)} texts: pass {' and '.join(names)}, or one list of examples"
         )
     if len({len(column) for column in columns}) > 1:
         sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))
@@ -310,7 +318,7 @@ def _examples_of(examples: Any) -> Iterable[Any]:
 def _row(names: Sequence[str], example: Any) -> list[Any]:
     if isinstance(example, dict):
         if missing := [name for name in names if name not in example]:
-            raise UserError(f"an example has no {missing[0]!r}: pass {', '.join(names)}")
+            raise UserError(f"an example lacks the text {missing[0]!r}: pass {', '.join(names)}")
         values = [example[name] for name in names]
     elif len(names) == 1:
         values = [example[0] if isinstance(example, tuple) and len(example) == 1 else example]
@@ -318,7 +326,8 @@ def _row(names: Sequence[str], example: Any) -> list[Any]:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
         raise UserError(
-            f"an example has {len(values)} texts: pass {len(names)} texts ({', '.join(names)})"
+            f"an example has {len(values)} texts, but the task takes {len(names)}: pass "
+            f"{', '.join(names)}"
         )
     return [_as_text(value) for value in values]
 
@@ -347,4 +356,4 @@ def _checked_text(texts: tf.Tensor) -> tf.Tensor:
         tf.errors.InvalidArgumentError: a text is not UTF-8.
     """
     mended = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
-    return require(tf.equal(mended, texts), "a text is not UTF-8: send it as UTF-8", texts)
+    return require(tf.equal(mended, texts), "a text is not UTF-8: encode the text in UTF-8", texts)

@@ -91,7 +91,7 @@ class LiteNetwork:
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts that the record of an export contains."""
+        """Returns the facts about this file that an export writes into its record."""
         return {"kind": self.kind, "lengths": self.lengths, "rows": self.most_rows}
 
     def keep_most_rows(self, folder: pathlib.Path) -> None:
@@ -101,7 +101,7 @@ class LiteNetwork:
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Returns whether LiteRT should compute a request.
 
-        LiteRT computes requests of at most `most_rows` rows, if all rows fit.
+        LiteRT computes requests of 1 to `most_rows` rows if each row is short enough (see `fits`).
         """
         return 0 < len(rows["token_ids"]) <= self.most_rows and self.fits(rows).all()
 
@@ -139,7 +139,8 @@ class LiteModel:
         network: network in LiteRT.
         model: SavedModel with the two signatures in `STEPS`, which run before and after the
             network.
-        outputs: names of the outputs in the order of an answer; `None` means sorted names.
+        outputs: names of the outputs in the order in which `answer` returns the outputs; `None`
+            means alphabetical order.
     """
 
     def __init__(
@@ -149,9 +150,10 @@ class LiteModel:
         self._outputs = outputs or sorted(model.signature_defs[STEPS[1]].outputs)
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray] | None:
-        """Returns the outputs of `OnePass.serve`.
+        """Computes the outputs of `OnePass.serve` for a small request.
 
-        Returns `None` if the request has too many rows or a row is too long.
+        Returns `None` if the request has more than `network.most_rows` rows, or if a row is longer
+        than the last of `network.lengths`.
         """
         prepare, conclude = STEPS
         found = self._model.run(prepare, inputs)

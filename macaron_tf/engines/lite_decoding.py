@@ -211,8 +211,8 @@ class _Search:
         filled: number of tokens per text in the caches.
         caches: filled parts of the caches, each of shape `(R, ...)`. The list is empty before the
             first token and while the interpreter holds the caches.
-        memory: keys and values for B sources, each of shape `(B, H, S, d)`: H heads, source length
-            S, head size d. The list is empty for a language model.
+        memory: keys and values for B sources, each of shape `(B, H, S, d)` with H heads, source
+            length S and head size d. The list is empty for a language model.
         real: mask of the sources, booleans `(B, S)` with False at padding.
         sentences: indices of the sources whose keys and values the interpreter holds; `None` means
             that it holds no sources of this search.
@@ -304,7 +304,7 @@ class LiteDecoder:
         self._rows = self._room = 0  # rows and positions of the interpreter's caches
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts that the record of an export contains."""
+        """Returns the facts about this file that an export writes into its record."""
         return {"kind": self.kind, "rows": self.most_rows}
 
     def keep_most_rows(self, folder: pathlib.Path) -> None:
@@ -475,8 +475,8 @@ class LiteDecoder:
 
         Args:
             number: number of the search.
-            texts: for each of K texts per row, the index in the caches of the text that it
-                continues, `(B, K)`.
+            texts: `(B, K)` indices into the rows of the caches. Each of the K new texts of a source
+                continues the text at its index.
             room: minimum number of positions in the caches.
         """
         search, sentences, texts = self._searches[number], len(texts), texts.ravel()

@@ -103,7 +103,8 @@ def in_one_file(
 def _lengths(longest: int | None) -> list[int]:
     """Returns the row lengths up to `longest`.
 
-    There are at least two lengths, so that comparing their shapes shows which axis is the length.
+    There are at least two lengths, because the conversion compares tensor shapes of different
+    lengths to find the axis of the length.
     """
     longest = min(longest or LENGTHS[-1], LENGTHS[-1])
     lengths = [*(length for length in LENGTHS if length < longest), longest]

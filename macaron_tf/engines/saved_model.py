@@ -191,7 +191,7 @@ def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
 
 
 def _free(out: epath.Path, given: int | None) -> int:
-    """Returns `given`, or if it is `None`, one more than the greatest version number.
+    """Returns `given`, or one more than the greatest version number if `given` is `None`.
 
     Raises:
         UserError: the number is used, reserved or out of range.
@@ -199,9 +199,11 @@ def _free(out: epath.Path, given: int | None) -> int:
     versions, claimed = _taken(out)
     version = given if given is not None else max([*versions, *claimed], default=0) + 1
     if not 1 <= version <= MAX_VERSION:
-        raise UserError(f"--version {version}: give a number from 1 to {MAX_VERSION}")
+        raise UserError(f"--version {version} is not valid: give a number from 1 to {MAX_VERSION}")
     if version in versions:
-        raise UserError(f"--version {version} exists in {out}: give another number, or omit it")
+        raise UserError(
+            f"--version {version} already exists in {out}: give another number, or omit --version"
+        )
     if version in claimed:
         raise UserError(
             f"--version {version} is reserved by another export, or a killed export left the file "

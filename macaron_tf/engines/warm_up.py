@@ -39,8 +39,8 @@ def write_warm_up(
         from tensorflow_serving.apis import prediction_log_pb2
     except ImportError:
         _LOG.warning(
-            "no warm-up requests for TensorFlow Serving were written: they need "
-            "tensorflow-serving-api (pip install 'macaron_tf[serving]')"
+            "no warm-up requests for TensorFlow Serving were written, because the package "
+            "tensorflow-serving-api is missing: pip install 'macaron_tf[serving]'"
         )
         return
     logs = []
@@ -52,7 +52,7 @@ def write_warm_up(
         except tf.errors.InvalidArgumentError as error:
             if (sentence := failed_check(error.message)) is None:
                 raise
-            _LOG.warning("the warm-up requests leave out the text %r: %s", text, sentence)
+            _LOG.warning("the warm-up requests leave out the text %r, because %s", text, sentence)
             continue
         logs.append(log := prediction_log_pb2.PredictionLog())
         log.predict_log.request.model_spec.signature_name = name
@@ -69,7 +69,7 @@ def write_warm_up(
 def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
     """Returns a dict from input name to a typical value, for a batch of one row.
 
-    The value of a text input is `text`, except for the input `question`.
+    The value of a text input is `text`, except that the input `question` gets an example question.
     """
     texts = {"question": EXAMPLE_QUESTION}
     return {name: typical(name, spec, texts.get(name, text)) for name, spec in specs.items()}

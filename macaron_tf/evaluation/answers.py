@@ -51,12 +51,12 @@ def score_answers(
     if not len(answers) == len(truths) > 0:
         raise ValueError(
             f"there are {len(answers)} answers to {len(truths)} questions: pass one answer for "
-            "each question, and one question or more"
+            "each question, and at least one question"
         )
     if no_answer is not None and np.shape(no_answer) != (len(answers),):
         raise ValueError(
-            f"no_answer has the shape {np.shape(no_answer)}: pass one score for each of "
-            f"{len(answers)} questions"
+            f"no_answer has the shape {np.shape(no_answer)}, but must have the shape "
+            f"({len(answers)},): pass one score for each question"
         )
     # Right answers that have only punctuation and articles are ignored.
     right = [[words for words in map(_words, options) if words] for options in truths]
@@ -131,8 +131,8 @@ def score_tags(
     """
     if [*map(len, predictions)] != [*map(len, truths)]:
         raise ValueError(
-            "predictions and truths have different numbers of sentences or words: pass one tag "
-            "for each word"
+            "predictions and truths differ in the number of sentences or words: pass one tag for "
+            "each word"
         )
     found, true = _entities(predictions), _entities(truths)
     lenient = _rates({*found}, {*true})["f1"]

@@ -34,8 +34,8 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
         raise ValueError(
-            f"outputs have the shape {outputs.shape}, not (N, {task.num_classes}): pass the "
-            f"outputs of a model for the task {task.name!r}"
+            f"outputs have the shape {outputs.shape}, but must have the shape (N, "
+            f"{task.num_classes}): pass the outputs of a model for the task {task.name!r}"
         )
     if not task.regression:
         return outputs.argmax(axis=1)
@@ -77,19 +77,24 @@ def score(
         )
     names = (*task.metrics, *task.more_metrics)
     unknown = [name for name in names if name not in METRICS and name != "em"]
-    if unknown or not task.metrics:
+    known = ", ".join([*METRICS, "em"])
+    if not task.metrics:
+        raise UserError(f"the task {task.name!r} names no metric: choose one or more of {known}")
+    if unknown:
         raise UserError(
-            f"the task {task.name!r} names an unknown metric {(unknown or [''])[0]!r}: choose one "
-            f"of {', '.join([*METRICS, 'em'])}"
+            f"the task {task.name!r} names the unknown metric {unknown[0]!r}: choose one of {known}"
         )
     predictions, labels = np.asarray(predictions), np.asarray(labels)
     if predictions.shape != labels.shape or labels.ndim != 1:
         raise ValueError(
-            f"predictions have the shape {predictions.shape} and labels {labels.shape}: pass two "
-            "flat arrays of equal length"
+            f"predictions have the shape {predictions.shape} and labels have the shape "
+            f"{labels.shape}, but both must be one-dimensional and equally long: pass one "
+            "prediction for each label"
         )
     if not len(labels):
-        raise UserError(f"the split has no example of {task.name!r}: give a larger split")
+        raise UserError(
+            f"the split contains no example of the task {task.name!r}: give a larger split"
+        )
     found = {
         name: exact_match(predictions, labels, groups)
         if name == "em"
@@ -176,7 +181,9 @@ def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray 
     """
     if groups is None or len(groups) != len(labels) or not len(labels):
         raise ValueError(
-            "exact match needs one example or more, and a group for each example: pass groups"
+            f"exact match received {len(labels)} examples and "
+            f"{0 if groups is None else len(groups)} groups, but needs the group of each of one or "
+            "more examples: pass `groups`"
         )
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)
@@ -228,11 +235,15 @@ def write_submission(
     predictions, indices = np.asarray(predictions), np.asarray(indices)
     if predictions.shape != indices.shape or indices.ndim != 1:
         raise ValueError(
-            f"predictions have the shape {predictions.shape} and indices {indices.shape}: pass two "
-            "flat arrays of equal length"
+            f"predictions have the shape {predictions.shape} and indices have the shape "
+            f"{indices.shape}, but both must be one-dimensional and equally long: pass one index "
+            "for each prediction"
         )
     if len(np.unique(indices)) != len(indices):
-        raise ValueError(f"{file.name}: an index occurs twice: pass each example once")
+        raise ValueError(
+            f"{file.name} cannot be written, because an example index occurs twice: pass each "
+            "example once"
+        )
     if not np.isfinite(predictions).all():
         raise UserError(
             f"{file.name} cannot be written, because a prediction is NaN or infinite: give a model "
@@ -240,7 +251,10 @@ def write_submission(
         )
     if task.grouped:
         if groups is None or len(groups) != len(indices):
-            raise ValueError(f"{file.name} needs the group of each example: pass groups")
+            raise ValueError(
+                f"{file.name} cannot be written without the group of each example: pass one group "
+                "for each index"
+            )
         lines = _paragraphs(predictions, indices, groups)
     else:
         order = np.argsort(indices)
@@ -263,7 +277,7 @@ def _spelled(task: Task, prediction: float) -> str:
 
 
 def _paragraphs(predictions, indices, groups) -> list[str]:
-    """Returns one JSON line per MultiRC paragraph, which nests its questions and their answers."""
+    """Returns one JSON line per MultiRC paragraph, with questions and answers as nested lists."""
     paragraphs: dict[int, dict[int, list[dict]]] = {}
     for i in np.lexsort((indices, groups[:, 1], groups[:, 0])):
         paragraph, question = (int(number) for number in groups[i])

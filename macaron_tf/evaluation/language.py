@@ -51,7 +51,7 @@ def rouge(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, flo
     if not references or len(hypotheses) != len(references):
         raise ValueError(
             f"there are {len(hypotheses)} hypotheses for {len(references)} references: pass one "
-            "hypothesis for each reference, and one reference or more"
+            "hypothesis for each reference, and at least one reference"
         )
     sums = {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
     for hypothesis, reference in zip(hypotheses, references, strict=True):
@@ -105,8 +105,8 @@ def calibrated(scores: np.ndarray, content_free: np.ndarray) -> np.ndarray:
     """
     if not len(content_free):
         raise ValueError(
-            "calibration needs at least one content-free query: pass content_free with one row or "
-            "more"
+            "calibration needs at least one content-free query, but content_free is empty: pass "
+            "content_free with one or more rows"
         )
     # If all choices are -inf, their normalized probabilities are equal instead of NaN.
     scores, free = (_log_softmax(np.maximum(s, -1e30)) for s in (scores, content_free))

@@ -37,7 +37,9 @@ def similarity_metrics(
 
 
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
-    """Computes the fraction of triplets whose anchor is closer to the positive, in L2 distance.
+    """Computes the fraction of triplets whose anchor is closer to the positive than the negative.
+
+    The distance is L2.
 
     Args:
         anchor, positive, negative: `(N, D)` vectors of N triplets.

@@ -68,11 +68,16 @@ class TranslationMetric(Settings):
     tokenize: Annotated[str, OneOf(_TOKENIZERS)] | None = None
 
     def check(self):
-        if self.split_hyphens and (self.tokenized or self.tokenizer):
+        if self.split_hyphens and self.tokenized:
             raise self.error(
-                "split_hyphens is a step of the Moses tokenizer, which metric.tokenized and "
-                "metric.tokenize replace: set split_hyphens to False, or metric.tokenized to "
-                "False and metric.tokenize to 13a"
+                "split_hyphens=True has no effect on tokenized lines: set metric.split_hyphens to "
+                "False, or metric.tokenized to False"
+            )
+        if self.split_hyphens and self.tokenizer:
+            raise self.error(
+                "split_hyphens=True needs the Moses tokenizer, but metric.tokenize="
+                f"{self.tokenize} replaces this tokenizer: set metric.split_hyphens to False, or "
+                "metric.tokenize to 13a"
             )
 
     def for_references(self, references: Sequence[str]) -> Self:
@@ -84,7 +89,7 @@ class TranslationMetric(Settings):
         """
         name, reason = (self.tokenize, "") if self.tokenize else _default(self.language, references)
         if reason:
-            print(f"BLEU uses metric.tokenize={name}: {reason}", file=sys.stderr)
+            print(f"note: BLEU uses metric.tokenize={name}, because {reason}", file=sys.stderr)
         _tokenizer(name)
         return dataclasses.replace(self, tokenize=name)
 
@@ -114,9 +119,10 @@ class TranslationMetric(Settings):
 
 
 def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
-    """Returns the default of `metric.tokenize`, and the reason if sacreBLEU has another default.
+    """Returns the default tokenizer for a language, and the reason if sacreBLEU's default differs.
 
-    The reason is empty if both defaults are equal.
+    The reason is "" if sacreBLEU has the same default. For a language that has no entry in
+    `_OF_LANGUAGES`, the script of `references` determines the tokenizer.
     """
     known = _OF_LANGUAGES.get(re.split("[-_]", language.lower())[0])
     name = known or _by_script(references)
@@ -270,7 +276,8 @@ def tokenize_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]
 def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
     """Returns detokenized lines for sacreBLEU and chrF.
 
-    Only lines that `metric.tokenized` marks as tokens are changed.
+    Lines that consist of Moses tokens (`metric.tokenized`) are detokenized. Other lines are
+    returned unchanged.
     """
     if not metric.tokenized:
         return list(lines)
@@ -288,7 +295,9 @@ def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None
             "give one reference line for each translation"
         )
     if not hypotheses:
-        raise UserError("cannot score an empty set: give at least one translation and reference")
+        raise UserError(
+            "there are no translations to score: give at least one translation and its reference"
+        )
 
 
 # Number of resamples drawn at once. For 3,000 sentences, 100 x 3,000 x 8 bytes are 2.4 MB.

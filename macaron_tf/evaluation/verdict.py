@@ -45,7 +45,7 @@ class Verdict:
 def is_guessing(
     scores: Sequence[float], higher_is_better: bool, guessing: float | None, margin: float
 ) -> bool:
-    """Returns whether any score fails to beat the score `guessing` by more than `margin`.
+    """Returns whether any score is not better than `guessing` by more than `margin`.
 
     Returns `False` if `guessing` is `None`.
     """
@@ -65,8 +65,8 @@ def judge(
         arms: dict from arm name to a tuple (scores of the arm, scores of its baseline). Both
             sequences have one score per seed, in the same order.
         higher_is_better: whether a higher score is better.
-        guessing: score of a model that has learnt nothing, such as the majority-class score. `None`
-            means that this score is unknown.
+        guessing: chance level, the score of a model that has learnt nothing, such as the
+            majority-class score. `None` means that this score is unknown.
         margin: minimum difference between a score and `guessing`. An arm gets no verdict if one of
             its scores or its baseline's scores does not exceed this difference.
     """

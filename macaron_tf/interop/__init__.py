@@ -1,4 +1,4 @@
-"""Reads models of other libraries, and exports macaron_tf models to Hugging Face's format.
+"""Conversion of other libraries' models to macaron_tf, and export to Hugging Face's format.
 
 `arrays` reads settings and weights, and assigns the weights to macaron_tf variables by a table of
 names. Each model family has its own table: see `encoder_families` (BERT and related encoders),

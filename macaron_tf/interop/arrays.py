@@ -1,16 +1,16 @@
-"""Reads settings and weights of another library, and assigns the weights to macaron_tf variables.
+"""Conversion of another library's settings and weights to macaron_tf, by tables of names.
 
-"Foreign" refers to the other library, and "our" refers to macaron_tf. A name table maps the end of
-a variable's path in macaron_tf to a foreign name, where `{}` stands for the index of a block:
+A name table maps the end of a variable's path in macaron_tf to a name in the other library, where
+`{}` stands for the index of a block:
 
     "block_{}/attention_0/attention/query_key_value": ("h.{}.query", "h.{}.key", "h.{}.value")
     "block_{}/attention_0/norm": "h.{}.ln_1"
     "embeddings/segments": Raw("segments.weight")
 
-If the key is the end of a layer's path, the value is the name of a foreign layer, or a tuple of
-names whose kernels are concatenated; `Arrays.part` converts each array to our layout. If the key is
-the end of a variable's path, the value is a `Raw`: the name of an array and an optional
-transformation.
+If the key is the end of a layer's path, the value is the name of a layer in the other library, or a
+tuple of layer names. The kernels of several layers are concatenated. `Arrays.part` converts each
+array to macaron_tf's layout. If the key is the end of a variable's path, the value is a `Raw`: the
+name of an array and an optional transformation.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ ROPES = {
 def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
     """Raises a UserError if a directory lacks one of the files `names`.
 
-    The message calls the directory a `kind`, such as "KerasHub preset".
+    The message calls the directory by the noun `kind`, such as "KerasHub preset".
     """
     for name in names:
         if not (directory / name).is_file():
@@ -87,15 +87,16 @@ class ForeignConfig:
         """Reads a Hugging Face `config.json`.
 
         Raises:
-            UserError: the file is missing or damaged, or `model_types` lacks its `model_type`.
+            UserError: the file is missing or damaged, or the `model_type` of the model is not in
+                `model_types`.
         """
         file = directory / "config.json"
         check_files(directory, "Hugging Face directory", file.name)
         config = cls(read_json(file), str(file))
         if config.fields.get("model_type") not in model_types:
             raise UserError(
-                f"{file} has model_type {config.fields.get('model_type')!r}: only "
-                f"{', '.join(map(repr, model_types))} can be read"
+                f"{file} has model_type={config.fields.get('model_type')!r}, but only "
+                f"{', '.join(map(repr, model_types))} can be read here: give a model of such a type"
             )
         return config
 
@@ -110,22 +111,25 @@ class ForeignConfig:
 
         Args:
             field: name of the field.
-            default: value of a missing field; the number must have its type. `None` means that the
-                field is required.
+            default: value of a missing field, which also sets the required type. `None` means that
+                the field is required.
             kind: type of the number if `default` is `None`.
 
         Raises:
-            UserError: the field is missing or has another type.
+            UserError: the field is missing or is not a number of the required type.
         """
         kind = kind if default is None else type(default)
         value = self._required(field, default)
         if type(value) not in {int, kind}:  # not isinstance, because a bool is an int in Python
             wanted = "a whole number" if kind is int else "a number"
-            raise UserError(f"{self.where} has {field}={value!r}: it must be {wanted}")
+            raise UserError(
+                f"{self.where} has {field}={value!r}, but {field} must be {wanted}: correct this "
+                "field"
+            )
         return kind(value)
 
     def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
-        """Reads the settings in `names`, which has the format of `Family.settings`."""
+        """Reads the settings in `names`, a dict in the format of `Family.settings`."""
         return {
             ours: self.choice(theirs[0], theirs[2], theirs[1])
             if theirs[2:]
@@ -147,7 +151,8 @@ class ForeignConfig:
         name = self._required(field, default)
         if not isinstance(name, str) or name not in choices:
             raise UserError(
-                f"{self.where} has {field}={name!r}: only {', '.join(choices)} can be read"
+                f"{self.where} has {field}={name!r}, but only {', '.join(choices)} can be read: "
+                "give another model"
             )
         return choices[name]
 
@@ -160,22 +165,26 @@ class ForeignConfig:
         for field, value in needed.items():
             if self.fields.get(field, value) != value:
                 raise UserError(
-                    f"{self.where} has {field}={self.fields[field]!r}: only {value!r} can be read"
+                    f"{self.where} has {field}={self.fields[field]!r}, but only {value!r} can be "
+                    "read: give another model"
                 )
 
     def _required(self, field: str, default) -> Any:
         if field not in self.fields and default is None:
-            raise UserError(f"{self.where} has no {field}: restore it")
+            raise UserError(
+                f"{self.where} lacks the field {field}: use the configuration that belongs to the "
+                "weights"
+            )
         return self.fields.get(field, default)
 
 
 class Arrays:
     """Named weight arrays of another library's model, with a record of the arrays read so far.
 
-    A subclass defines two things. The method `part(layer, variable)` returns an array of a foreign
-    layer in macaron_tf's layout, where `variable` is the variable's name in macaron_tf, such as
-    "kernel" or "gamma". The class attribute `kernel` is the suffix in the name of a linear layer's
-    kernel.
+    A subclass defines two things. The method `part(layer, variable)` returns an array of the other
+    library's layer in macaron_tf's layout, where `variable` is the variable's name in macaron_tf,
+    such as "kernel" or "gamma". The class attribute `kernel` is the suffix in the name of a linear
+    layer's kernel.
 
     Attributes:
         arrays: dict from name to array.
@@ -193,25 +202,25 @@ class Arrays:
         return [name] if name in self.arrays else []
 
     def has(self, name: str | None) -> bool:
-        """Returns whether an array matches `name`; the result for `None` is False."""
+        """Returns whether an array matches `name`. For `None`, the result is False."""
         return name is not None and bool(self.find(name))
 
     def has_layer(self, layer: str | None) -> bool:
-        """Returns whether a linear layer is called `layer`; the result for `None` is False."""
+        """Returns whether a linear layer is called `layer`. For `None`, the result is False."""
         return layer is not None and self.has(f"{layer}{self.kernel}")
 
     def array(self, *names: str) -> np.ndarray:
         """Returns the array of the first name that exists, and records that the array was read.
 
         Raises:
-            UserError: no name exists, or several arrays match the name.
+            UserError: no array matches a name in `names`, or several arrays match the same name.
         """
         found = next(filter(None, map(self.find, names)), [])
         if len(found) != 1:
-            several = f"{len(found)} arrays called" if found else "no"
+            several = f"{len(found)} arrays" if found else "no array"
             raise UserError(
-                f"the weights to be read have {several} {names[0]}: give settings and weights of "
-                "the same model"
+                f"the weights file contains {several} called {names[0]}, but must contain exactly "
+                "one: give a configuration and weights of the same model"
             )
         self.read.add(found[0])
         return self.arrays[found[0]]
@@ -257,20 +266,28 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
         if index.is_file():
             shards = ForeignConfig(read_json(index), str(index)).get("weight_map")
             if not isinstance(shards, dict) or not shards:
-                raise UserError(f"{index} has no weight_map, which lists the weights: restore it")
+                raise UserError(
+                    f"{index} contains no weight_map, which lists the weights: download or copy "
+                    "the file again"
+                )
             state: dict[str, np.ndarray] = {}
             for shard in sorted(set(map(str, shards.values()))):
                 if not (directory / shard).is_file():
                     raise UserError(
-                        f"{directory} has no {shard}, which {index.name} names: restore it"
+                        f"{directory} lacks the file {shard}, which {index.name} names: download "
+                        "or copy the file again"
                     )
                 state |= _read_arrays(directory / shard)
             if absent := sorted(shards.keys() - state.keys()):
                 raise UserError(
-                    f"{index} names the weight {absent[0]}, which no file has: restore the files"
+                    f"{index} names the weight {absent[0]}, but no file contains this weight: "
+                    "download or copy the files again"
                 )
             return state
-    raise UserError(f"{directory} has no weights, neither {' nor '.join(names)}: restore them")
+    raise UserError(
+        f"{directory} contains no weights, neither {' nor '.join(names)}: download or copy the "
+        "weights again"
+    )
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
@@ -289,11 +306,14 @@ def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
         return {name: tensor.float().numpy() for name, tensor in state.items()}
     except Exception as error:  # PyTorch does not document what its unpickler raises
         reason = str(error).splitlines()[0]
-        raise UserError(f"{file} cannot be read ({reason}): restore it") from None
+        raise UserError(
+            f"{file} cannot be read ({reason}): download or copy the file again"
+        ) from None
 
 
-# Output bias of the unused rows that pad an embedding table to a multiple of 8. It makes their
-# probability 0 and leaves the probabilities of the tokens unchanged. float16 cannot represent -1e5.
+# Output bias of the unused rows that pad an embedding table to a multiple of 8. With this bias, the
+# unused rows have probability 0, and the probabilities of the tokens do not change. float16 cannot
+# represent -1e5.
 UNUSED_TOKEN_BIAS = -1e4
 
 
@@ -301,7 +321,7 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Raw:
-    """Name-table entry for a single variable, made from one or more foreign arrays.
+    """Name-table entry for a single variable, made from one or more arrays of another library.
 
     If there are several arrays, they are concatenated along the last axis.
 
@@ -309,8 +329,8 @@ class Raw:
         names: full names of the arrays.
         transform: function that converts each array before the concatenation; `None` means no
             conversion.
-        inverse: inverse of `transform`, for writing arrays. It must be given with `transform` if
-            the arrays are to be written.
+        inverse: inverse of `transform`, for writing arrays. An export needs `inverse` if
+            `transform` is set.
     """
 
     def __init__(
@@ -335,15 +355,15 @@ def transformer_layer(
     cross_norm: str = "",
     ours: str = "block_{}",
 ) -> Table:
-    """Builds the name table of a Transformer layer from the foreign names of its parts.
+    """Builds the name table of a Transformer layer from the other library's names of its parts.
 
     Args:
-        theirs: prefix of the foreign names.
+        theirs: prefix of the other library's names.
         attention: names of the query, key, value and output layers. If one layer computes queries,
             keys and values, a single name replaces the first three names.
         norm: name of the attention's norm.
-        feed_forward: names of the inner and outer layers. A gated feed-forward has two inner layers
-            before the outer layer.
+        feed_forward: names of the inner and outer layers. For a gated feed-forward, the names are
+            two inner layers and the outer layer.
         feed_forward_norm: name of the feed-forward's norm.
         cross: names of the cross-attention's layers, in the order of `attention`.
         cross_norm: name of the cross-attention's norm.
@@ -368,7 +388,10 @@ def transformer_layer(
 
 
 def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shortest tuple whose repetition, truncated to the same length, is `values`."""
+    """Returns the shortest tuple whose repetition, truncated to the same length, is `values`.
+
+    For example, the values (0, 128, 128, 0, 128) give (0, 128, 128).
+    """
     sizes = range(1, len(values) + 1)
     turns = (tuple(values[:size]) for size in sizes)
     fitting = (t for t in turns if all(v == t[n % len(t)] for n, v in enumerate(values)))
@@ -381,10 +404,11 @@ def rotary_settings(
     """Reads the base and the scaling of rotary position embeddings (RoPE).
 
     Args:
-        config: foreign settings.
-        rope: field `rope_parameters` or `rope_scaling` of the foreign settings.
-        field: name of the field in `config` that has the base if `rope` has none.
-        usual: base if neither `rope` nor `config` has one.
+        config: settings of the other library's model.
+        rope: field `rope_parameters` or `rope_scaling` of these settings.
+        field: name of the field in `config` with the base. The field is read if `rope` contains no
+            base.
+        usual: default base if neither `rope` nor `config` contains a base.
     """
     kind = rope.get("type", "default")  # the field's name in early versions
     found = {field: config.get(field, usual), "rope_type": kind, **rope}
@@ -397,20 +421,21 @@ def rotary_settings(
 
 
 def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
-    """Builds the foreign field `rope_parameters`; the inverse of `rotary_settings`."""
+    """Builds Hugging Face's field `rope_parameters` (the inverse of `rotary_settings`)."""
     kind = next(kind for kind, names in ROPES.items() if len(names) == len(scaling))
     return {"rope_theta": base, "rope_type": kind, **dict(zip(ROPES[kind], scaling, strict=True))}
 
 
 def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function that reorders the rows of a foreign embedding table.
+    """Returns a function that reorders the rows of another library's embedding table.
 
-    Row n of the result is row `ids[n]` of the foreign table.
+    Row n of the result is row `ids[n]` of the original table.
 
     Args:
-        ids: int array of foreign ids, with -1 for a token that the foreign table lacks.
+        ids: int array of row indices in the original table, with -1 for a token that the table
+            lacks.
         size: number of rows in the result, at least `len(ids)`.
-        missing: value of the rows that have no foreign row.
+        missing: value of result rows without a row in the original table.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -418,7 +443,7 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
         if ids.max() >= len(array):
             raise UserError(
                 f"the vocabulary has ids up to {ids.max()}, but the model has only {len(array)} "
-                "embeddings: restore the model's own vocabulary"
+                "embeddings: use the tokenizer files that belong to the model"
             )
         table = np.full((size, *array.shape[1:]), missing, "float32")
         table[known] = array[ids[known]]
@@ -438,12 +463,11 @@ def say_spare_rows(tokens: np.ndarray, pieces: int) -> None:
 
 
 def assign(variable: keras.Variable, value: np.ndarray) -> None:
-    """Assigns an array to a variable; raises a UserError if their shapes differ."""
+    """Assigns an array to a variable. Raises a UserError if the two shapes differ."""
     if tuple(variable.shape) != value.shape:
         raise UserError(
-            f"the weights do not fit the model, whose {variable.path} has shape "
-            f"{tuple(variable.shape)} instead of {value.shape}: give settings and weights of the "
-            "same model"
+            f"the weights for {variable.path} have shape {value.shape}, but must have shape "
+            f"{tuple(variable.shape)}: give a configuration and weights of the same model"
         )
     variable.assign(value)
 
@@ -457,10 +481,10 @@ def assign_weights(
         layer: built layer or model.
         arrays: weights to read.
         table: name table.
-        drawn: names of sublayers that keep their random initial values.
+        drawn: names of sub-layers whose variables keep their random initial values.
 
     Raises:
-        UserError: an array is missing or has another shape.
+        UserError: an array is missing, or its shape differs from the variable's shape.
     """
     for variable in layer.weights:
         if not any(f"/{part}/" in f"/{variable.path}" for part in drawn):
@@ -476,9 +500,9 @@ def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str
 
     Returns:
         A tuple of three values. The first is the entry if its key matches the variable, or `None`
-        if the key matches the variable's layer. The second is the list of foreign names of arrays
-        or layers, which is empty if there is no entry. The third is the name of the variable in
-        its layer.
+        if the key matches the variable's layer. The second is the list of array or layer names in
+        the other library, which is empty if there is no entry. The third is the name of the
+        variable in its layer.
     """
     block = re.search(r"block_(\d+)", path)
     number = int(block[1]) if block else 0
@@ -500,8 +524,8 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
         return entry
     if not names:
         raise UserError(
-            f"the weights to be read have no counterpart of the model's {path}: give settings and "
-            "weights of the same model"
+            f"the weights file contains nothing that matches the model's weight {path}: give a "
+            "configuration and weights of the same model"
         )
     if entry is None:
         parts = [arrays.part(name, part) for name in names]
@@ -512,7 +536,7 @@ def _value(path: str, arrays: Arrays, table: Table) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class TaskHead:
-    """Foreign model class for a task, whose head has one or two layers.
+    """Another library's model class for a task, whose head consists of one or two layers.
 
     Attributes:
         ending: suffix of the class name, such as "ForTokenClassification".
@@ -520,9 +544,10 @@ class TaskHead:
         table: name table of the head's layers.
         pooled: whether the model also contains the family's pooler.
         activation: activation after the first layer of a two-layer head.
-        activation_field: name of the foreign setting for the activation, whose default is
-            `activation`. An empty string means that the activation is fixed.
-        settings: further foreign settings that an exported model needs for the same outputs.
+        activation_field: name of the setting for the activation in the model's configuration file,
+            whose default is `activation`. An empty string means that the activation is fixed.
+        settings: further settings that an exported model needs in the configuration file to compute
+            the same outputs.
     """
 
     ending: str
@@ -536,31 +561,34 @@ class TaskHead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """Conversion rules for one type of foreign model, such as a Hugging Face `model_type`.
+    """Conversion rules for one model type of another library, such as Hugging Face's "gpt2".
+
+    A field is a setting in the other library's configuration file.
 
     Attributes:
         name: name of the model type in error messages.
         tokens: possible names of the token embeddings.
         table: name table of all other weights.
-        settings: dict from a setting of macaron_tf to (foreign field, default), or to (foreign
-            field, default, dict from foreign value to macaron_tf value). A default of `None` means
-            that the field is required. Early versions of `save_pretrained` did not save fields with
-            default values.
+        settings: dict from a macaron_tf setting to a tuple (field, default) or (field, default,
+            values), where `values` maps each value of the field to a macaron_tf value. A default of
+            `None` means that the field is required. Early versions of `save_pretrained` did not
+            save fields with default values.
         fixed: macaron_tf settings that are the same for all models of this type.
-        derived: function of the foreign settings that returns further macaron_tf settings.
-        underived: inverse of `derived`: function of a macaron_tf configuration that returns foreign
-            settings.
-        required: dict from a foreign field to its only supported value.
-        prefix: prefix of the names of the weights, except a head's weights, in a model with a head.
-            A model without a head lacks the prefix.
-        linear: whether kernels have the shape (outputs, inputs); see `TorchArrays`.
+        derived: function of the other library's settings that returns further macaron_tf settings.
+        underived: inverse of `derived`, a function of a macaron_tf configuration that returns
+            fields.
+        required: dict from a field to its only supported value.
+        prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
+            head's weights, and all names in a model without a head, lack the prefix.
+        linear: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
         output: name of the output layer's kernel, which must equal the token embeddings.
         body: prefixes of weight names. All weights with these prefixes must be read.
         repeated: suffixes of array names. Arrays with these suffixes may remain unread.
         starts: whether texts of a language model begin with a special token.
-        classes: prefix of the class names.
-        tasks: dict from a macaron_tf model class to the foreign model class for the same task.
-        head_dropout: foreign field with the dropout rate in a task head.
+        classes: prefix of the model class names, such as "Bert".
+        tasks: dict from a macaron_tf model class to the other library's model class for the same
+            task.
+        head_dropout: field with the dropout rate in a task head.
     """
 
     name: str
@@ -582,18 +610,18 @@ class Family:
     head_dropout: str = "classifier_dropout"
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
-        """Converts foreign settings to macaron_tf settings.
+        """Converts the other library's settings to macaron_tf settings.
 
         Raises:
             UserError: a value has no counterpart in macaron_tf.
         """
         config.require(self.required)
-        with refuse_damage(config.where, "restore it"):
+        with refuse_damage(config.where, "use the configuration that belongs to the weights"):
             derived = self.derived(config)
         return {**self.fixed, **config.settings(self.settings), **derived}
 
     def arrays(self, directory: pathlib.Path) -> TorchArrays:
-        """Reads the weights in a directory; see `read_state`."""
+        """Reads the weights in a directory (see `read_state`)."""
         return TorchArrays(read_state(directory), self.prefix, self.linear)
 
     def check_rest(self, arrays: Arrays) -> tuple[str, ...]:
@@ -606,22 +634,23 @@ class Family:
         tokens = arrays.array(*self.tokens)
         if arrays.has(self.output) and not np.array_equal(arrays.array(self.output), tokens):
             raise UserError(
-                f"the {self.name} model's {self.output} differs from its token embeddings: only "
-                "models that tie the two can be read"
+                f"the {self.name} model has an output matrix {self.output} that differs from its "
+                "token embeddings, but only tied embeddings can be read: give a model with tied "
+                "embeddings"
             )
         unread = sorted(set(arrays.arrays) - arrays.read)
         unread = [name for name in unread if not name.endswith(self.repeated)]
         for left in unread:
             if left.startswith(self.body):
                 raise UserError(
-                    f"the {self.name} model has the weight {left}, which macaron_tf's model lacks: "
-                    "only models without it can be read"
+                    f"the {self.name} model has the weight {left}, which has no counterpart in "
+                    "macaron_tf: give a model without this weight"
                 )
         return tuple(unread)
 
 
 def built(model: type[keras.Model], settings: Mapping, *arguments, **options) -> keras.Model:
-    """Builds a macaron_tf model with `settings`; raises a UserError for an invalid setting."""
+    """Builds a macaron_tf model with `settings`. Raises a UserError for an invalid setting."""
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Builds Hugging Face tokenizers for language models and encoder-decoders.
+"""Export of Hugging Face tokenizers for language models and encoder-decoders.
 
 These tokenizers add other special tokens around a text than the tokenizer of an encoder.
 """
@@ -64,12 +64,12 @@ def language_tokenizer(
         return _gpt(vocabulary, ids, max_length)
     before = ["cls_token"] if starts or ends else []
     unnamed = {"cls_token": None, "sep_token": None}
-    if (ids < 0).any() and isinstance(vocabulary, SentencePieceVocabulary):  # read from a Llama 2
+    if (ids < 0).any() and isinstance(vocabulary, SentencePieceVocabulary):  # from a Llama 2
         special = dict(zip(FIELDS, _NAMES, strict=True))
         files = unigram_files(vocabulary, special, ids, max_length)
         files["tokenizer.model"] = files.pop("spiece.model")
         return changed(_rows(files, before, after=[]), {}, unnamed)
-    if (ids < 0).any():  # read from a GPT-2 or Llama 3
+    if (ids < 0).any():  # from a GPT-2 or Llama 3
         start, end = (
             next(name for name in names if name not in vocabulary.numbers)
             for names in (_STARTS, _ENDS)
@@ -108,7 +108,7 @@ def sequence_tokenizer(
     """
     if isinstance(vocabulary, SentencePieceVocabulary):
         names = [*_NAMES]
-        if ids[BOS] == ids[PAD]:  # read from a T5, whose decoder starts with padding
+        if ids[BOS] == ids[PAD]:  # in T5, the decoder starts with padding
             names[BOS] = names[PAD]
         count = 4 if vocabulary.mask_id is None else 5  # a translator's vocabulary has no [MASK]
         special = dict(zip(FIELDS[:count], names[:count], strict=True))

@@ -1,4 +1,4 @@
-"""Reads Hugging Face's T5, BART, MarianMT and Pegasus."""
+"""Readers for Hugging Face's T5, BART, MarianMT and Pegasus."""
 
 import dataclasses
 import pathlib
@@ -54,7 +54,7 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderDecoderConfig` to T5's settings; the inverse of `_t5_settings`.
+    """Converts an `EncoderDecoderConfig` to T5's settings (the inverse of `_t5_settings`).
 
     The result includes `tie_word_embeddings`, which `_read` determines from the weights instead.
     """
@@ -94,7 +94,10 @@ def t5_table(gated: bool) -> Table:
 
 
 def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Returns BART's vocabulary size and decoder sizes. The decoder has the encoder's sizes."""
+    """Returns BART's fields for the vocabulary size and for the decoder's sizes.
+
+    The sizes of the decoder equal the sizes of the encoder.
+    """
     return {
         "vocab_size": config.vocab_size,
         "decoder_attention_heads": config.num_heads,
@@ -110,8 +113,8 @@ def _check_equal_sizes(config: ForeignConfig) -> None:
     ):
         if config.get(other, config.number(one)) != config.number(one):
             raise UserError(
-                f"{config.where} has {one}={config.number(one)} and {other}={config.get(other)!r}: "
-                "only models with equal values can be read"
+                f"{config.where} has {one}={config.number(one)} and {other}={config.get(other)!r}, "
+                "but only equal values can be read: give another model"
             )
 
 
@@ -124,7 +127,7 @@ def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderDecoderConfig` to BART's settings; the inverse of `_bart_settings`."""
+    """Converts an `EncoderDecoderConfig` to BART's settings (the inverse of `_bart_settings`)."""
     return {
         **_equal_sizes(config),
         "max_position_embeddings": config.max_length,
@@ -133,7 +136,7 @@ def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def _marian_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderDecoderConfig` to MarianMT's settings; the inverse of `_marian_settings`.
+    """Converts an `EncoderDecoderConfig` to MarianMT's settings (inverse of `_marian_settings`).
 
     `max_position_embeddings` limits the length, although MarianMT's positions are sinusoidal.
     """
@@ -256,9 +259,9 @@ FAMILIES: Mapping[str, Family] = {
 def read_encoder_decoder(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face T5, BART, MarianMT or Pegasus.
 
-    If a T5 or BART has a tokenizer, the ids of the result are the ids of the converted vocabulary,
-    followed by T5's sentinels. Otherwise, the ids are PAD=0, UNK=1, BOS=2 (the decoder's start
-    token) and EOS=3, followed by the remaining Hugging Face ids in order.
+    If the folder of a T5 or BART contains a tokenizer, the ids of the result are the ids of the
+    converted vocabulary, followed by T5's sentinels. Otherwise, the ids are PAD=0, UNK=1, BOS=2
+    (the decoder's start token) and EOS=3, followed by the remaining Hugging Face ids in order.
 
     Args:
         directory: folder with `config.json`, and with `model.safetensors` or `pytorch_model.bin`.

@@ -1,4 +1,4 @@
-"""Conversion rules for Hugging Face's BERT and related encoders; see `FAMILIES`."""
+"""Conversion rules for Hugging Face's BERT and related encoders (see `FAMILIES`)."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class EncoderFamily(Family):
 
     Attributes:
         heads: name table of the pre-training heads. A model may lack any of these heads, and also
-            the pooler in `table`.
+            the pooler, which is in `table`.
         code: function that returns a dict from file name to contents, for the Python files that an
             exported folder needs for `trust_remote_code=True`.
         masked_class: suffix of the class name for masked language modelling.
@@ -43,9 +43,9 @@ class EncoderFamily(Family):
             converts without a name table.
         bias: possible names of the masked language head's bias.
         head_options: options of the masked language head that differ from the encoder's settings.
-        moses: whether the tokenizer splits words by Moses' rules; see `read_xlm_vocabulary`. The
+        moses: whether the tokenizer splits words by Moses' rules (see `read_xlm_vocabulary`). The
             tokenizer files may then be missing.
-        padding: default value of the foreign setting `pad_token_id`.
+        padding: default value of the field `pad_token_id` in `config.json`.
         positions_from_padding: whether position embeddings start at row `pad_token_id + 1` of their
             table, as in RoBERTa.
     """
@@ -73,7 +73,7 @@ def _xlm_settings(config: ForeignConfig) -> dict:
 
 
 def _xlm_fields(config: EncoderConfig) -> dict:
-    """Converts an `EncoderConfig` to XLM's settings; the inverse of `_xlm_settings`."""
+    """Converts an `EncoderConfig` to XLM's settings (the inverse of `_xlm_settings`)."""
     return {
         "gelu_activation": config.activation == "gelu",
         "n_langs": max(config.num_languages, 1),
@@ -338,7 +338,7 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
 def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Reads ModernBERT's local attention and RoPE settings, from older or newer field names."""
+    """Reads ModernBERT's local attention and RoPE settings under older or newer field names."""
     count, every = (
         config.number(*names)
         for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
@@ -348,8 +348,8 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     kinds = config.get("layer_types") or usual
     if len(kinds) != count or not {*kinds} <= {_LOCAL, _GLOBAL}:
         raise UserError(
-            f"{config.where} has layer_types={kinds!r:.60}: it must list {_LOCAL} or {_GLOBAL} for "
-            f"each of {count} layers"
+            f"{config.where} has layer_types={kinds!r:.60}, but must list {_LOCAL} or {_GLOBAL} "
+            f"for each of {count} layers: correct this field"
         )
     windows = shortest_turn([window if kind == _LOCAL else 0 for kind in kinds])
     rope = config.get("rope_parameters") or {}
@@ -359,8 +359,8 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
     }
     if bases[_LOCAL]["rotary_scaling"] != bases[_GLOBAL]["rotary_scaling"]:
         raise UserError(
-            f"{config.where} has different RoPE scaling for {_LOCAL} and {_GLOBAL}: only models "
-            "with the same scaling in all layers can be read"
+            f"{config.where} has different RoPE scaling for {_LOCAL} and {_GLOBAL}, but only the "
+            "same scaling in all layers can be read: give another model"
         )
     return {
         "attention_windows": windows,
@@ -370,7 +370,7 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderConfig` to ModernBERT's settings; the inverse of `_modern_settings`."""
+    """Converts an `EncoderConfig` to ModernBERT's settings (the inverse of `_modern_settings`)."""
     windows = [config.layer(number)[2] for number in range(config.num_layers)]
     first, *rest = shortest_turn(windows)
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}

@@ -1,4 +1,4 @@
-"""Reads Hugging Face's BERT and related encoders, and sentence-transformers models.
+"""Readers for Hugging Face's BERT and related encoders, and sentence-transformers models.
 
 `keras_models` also uses `import_encoder`, for encoders from KerasHub and Model Garden.
 """
@@ -51,8 +51,8 @@ def import_encoder(
             because no text uses these rows. `None` keeps all rows.
         ids: int array of the encoder's own token ids, in the order of the new ids; `None` means
             that the ids stay the same.
-        found: head of the task that the encoder was fine-tuned for, or `None` if there is no such
-            task.
+        found: head of the task that the encoder was fine-tuned for. `None` means that the encoder
+            was only pre-trained.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, pieces = -(-len(tokens) // 8) * 8, 0
@@ -100,13 +100,14 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
 
     The supported models are BERT, DistilBERT, RoBERTa, XLM-R, ALBERT, ELECTRA (generator or
     discriminator), ModernBERT, XLM, and encoders that macaron_tf exported. A model for sequence or
-    token classification, multiple choice or question answering becomes the macaron_tf model for the
-    same task. An XLM may lack the tokenizer files; the result then has `ids` and no vocabulary.
+    token classification, multiple choice or question answering is converted to the macaron_tf model
+    for the same task. The folder of an XLM may lack the tokenizer files. The result then contains
+    `ids`, but no vocabulary.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
-            with the tokenizer files; or a sentence-transformers folder that contains such a model.
-            Reading the weights needs the package safetensors or PyTorch.
+            with the tokenizer files. A sentence-transformers folder that contains such a model is
+            also accepted. Reading the weights needs the package safetensors or PyTorch.
         lower_case: whether to lower-case text, for a WordPiece tokenizer whose files lack this
             setting.
 
@@ -132,8 +133,8 @@ def read_encoder(directory: str | pathlib.Path, lower_case: bool | None = None) 
         found = 0 if ids is None else ids[0]
         if found != padding:
             raise UserError(
-                f"{config.where} has pad_token_id={padding}, but the vocabulary pads with {found}: "
-                "restore the model's own vocabulary"
+                f"{config.where} has pad_token_id={padding}, but the padding token has id {found} "
+                "in the vocabulary: use the tokenizer files that belong to the model"
             )
     arrays = family.arrays(directory)
     if vocabulary is None and padding:
@@ -174,23 +175,27 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
     found = {*map(repr, numbers.values())} if isinstance(numbers, dict) else None
     if found is None or found != {*map(repr, range(len(numbers)))}:
         raise UserError(
-            f"{config.where} has lang2id={numbers!r:.60}: it must number the languages from 0"
+            f"{config.where} has lang2id={numbers!r:.60}, but lang2id must number the languages "
+            "from 0 without gaps: correct this field"
         )
     if numbers and len(numbers) != count:
         raise UserError(
-            f"{config.where} has n_langs={count}, but the number of languages in lang2id is "
-            f"{len(numbers)}: restore the file"
+            f"{config.where} has n_langs={count}, but lang2id lists {len(numbers)} languages: use "
+            "the configuration that belongs to the weights"
         )
     return tuple(sorted(numbers, key=numbers.get))
 
 
 def _modules(directory: pathlib.Path) -> list[dict]:
-    """Reads the list of modules in a sentence-transformers folder. Each module has a `path`."""
+    """Reads the modules in a sentence-transformers folder. Each module contains a `path`."""
     file = directory / "modules.json"
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)
     if not modules or not all(isinstance(one, dict) and "path" in one for one in modules):
-        raise UserError(f"{file} has a module without a path: restore the file")
+        raise UserError(
+            f"{file} must list one or more modules, each with a path: download or copy the file "
+            "again"
+        )
     return modules
 
 
@@ -211,7 +216,8 @@ def read_sentence_transformer(
         lower_case: see `read_encoder`.
 
     Raises:
-        UserError: the encoder cannot be read (see `read_encoder`), or the model has other modules.
+        UserError: the encoder cannot be read (see `read_encoder`), or the model contains modules of
+            other types.
 
     References: Reimers and Gurevych 2019 (Sentence-BERT), section 3.
     """
@@ -220,8 +226,8 @@ def read_sentence_transformer(
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
         raise UserError(
-            f"{directory / 'modules.json'} has the modules {', '.join(kinds)}: only Transformer, "
-            "Pooling and optionally Normalize can be read"
+            f"{directory / 'modules.json'} lists the modules {', '.join(kinds)}, but only "
+            "Transformer, Pooling and optionally Normalize can be read: give another model"
         )
     encoder = read_encoder(directory, lower_case)
     transformer, pooling = (directory / module["path"] for module in modules[:2])
@@ -242,7 +248,9 @@ def read_sentence_transformer(
 
 def _pooling(file: pathlib.Path) -> str:
     if not file.is_file():
-        raise UserError(f"{file}, which sets the pooling, is missing: restore it")
+        raise UserError(
+            f"{file}, which sets the pooling, is missing: download or copy the file again"
+        )
     config = read_json(file)
     flags = [name.removeprefix(_FLAG) for name in config if name.startswith(_FLAG) and config[name]]
     # If there are several poolings, the model concatenates their vectors.
@@ -251,7 +259,7 @@ def _pooling(file: pathlib.Path) -> str:
     names = {**_POOLINGS, **{name: name for name in _POOLINGS.values()}}
     if len(found) != 1 or found[0] not in names:
         raise UserError(
-            f"{file} pools by {' and '.join(found) or 'nothing'}: only one of "
-            f"{', '.join(_POOLINGS)} can be read"
+            f"{file} sets the pooling to {' and '.join(found) or 'nothing'}, but only exactly one "
+            f"of {', '.join(_POOLINGS)} can be read: give another model"
         )
     return names[found[0]]

@@ -1,4 +1,4 @@
-"""Exports models in Hugging Face's format, for `save_pretrained(DIR, format="hugging-face")`."""
+"""Export in Hugging Face's format, for `save_pretrained(DIR, format="hugging-face")`."""
 
 import sys
 from collections.abc import Callable
@@ -48,23 +48,24 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
             return make(model)
     kinds = f"{type(model.network).__name__} with {type(model.config).__name__}"
     raise UserError(
-        f"{kinds} has no counterpart in Hugging Face's library: save the model in macaron_tf's "
-        "own format, or export a SavedModel by `python -m export.saved_model`"
+        f"{kinds} has no counterpart in Hugging Face's transformers: save the model in "
+        "macaron_tf's own format, or export a SavedModel by `python -m export.saved_model`"
     )
 
 
 def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
     """Returns a function that writes a model in Hugging Face's format into an empty folder.
 
-    The function also prints on stderr which parts of the model it leaves out or adds.
+    The returned function also prints a note on stderr for each part of the model that the export
+    leaves out or adds.
 
     Args:
         model: model to write.
         place: folder or Hub repository from which the example code in the model card loads.
 
     Raises:
-        UserError: safetensors is not installed, or a part of the model has no counterpart; see
-            `hugging_face_folder`.
+        UserError: safetensors is not installed, or a part of the model has no counterpart (see
+            `hugging_face_folder`).
     """
     with needed("writing model.safetensors"):
         import safetensors.numpy

@@ -8,8 +8,8 @@
     masked_lm.save_to_preset("preset")
     classifier = keras_hub.models.TextClassifier.from_preset("preset", num_classes=2)
 
-Import this module before KerasHub reads a preset with one of these classes: the import registers
-the classes with Keras.
+Import this module before KerasHub reads a preset that contains a class of this module, because the
+import registers the classes with Keras.
 """
 
 import dataclasses
@@ -106,7 +106,7 @@ class EncoderBackbone(_Backbone):
     """Encoder with BERT's pooler and any block, with the interface of KerasHub's `BertBackbone`.
 
     Args:
-        config: configuration of the encoder. Its field `summary` selects the position that the
+        config: configuration of the encoder. The field `summary` selects the position that the
             pooler reads.
         dtype: dtype policy or its name.
 
@@ -226,7 +226,7 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         return lines[0] if single else lines
 
     def vocabulary_size(self) -> int:
-        """Returns the number of tokens. The embedding table may have up to 7 unused rows more."""
+        """Returns the number of tokens, which may be less than the number of embedding rows."""
         return self.vocabulary.pieces
 
     def get_vocabulary(self) -> list[str]:
@@ -257,7 +257,7 @@ class LanguageModelTokenizer(_Tokenizer):
 
 
 class _Sized:
-    """Mixin of preprocessors with a default `sequence_length` in `from_preset`.
+    """Mixin of preprocessors that sets the default of `sequence_length` in `from_preset`.
 
     The default is the backbone's maximum sequence length.
     """
@@ -291,7 +291,7 @@ class EncoderTextClassifierPreprocessor(_Packing, keras_hub.models.TextClassifie
 
 @_registered
 class EncoderMaskedLMPreprocessor(_Packing, keras_hub.models.MaskedLMPreprocessor):
-    """Preprocessor for an `EncoderMaskedLM` that masks random tokens and returns them as labels.
+    """Preprocessor for an `EncoderMaskedLM`, which masks the random tokens to predict.
 
     The arguments are the same as in `keras_hub.models.MaskedLMPreprocessor`.
     """
@@ -394,7 +394,7 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 
     @tf.autograph.experimental.do_not_convert
     def generate_step(self, inputs, stop_token_ids: Sequence[int] | None = None):
-        """Continues a batch of prompts up to length L, or until each row has a stop token.
+        """Continues a batch of prompts up to length L, or until each row contains a stop token.
 
         Args:
             inputs: dict with `token_ids`, `(B, L)`, and `padding_mask`, `(B, L)`. The mask is False
@@ -459,7 +459,7 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
 def task_of(
     found: Pretrained | keras.Model, sequence_length: int | None = None, **kwargs
 ) -> keras_hub.models.Task:
-    """Converts a network to a KerasHub task, with its weights, task head and vocabulary.
+    """Converts a network to a KerasHub task with the same weights, task head and vocabulary.
 
     The network must be a classifier, a language model, or an encoder that was pre-trained with
     masked language modelling.
@@ -541,7 +541,7 @@ def _own_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
 
 
 def read_preset(directory: str | os.PathLike) -> Pretrained:
-    """Reads a KerasHub preset of a backbone or task from this module; the inverse of `task_of`.
+    """Reads a KerasHub preset of a backbone or task from this module (the inverse of `task_of`).
 
     Raises:
         UserError: a file is missing or damaged.
@@ -556,7 +556,9 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
             vocabulary = keras_hub.models.Tokenizer.from_preset(preset).vocabulary
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{directory} cannot be read ({reason}): restore it") from error
+        raise UserError(
+            f"{directory} cannot be read ({reason}): download or copy the preset again"
+        ) from error
     backbone = model if isinstance(model, _Backbone) else model.backbone
     if isinstance(backbone, LanguageModelBackbone):
         preprocessor = None if model is backbone else model.preprocessor
@@ -588,9 +590,9 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
 
 
 def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
-    """Returns a backbone's dtype policies, with layer paths for a network called `name`.
+    """Returns a backbone's dtype policies as a map, with the prefix `name/` on layer paths.
 
-    The result includes the policies of quantized layers.
+    The map contains the policy of each quantized layer and a default policy for all other layers.
     """
     quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
     own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}

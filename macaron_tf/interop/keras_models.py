@@ -1,4 +1,4 @@
-"""Reads KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa and GPT-2, and Model Garden's BERT."""
+"""Readers for KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa, GPT-2, and Model Garden's BERT."""
 
 import dataclasses
 import pathlib
@@ -73,9 +73,9 @@ class KerasArrays(Arrays):
 
 
 def activation_name(function: Callable | str | None) -> str:
-    """Returns macaron_tf's name of a Keras activation; for `None` the name is "linear".
+    """Returns macaron_tf's name of a Keras activation. For `None`, the name is "linear".
 
-    Compares the values of the functions, because many activations are lambdas.
+    The function compares output values instead of names, because many activations are lambdas.
 
     Raises:
         UserError: macaron_tf has no such activation.
@@ -89,7 +89,8 @@ def activation_name(function: Callable | str | None) -> str:
         if np.allclose(values, ours, atol=2e-6, rtol=0):
             return name
     raise UserError(
-        f"the model to be read has the activation {function}: only {', '.join(names)} can be read"
+        f"the model has the activation {function}, but only {', '.join(names)} can be read: give "
+        "another model"
     )
 
 
@@ -100,15 +101,16 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
         A dict from variable name to array.
 
     Raises:
-        UserError: the folder has several checkpoints or none, and no file `checkpoint` names one.
+        UserError: the folder contains no checkpoint, or several checkpoints and no file
+            `checkpoint` that names the newest.
     """
     prefix = tf.train.latest_checkpoint(directory)
     if prefix is None:
         files = list(directory.glob("*.index"))
         if len(files) != 1:
             raise UserError(
-                f"{directory} has {len(files)} checkpoints (files ending in .index): give a folder "
-                "with exactly one"
+                f"{directory} contains {len(files)} checkpoints (files ending in .index), but must "
+                "contain exactly one: give another folder"
             )
         prefix = str(files[0].with_suffix(""))
     reader, value = tf.train.load_checkpoint(prefix), "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -220,12 +222,12 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     tokenizer keeps accents.
 
     Args:
-        directory: folder that `save_to_preset` wrote, or a downloaded preset. It has `config.json`,
-            `model.weights.h5`, `tokenizer.json` and the tokenizer's assets. A `MaskedLM` also has
-            `task.json` and `task.weights.h5`.
+        directory: folder that `save_to_preset` wrote, or a downloaded preset. The folder contains
+            `config.json`, `model.weights.h5`, `tokenizer.json` and the tokenizer's assets. The
+            folder of a `MaskedLM` also contains `task.json` and `task.weights.h5`.
 
     Raises:
-        UserError: a file is missing or damaged, or the backbone has another class.
+        UserError: a file is missing or damaged, or the class of the backbone is not supported.
     """
     with needed(f"the preset {directory}"):
         import keras_hub
@@ -235,8 +237,8 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     known = (*_ENCODERS, "GPT2Backbone")
     if kind not in known:
         raise UserError(
-            f"{directory}/config.json has the class_name {kind}: only {', '.join(known)} can be "
-            "read"
+            f"{directory}/config.json has class_name={kind!r}, but only {', '.join(known)} can be "
+            "read: give another preset"
         )
     task = directory / "task.json"
     named = task.is_file() and read_json(task).get("class_name")
@@ -248,7 +250,9 @@ def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
         model = reader.from_preset(str(directory), dtype="float32")
     except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{directory} cannot be read ({reason}): restore it") from None
+        raise UserError(
+            f"{directory} cannot be read ({reason}): download or copy the preset again"
+        ) from None
     if kind == "GPT2Backbone":
         settings = {**_KERAS_HUB_GPT2.fixed, **_keras_hub_settings(model)}
         arrays = KerasArrays.of_layers({layer.name: layer for layer in model.layers})
@@ -266,7 +270,7 @@ _PLACES = (
 )
 _MODEL_GARDEN = EncoderFamily(
     name="Model Garden's BERT",
-    # A pre-trainer's checkpoint has the token embeddings in the head.
+    # In the checkpoint of a pre-trainer, the token embeddings belong to the head.
     tokens=("masked_lm/embedding_table", "_embedding_layer/embeddings"),
     table={
         "embeddings/positions": "_position_embedding_layer",

@@ -1,6 +1,6 @@
-"""Reads Hugging Face's GPT, GPT-2, Llama and XLNet.
+"""Readers for Hugging Face's GPT, GPT-2, Llama and XLNet.
 
-Transformer-XL is not supported, because transformers has removed it.
+Transformer-XL is not supported, because transformers no longer contains Transformer-XL.
 """
 
 import dataclasses
@@ -103,7 +103,7 @@ _GPT2 = Family(
 
 
 def _rotary(config: ForeignConfig) -> dict[str, Any]:
-    """Reads Llama's settings of attention and output layer, from older or newer field names."""
+    """Reads Llama's attention and output layer settings under older or newer field names."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {
         **rotary_settings(config, rope, "rope_theta", 10_000.0),
@@ -114,7 +114,7 @@ def _rotary(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderConfig` to Llama's settings; the inverse of `_rotary`."""
+    """Converts an `EncoderConfig` to Llama's settings (the inverse of `_rotary`)."""
     return {
         "rope_theta": config.rotary_base,
         "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
@@ -184,11 +184,11 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face GPT, GPT-2 or Llama, or a classifier based on such a model.
 
-    The ids of the result begin with PAD, UNK, [CLS], [SEP] and [MASK]. For GPT-2, the end-of-text
-    token becomes [SEP], and [CLS], which begins a text, gets the same embedding. GPT has no such
-    token. The model never predicts special tokens that the Hugging Face model lacks. If the
-    tokenizer of a Llama is not supported, the model is read without it and a note is printed on
-    stderr.
+    The ids of the result begin with PAD, UNK, [CLS], [SEP] and [MASK]. For GPT-2, the id of the
+    end-of-text token becomes the id of [SEP]. [CLS], which begins a text, gets the same embedding
+    as [SEP]. GPT has no end-of-text token. The model never predicts special tokens that the Hugging
+    Face model lacks. If the tokenizer of a Llama is not supported, the function reads the model
+    without a vocabulary and prints a note on stderr.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
@@ -239,10 +239,11 @@ def import_language_model(
         arrays: weights of the model.
         family: conversion rules for the model.
         settings: fields of an `EncoderConfig` except `vocab_size`.
-        vocabulary: vocabulary of the model, or `None` if the model has none.
+        vocabulary: vocabulary of the model, or `None` if the model was read without a vocabulary.
         ids: int array of the model's own token ids, in the order of the new ids, with -1 for a
             token that the model lacks.
-        found: head of the task that the model was trained for, or `None` if there is no such task.
+        found: head of the task that the model was fine-tuned for. `None` means that the model was
+            only pre-trained.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
     say_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
@@ -311,7 +312,10 @@ def _swapped(vectors: np.ndarray) -> np.ndarray:
 
 
 def xlnet_attention(heads: int) -> Table:
-    """Builds the name table of XLNet's attention; only writing uses `heads`, the head count."""
+    """Builds the name table of XLNet's attention.
+
+    `heads` is the number of heads, which only an export uses.
+    """
     return {
         "attention/query/kernel": _flat("q", heads=heads),
         "attention/key_value/kernel": _flat("k", "v", heads=heads),
@@ -408,7 +412,7 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
     if len(tokens) <= max(XLNET_SPECIAL):
         raise UserError(
             f"{config.where} belongs to a model with {len(tokens)} tokens, which are too few for "
-            "XLNet's special tokens: give an XLNet"
+            "XLNet's special tokens: give an XLNet model"
         )
     ids = np.arange(len(tokens))  # for a model that macaron_tf exported, whose padding id is 0
     if config.get("pad_token_id") != 0:
@@ -420,8 +424,9 @@ def read_xlnet(directory: str | pathlib.Path) -> Pretrained:
         found = np.arange(vocabulary.pieces) if found is None else found
         if not np.array_equal(found, ids):
             raise UserError(
-                f"the tokenizer in {directory} does not fit the model's {len(ids)} embeddings, or "
-                "has other ids of special tokens than the model: restore the model's own tokenizer"
+                f"the tokenizer in {directory} does not fit the model, because the number of "
+                "tokens or the ids of special tokens differ: use the tokenizer files that belong "
+                "to the model"
             )
     size = -(-len(tokens) // 8) * 8
     table = {

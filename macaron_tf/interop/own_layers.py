@@ -76,7 +76,8 @@ def own_settings(config: ForeignConfig) -> dict[str, Any]:
 def own_fields(config: EncoderConfig) -> dict[str, Any]:
     """Converts an `EncoderConfig` to the fields of `config.json`.
 
-    Leaves out each value that the PyTorch file does not support, so that `misfits` reports it.
+    The function omits each value that the PyTorch file does not support, so that `misfits` reports
+    the setting.
     """
     fields = {name: getattr(config, name) for name in _FIELDS}
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
@@ -103,7 +104,7 @@ def _auto_map() -> dict[str, str]:
 
 
 def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
-    """Builds the field `layers` of `config.json`, a list of sub-layers for each layer.
+    """Builds the field `layers` of `config.json`, which lists the sub-layers of each layer.
 
     `MacaronConfig` in the PyTorch file documents the fields of a sub-layer.
     """
@@ -136,7 +137,7 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
 
 
 def _own_table() -> Table:
-    """Builds the name table: a PyTorch name is a macaron_tf path with dots instead of slashes."""
+    """Builds the name table. A PyTorch name is a macaron_tf path with dots instead of slashes."""
     linear = {
         "attention": ("query_key_value", "query", "key_value", "output"),
         "feed_forward": ("inner", "outer"),

@@ -1,6 +1,6 @@
-"""Reads and writes the task heads of fine-tuned models, with class names and task descriptions.
+"""Import and export of the task heads of fine-tuned models, and of their class names.
 
-`Family.tasks` has the name tables of the heads.
+`Family.tasks` contains the name tables of the heads.
 """
 
 import dataclasses
@@ -51,19 +51,21 @@ _CLASSES_OF = {  # from the network's class to its argument for the number of cl
 }
 # Activations that have the same name in Hugging Face's library and in macaron_tf.
 HEAD_ACTIVATIONS = ("tanh", "gelu", "relu", "silu")
-_CHOICES = 4  # assumed number of choices, which foreign models do not record
-_LONGEST, _LONGEST_SPANS = 128, 384  # assumed tokens in a row, which foreign models do not record
+_CHOICES = 4  # assumed number of choices, which other libraries' models do not record
+_LONGEST, _LONGEST_SPANS = 128, 384  # assumed maximum lengths, which other libraries do not record
 
 
 @dataclasses.dataclass(frozen=True)
 class ReadHead:
-    """Task head that was found in another library's folder.
+    """Task head of another library's model, converted to macaron_tf.
 
     Attributes:
-        kind: macaron_tf class of the network.
-        options: arguments of `kind` in addition to the configuration.
-        head: foreign model class for the task.
-        fields: fields of `Pretrained` for the task, the labels and the results.
+        kind: macaron_tf class of the network, such as `EncoderClassifier`.
+        options: constructor arguments of `kind` in addition to the configuration, such as
+            `num_classes`.
+        head: the other library's model class for the task.
+        fields: arguments of `Pretrained` that the head determines: `labels` (class names),
+            `labelled` (task and maximum lengths) and `results` (metrics).
     """
 
     kind: type[keras.Model]
@@ -79,21 +81,21 @@ def find_head(
     settings: Mapping[str, Any],
     special: bool = True,
 ) -> ReadHead | None:
-    """Finds the task head of the model class in the foreign setting `architectures`.
+    """Finds the task head of the model class that the field `architectures` names.
 
     Args:
         family: conversion rules for the model.
-        config: foreign settings.
-        arrays: foreign weights.
+        config: settings of the other library's model.
+        arrays: weights of the other library's model.
         settings: macaron_tf settings, as returned by `Family.read_settings`.
-        special: whether rows have special tokens. A folder with the record of a macaron_tf task
-            overrides this argument.
+        special: whether input sequences contain special tokens such as [CLS]. If macaron_tf
+            recorded the task in `config.json`, the record replaces this argument.
 
     Returns:
-        The head, or `None` if the model class has no task head. If macaron_tf has no counterpart
-        for the head, prints a note on stderr and returns `None`.
+        The head, or `None` if the model class has no task head or macaron_tf has no counterpart for
+        the head. In the second case, the function prints a note on stderr.
     """
-    with refuse_damage(config.where, "restore its fields architectures and id2label"):
+    with refuse_damage(config.where, "correct its fields architectures and id2label"):
         name = str((config.get("architectures") or [""])[0])
         named = {
             int(number): str(label) for number, label in (config.get("id2label") or {}).items()
@@ -140,7 +142,7 @@ def find_head(
 
 
 def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits:
-    """Chooses the maximum row lengths for a model that another library trained."""
+    """Chooses the maximum sequence lengths for a model that another library trained."""
     longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
     longest = min(settings.get("max_length", longest), longest)
     spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
@@ -158,12 +160,12 @@ def _recorded(
     """Reads the task, limits and metrics that macaron_tf recorded in `config.json`.
 
     Returns `None` if there is no record, or if the record does not fit the head. Such a record is
-    older than the head: transformers keeps unknown fields when it trains a model further.
+    older than the head, because transformers keeps unknown fields when it fine-tunes a model.
     """
     record = config.get(RECORD)
     if record is None:
         return None
-    with refuse_damage(config.where, f"restore its field {RECORD}, or remove this field"):
+    with refuse_damage(config.where, f"correct its field {RECORD}, or remove this field"):
         task, limits = Task(**record["task"]), Limits(**record["limits"])
         metrics = {str(name): float(value) for name, value in record["metrics"].items()}
     if task.kind != _KINDS[kind] or (kind in _CLASSES_OF and len(task.labels) != len(labels)):
@@ -177,7 +179,8 @@ def _recorded(
 def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task:
     """Chooses a task for a model that another library trained.
 
-    By default, the examples of the task have one text.
+    If `finetuning_task` in `config.json` names a GLUE task, the function chooses this task.
+    Otherwise, classification and tagging examples consist of one text.
     """
     if kind is EncoderSpanReader:
         return get_task("squad")
@@ -195,7 +198,7 @@ def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task
 
 
 def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]:
-    """Returns the fields of `config.json` for a task head; the inverse of `find_head`."""
+    """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
     network, head = model.network, family.tasks[kind]
     fields = {**head.settings, **_record(model)}
     if kind is EncoderSpanReader:

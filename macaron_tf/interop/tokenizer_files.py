@@ -1,4 +1,4 @@
-"""Converts macaron_tf vocabularies to Hugging Face tokenizers; the inverse of `vocabularies`."""
+"""Export of macaron_tf vocabularies as Hugging Face tokenizers (the inverse of `vocabularies`)."""
 
 import base64
 import re
@@ -48,7 +48,8 @@ def tokenizer_files(
             return write(vocabulary, own, max_length, segments)
     raise UserError(
         f"a vocabulary of kind {vocabulary.kind!r} has no counterpart among Hugging Face's "
-        "tokenizers: export a SavedModel, which includes the tokenizer"
+        "tokenizers: export a SavedModel by `python -m export.saved_model`, which includes the "
+        "tokenizer"
     )
 
 
@@ -190,18 +191,20 @@ def unigram_files(
             order of the vocabulary's ids.
 
     Raises:
-        UserError: the vocabulary normalizes punctuation, or some Hugging Face ids have no token.
+        UserError: the vocabulary normalizes punctuation, or no token corresponds to one of the
+            Hugging Face ids.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     pieces[: len(special)] = [(name, 0.0) for name in special.values()]
     order = np.full(ids.max() + 1, -1)
     known = np.flatnonzero(ids >= 0)
-    order[ids[known]] = known  # the last id, if several of our ids share a Hugging Face id
+    order[ids[known]] = known  # the last id, if several macaron_tf ids share a Hugging Face id
     if (order < 0).any():
         raise UserError(
-            "some Hugging Face ids have no piece, which a SentencePiece file cannot express: "
-            "export a SavedModel, which includes the tokenizer"
+            f"the vocabulary has no token for the Hugging Face id {np.flatnonzero(order < 0)[0]}, "
+            "but a SentencePiece file cannot skip ids: export a SavedModel by `python -m "
+            "export.saved_model`, which includes the tokenizer"
         )
     pieces = [pieces[number] for number in order]
     numbers = {name: number for number, (name, _) in enumerate(pieces)}
@@ -298,9 +301,9 @@ def _steps(vocabulary: SentencePieceVocabulary, model: Any) -> list[dict[str, An
     if config.punctuation:
         raise UserError(
             "the vocabulary normalizes punctuation by Moses' rules, which Hugging Face's "
-            "tokenizers do not have: train a translator with "
-            "--set data.normalization.punctuation=False, or export a SavedModel, which includes "
-            "the tokenizer"
+            "tokenizers do not support: train a translator with --set "
+            "data.normalization.punctuation=False, or export a SavedModel by `python -m "
+            "export.saved_model`, which includes the tokenizer"
         )
     steps = []
     if vocabulary.fold_accents:

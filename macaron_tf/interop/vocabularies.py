@@ -1,4 +1,4 @@
-"""Reads vocabularies from Hugging Face folders and KerasHub presets."""
+"""Readers for vocabularies in Hugging Face folders and KerasHub presets."""
 
 import base64
 import pathlib
@@ -71,13 +71,14 @@ class _Tokenizer:
         files: possible names of the vocabulary file.
 
     Attributes:
-        file: path of the vocabulary file, or `None` if only `tokenizer.json` has the vocabulary.
-        whole: contents of `tokenizer.json`; empty if the file is missing.
-        model, normalizer: fields of `tokenizer.json`; empty if missing.
-        options: contents of `tokenizer_config.json`; empty if the file is missing.
+        file: path of the vocabulary file, or `None` if only `tokenizer.json` contains the
+            vocabulary.
+        whole: contents of `tokenizer.json`, or an empty dict if the file is missing.
+        model, normalizer: fields of `tokenizer.json`, or empty dicts if the fields are missing.
+        options: contents of `tokenizer_config.json`, or an empty dict if the file is missing.
         named: dict from name to id, for the tokens that the folder's files add to the vocabulary.
-        added: the part of `named` without special tokens and sentinels. The whole text of such a
-            token becomes this one token.
+        added: the part of `named` without special tokens and sentinels. Text that equals such a
+            token is always encoded as this single token.
 
     Raises:
         UserError: the folder has neither a file in `files` nor `tokenizer.json`, or a file is
@@ -97,8 +98,8 @@ class _Tokenizer:
         self.file = next(found, None)
         if not self.whole and not self.file:
             raise UserError(
-                f"{directory} has no vocabulary, neither {', '.join(files)} nor tokenizer.json: "
-                "restore the tokenizer's files"
+                f"{directory} contains no vocabulary, neither {', '.join(files)} nor "
+                "tokenizer.json: download or copy the tokenizer's files again"
             )
         try:
             tokens = {**(self.options.get("added_tokens_decoder") or {})}
@@ -108,7 +109,8 @@ class _Tokenizer:
             self.named = {name: int(number) for name, number in named}
         except (KeyError, TypeError, ValueError):
             raise UserError(
-                f"{directory} has added tokens without ids: restore the tokenizer's files"
+                f"{directory} lists added tokens without valid ids: download or copy the "
+                "tokenizer's files again"
             ) from None
         roles = {name for names in _SPECIAL.values() for name in names} | {"<|endoftext|>"}
         roles |= {self.token(field) for field in ("bos_token", "eos_token", *_SPECIAL)}
@@ -119,7 +121,10 @@ class _Tokenizer:
         }
 
     def token(self, field: str) -> str | None:
-        """Returns the value of a special-token field in `tokenizer_config.json`, or `None`."""
+        """Returns the value of a special-token field, such as "cls_token".
+
+        The field is in `tokenizer_config.json`. If the field is missing, the result is `None`.
+        """
         given = self.options.get(field)
         # In early files, a token is a dict with the key `content`.
         return given.get("content") if isinstance(given, dict) else given
@@ -144,23 +149,23 @@ class _Tokenizer:
             name = next((name for name in candidates if name in present), None)
             if name is None:
                 raise UserError(
-                    f"the tokenizer of {self.directory} has no {field}: only vocabularies with the "
-                    f"token {' or '.join(candidates)} can be read"
+                    f"the tokenizer of {self.directory} has no {field}, but needs "
+                    f"{' or '.join(candidates)} in its vocabulary: give another tokenizer"
                 )
             names.append(name)
         return names
 
     @property
     def steps(self) -> list[str]:
-        """Types of the normalizers in `tokenizer.json`, in order; empty if there are none."""
+        """Types of the normalizers in `tokenizer.json`, in order."""
         steps = self.normalizer.get("normalizers", [self.normalizer])
         return [step["type"] for step in steps if "type" in step]
 
     def separators(self, usual: int) -> int:
         """Returns the number of [SEP] tokens between two texts.
 
-        Reads the number from the template in `tokenizer.json`. If there is no template, returns
-        `usual`.
+        The number comes from the template in `tokenizer.json`. If there is no template, the result
+        is `usual`.
         """
         template = (self.whole.get("post_processor") or {}).get("pair")
         if not template:
@@ -182,15 +187,19 @@ class _Tokenizer:
             return self.added | self.model["vocab"], merges
         file = self.directory / "merges.txt"
         if not file.is_file():
-            raise UserError(f"{self.directory} has {self.file.name} but no {file.name}: restore it")
+            raise UserError(
+                f"{self.directory} contains {self.file.name} but lacks {file.name}: download or "
+                f"copy {file.name} again"
+            )
         lines = (line.removesuffix("\r") for line in file.read_text(encoding="utf-8").split("\n"))
         merges = [n for n in lines if n and not n.startswith("#version")]
         return self.added | read_json(self.file), merges
 
     def extended(self, pieces: list[_Piece]) -> list[_Piece]:
-        """Appends tokens in `named` to `pieces`, if their ids follow the ids of `pieces`.
+        """Appends the tokens in `named` whose ids directly follow the ids of `pieces`.
 
-        Also removes the tokens in `pieces` from `added`, because SentencePiece finds them in text.
+        The method also removes the tokens in `pieces` from `added`, because SentencePiece itself
+        finds these tokens in text.
         """
         self.added = {name: n for name, n in self.added.items() if n >= len(pieces)}
         for name, number in sorted(self.named.items(), key=lambda item: item[1]):
@@ -213,7 +222,8 @@ class _Tokenizer:
         if not self.file and (pattern is None or self.steps not in ([], ["NFC"])):
             raise UserError(
                 f"{self.directory / 'tokenizer.json'} is not a byte-level BPE tokenizer as in "
-                "GPT-2, ModernBERT or Llama 3: only such tokenizers can be read"
+                "GPT-2, ModernBERT or Llama 3, but only such tokenizers can be read: give another "
+                "model"
             )
         prefix = self.options.get("add_prefix_space", last.get("add_prefix_space", False))
         return *self.merged_pieces(), {
@@ -235,8 +245,9 @@ def _ordered(
             vocabulary lacks.
 
     Returns:
-        The names of all tokens except special tokens, sorted by Hugging Face id; and a `(V',)` int
-        array of Hugging Face ids in the new order, with -1 for a missing special token.
+        The names of all tokens except special tokens, sorted by Hugging Face id. The second result
+        is a `(V',)` int array of Hugging Face ids in the new order, with -1 for a missing special
+        token.
     """
     kept = sorted(numbers.keys() - set(special), key=numbers.__getitem__)
     return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
@@ -255,7 +266,7 @@ def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
     if absent:
         raise UserError(
             f"{found.directory} adds the token {absent[0]!r} with id {found.added[absent[0]]}, but "
-            "some smaller ids have no token: only ids without gaps can be read"
+            "no smaller id may be unused: give a tokenizer whose ids have no gaps"
         )
     added = {name: ours[number] for name, number in found.added.items()}
     vocabulary.added = {n: i for n, i in added.items() if i not in vocabulary.special_ids}
@@ -277,7 +288,7 @@ def read_vocabulary(
         vocabulary. `None` instead of the array means that the ids are equal.
 
     Raises:
-        UserError: a file is missing or damaged, or the tokenizer has another type.
+        UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
     found = _Tokenizer(directory, _KINDS)
     # Early WordPiece files lack the type.
@@ -300,14 +311,14 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     """Reads the tokenizer of a GPT-2 or Llama 3.
 
     GPT-2's only special token both begins and ends a text, so its id is the Hugging Face id of both
-    [CLS] and [SEP]. Llama 3 has separate tokens.
+    [CLS] and [SEP]. Llama 3 has two separate tokens for this purpose.
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary. PAD, UNK and [MASK] have -1, because the tokenizer lacks these tokens.
+        vocabulary. The array contains -1 for PAD, UNK and [MASK], which the tokenizer lacks.
 
     Raises:
-        UserError: a file is missing or damaged, or the tokenizer has another type.
+        UserError: a file is missing or damaged, or the type of the tokenizer is not supported.
     """
     found = _Tokenizer(directory, ["vocab.json", "vocabulary.json"])
     numbers, merges, options = found.byte_pairs()
@@ -315,7 +326,8 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
     numbers |= {name: found.named[name] for name in (start, end) if name in found.named}
     if end not in numbers:
         raise UserError(
-            f"the tokenizer of {directory} has no end-of-text token {end!r}: restore its files"
+            f"the tokenizer of {directory} has no end-of-text token {end!r}: download or copy the "
+            "tokenizer's files again"
         )
     start = start if start in numbers else end
     kept, ids = _ordered(numbers, [None, None, start, end, None])
@@ -328,7 +340,7 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary. PAD and [MASK] have -1, because the tokenizer lacks these tokens.
+        vocabulary. The array contains -1 for PAD and [MASK], which the tokenizer lacks.
     """
     found = _Tokenizer(directory, ["tokenizer.model"])
     model, pieces = _sentencepiece_model(found)
@@ -345,14 +357,15 @@ def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabular
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
-        vocabulary. PAD, [CLS], [SEP] and [MASK] have -1, because the tokenizer lacks these tokens.
+        vocabulary. The array contains -1 for PAD, [CLS], [SEP] and [MASK], which the tokenizer
+        lacks.
     """
     found = _Tokenizer(directory, ["vocab.json"])
     suffix = found.model.get("end_of_word_suffix", WORD_END)
     if suffix != WORD_END:
         raise UserError(
-            f"{directory / 'tokenizer.json'} has the end_of_word_suffix {suffix!r}: only "
-            f"{WORD_END!r} can be read"
+            f"{directory / 'tokenizer.json'} has end_of_word_suffix={suffix!r}, but only "
+            f"{WORD_END!r} can be read: give another tokenizer"
         )
     numbers, merges = found.merged_pieces()
     [unknown] = found.special(numbers, {"unk_token": ("<unk>",)})
@@ -370,11 +383,11 @@ def read_language_vocabulary(
 
     Args:
         directory: folder of the tokenizer.
-        gpt2: whether any other tokenizer is a byte-level BPE, as in GPT-2, instead of a character
-            BPE, as in GPT.
+        gpt2: whether a tokenizer that matches neither case is a byte-level BPE, as in GPT-2.
+            Otherwise, the tokenizer is a character BPE, as in GPT.
 
     Returns:
-        The vocabulary; a `(V',)` int array with the Hugging Face id for each id of the vocabulary;
+        The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
         and whether texts begin with [CLS].
     """
     if (directory / "tokenizer.model").is_file():
@@ -412,12 +425,13 @@ def read_xlm_vocabulary(
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
     """Reads the tokenizer of a T5: a SentencePiece unigram model and sentinels.
 
-    If macaron_tf did not export the T5, [MASK] has the Hugging Face id -1, and [CLS] has the id of
-    the padding token, which is the decoder's start token.
+    If macaron_tf did not export the T5, the Hugging Face id of [MASK] is -1. The Hugging Face id of
+    [CLS] is then the id of the padding token, which is T5's decoder start token.
 
     Returns:
-        The vocabulary; a `(V',)` int array with the Hugging Face id for each id of the vocabulary;
-        and an int array with the Hugging Face ids of the sentinels, `<extra_id_0>` first.
+        The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
+        and an int array with the Hugging Face ids of the sentinels, in which `<extra_id_0>` comes
+        first.
     """
     found = _Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(found)
@@ -481,7 +495,8 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
             model.ParseFromString(found.file.read_bytes())
         except Exception as error:  # protobuf's DecodeError differs between its versions
             raise UserError(
-                f"{found.file} is not a SentencePiece model ({error}): restore it"
+                f"{found.file} is not a SentencePiece model ({error}): download or copy the file "
+                "again"
             ) from None
         pieces = list(model.pieces)
         if found.file.name == "sentencepiece.bpe.model":
@@ -502,8 +517,8 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
         for name in (f"<0x{byte:02X}>" for byte in range(256)):
             if name not in by_name:
                 raise UserError(
-                    f"{found.directory / 'tokenizer.json'} has byte_fallback=true but no piece "
-                    f"{name}: only vocabularies with pieces for all 256 bytes can be read"
+                    f"{found.directory / 'tokenizer.json'} has byte_fallback=true, but lacks the "
+                    f"token {name} of the 256 byte tokens: give another tokenizer"
                 )
             by_name[name].type = _Piece.BYTE
     for token in found.whole.get("added_tokens") or ():
@@ -551,7 +566,7 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
         "strip_accents": found.normalizer.get("strip_accents"),
         "tokenize_chinese_chars": found.normalizer.get("handle_chinese_chars"),
     }
-    # An option with the value `None` has its default.
+    # The value `None` of an option means the default.
     settings.update((name, value) for name, value in found.options.items() if value is not None)
     lower_case = settings["do_lower_case"] if settings["do_lower_case"] is not None else lower_case
     if lower_case is None:
@@ -566,8 +581,8 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
         given = found.token(field) if field in _SPECIAL else settings[field]
         if given not in (None, value):
             raise UserError(
-                f"the tokenizer of {directory} has {field}={given!r}: only {value!r} can be read "
-                f"with do_lower_case={lower_case!r}"
+                f"the tokenizer of {directory} has {field}={given!r}, but with "
+                f"do_lower_case={lower_case!r} only {value!r} can be read: give another tokenizer"
             )
     if found.file:
         words = WordPieceVocabulary.from_file(found.file, lower_case).words
@@ -577,8 +592,8 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
     for name, number in found.named.items():
         if words[number : number + 1] not in ((), ("",), (name,)):
             raise UserError(
-                f"{directory} adds the token {name!r} with the id of {words[number]!r}: restore "
-                "the model's own tokenizer"
+                f"{directory} adds the token {name!r} with the id of {words[number]!r}: use the "
+                "tokenizer files that belong to the model"
             )
     vocabulary = WordPieceVocabulary(_by_number(numbers, directory), lower_case)
     return _with_added(vocabulary, found, np.arange(vocabulary.pieces))
@@ -587,19 +602,21 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
 def _words(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
     # Early files lack the type.
     if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise UserError(f"{file} has no WordPiece vocabulary: give the tokenizer of a BERT")
+        raise UserError(
+            f"{file} contains no WordPiece vocabulary: give the tokenizer of a BERT model"
+        )
     ForeignConfig(model, str(file)).require({"continuing_subword_prefix": "##"})
     return _by_number(model["vocab"], file)
 
 
 def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ...]:
-    """Sorts words by id. An unused id, as after a repeated word, gets an empty string."""
+    """Sorts words by id. Unused ids, for example of repeated words, get an empty string."""
     words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
     for word, number in numbers.items():
         if not 0 <= number < len(words):
             raise UserError(
-                f"{place} has the word {word!r} with id {number}, which does not fit "
-                f"{len(numbers)} words: restore it"
+                f"{place} gives the word {word!r} the id {number}, but ids must be from 0 to "
+                f"{len(words) - 1}: download or copy the file again"
             )
         words[number] = word
     return tuple(words)
@@ -623,7 +640,7 @@ def read_keras_hub_vocabulary(
     for file in (record, asset):
         if not file.is_file():
             raise UserError(
-                f"{directory} has no {file.relative_to(directory)}: save the preset together with "
+                f"{directory} lacks {file.relative_to(directory)}: save the preset together with "
                 "its tokenizer"
             )
     fields = read_json(record)

@@ -1,4 +1,4 @@
-"""Converts macaron_tf encoder-decoders to Hugging Face's T5, BART, MarianMT and Pegasus."""
+"""Export of macaron_tf encoder-decoders as Hugging Face's T5, BART, MarianMT and Pegasus."""
 
 import dataclasses
 from typing import Any
@@ -106,7 +106,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
     """Resets the settings that `sequence_folder` itself converts.
 
-    Otherwise `fitting` would report these settings as unsupported.
+    Otherwise, `fitting` would report these settings as unsupported.
     """
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
@@ -124,8 +124,8 @@ def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
 def _their_ids(model: Pretrained) -> np.ndarray:
     """Returns the Hugging Face id for each row of the embedding table, or -1 for an unused row.
 
-    The vocabulary's rows come first, then the sentinels' rows. In `Pretrained.ids`, the unused rows
-    have the padding id instead of -1.
+    The vocabulary's rows come first, then the sentinels' rows. `Pretrained.ids` contains the
+    padding id instead of -1 for unused rows.
     """
     vocabulary, size = model.vocabulary, model.config.vocab_size
     if model.ids is not None:
@@ -143,8 +143,8 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
     """Returns ids in MarianMT's order: EOS, UNK, all other tokens, and padding.
 
-    The padding token is also the decoder's start token. It must be last, because CTranslate2 drops
-    the last token if the token is called <pad>.
+    The padding token is also the decoder's start token. The padding token must be the last token,
+    because CTranslate2 drops the last token if that token is called <pad>.
     """
     if not isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None):
         return ids  # other types of vocabularies name the special tokens differently
@@ -208,9 +208,10 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Returns the Hugging Face ids that generation must not produce.
+    """Returns the Hugging Face ids that generation must suppress.
 
-    A translator excludes PAD and BOS. Any other model excludes all special tokens except EOS.
+    A translation model suppresses PAD and BOS. Any other model suppresses all special tokens except
+    EOS.
     """
     special = {PAD, BOS}
     if model.vocabulary and (model.objective or model.answers):

@@ -1,4 +1,4 @@
-"""Converts macaron_tf encoders and their task heads to Hugging Face's BERT and related models.
+"""Export of encoders and their task heads as Hugging Face's BERT and related models.
 
 The result is the first model type whose settings can express the whole configuration.
 """
@@ -83,7 +83,7 @@ class _Encoder:
 
     Attributes:
         masked: whether the masked language head is exported.
-        replaced: replaced token detection head of an ELECTRA, or `None`.
+        replaced: replaced token detection head. `None` means that the model is not an ELECTRA.
         family: conversion rules for the Hugging Face model type.
         model_type: name of the Hugging Face model type.
         head: Hugging Face model class for the task of the network.
@@ -145,7 +145,7 @@ class _Encoder:
 
     @property
     def alone(self) -> bool:
-        """Whether the folder has only the encoder, without a head."""
+        """Whether the folder contains only the encoder, without a head."""
         return self.head.ending == "Model"
 
     def folder(self) -> HuggingFaceFolder:
@@ -243,7 +243,8 @@ class _Encoder:
     def _table(self) -> Table:
         """Returns the name table of all weights.
 
-        It extends the family's table by the weights that `read_encoder` converts without a table.
+        The result extends the family's table by the weights that `read_encoder` converts without a
+        table.
         """
         family = self.family
 
@@ -293,7 +294,7 @@ class _Encoder:
 
 
 def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a masked language head that affect its logits, with defaults."""
+    """Returns the options of a masked language head that affect the logits, including defaults."""
     own = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
     return {name: given.get(name, value) for name, value in own.items()}
 

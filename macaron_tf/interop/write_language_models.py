@@ -1,4 +1,4 @@
-"""Converts macaron_tf language models to Hugging Face's GPT, GPT-2, Llama and XLNet."""
+"""Export of macaron_tf language models as Hugging Face's GPT, GPT-2, Llama and XLNet."""
 
 import dataclasses
 from typing import Any
@@ -37,16 +37,15 @@ _KINDS = {
 def language_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts a language model or its classifier to the files of a Hugging Face model.
 
-    The last layer of a macaron_tf classifier has a bias, but Hugging Face's last layer has none.
-    Instead, the bias of the last norm increases by the shortest vector that the kernel maps to the
-    classifier's bias.
+    The last layer of a macaron_tf classifier has a bias, but the last layer of Hugging Face's
+    classifier has no bias. Instead, the bias of the last norm increases by the shortest vector that
+    the kernel maps to the classifier's bias.
 
     Args:
         model: model whose network is a `LanguageModel` or a `CausalClassifier`.
 
     Raises:
-        UserError: none of GPT, GPT-2 and Llama has counterparts for all parts and settings of the
-            model.
+        UserError: neither GPT, GPT-2 nor Llama supports all parts and settings of the model.
     """
     network, config = model.network, model.config
     # `_check_bias` checks the output bias instead. A bias of zeros can be exported.
@@ -172,7 +171,7 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _framed(model: Pretrained) -> bool:
-    """Returns whether texts have special tokens at both ends, as in a macaron_tf classifier."""
+    """Returns whether special tokens begin and end each text, as in a macaron_tf classifier."""
     special = model.labelled.get("limits", {}).get("special", True)
     return isinstance(model.network, CausalClassifier) and special
 
@@ -207,7 +206,7 @@ def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
 def _check_bias(model: Pretrained, ids: np.ndarray, family: Family) -> None:
     """Raises a UserError if the output bias of a language model is not zero.
 
-    Ignores the biases of [CLS] and of tokens that the Hugging Face vocabulary lacks.
+    The function ignores the biases of [CLS] and of tokens that the Hugging Face vocabulary lacks.
     """
     head = model.network.language_head
     if head.bias is None:

@@ -1,4 +1,4 @@
-"""Converts macaron_tf weights and settings to Hugging Face's; the inverse of `arrays`."""
+"""Export of weights and settings in Hugging Face's format (the inverse of `arrays`)."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,8 @@ class HuggingFaceFolder:
     Attributes:
         config: fields of `config.json`.
         state: dict from name in the PyTorch model to weight.
-        tokenizer: dict from the name of a tokenizer file to its contents; empty without tokenizer.
+        tokenizer: dict from the name of a tokenizer file to its contents. The dict is empty if
+            there is no tokenizer.
         pipeline: name of the task on the Hugging Face Hub, or an empty string.
         library: name of the library that can load the folder.
         files: dict from the path of a further file to its contents.
@@ -48,9 +49,9 @@ class HuggingFaceFolder:
 
     @property
     def automatic(self) -> str | None:
-        """Auto class that loads the folder's Python code, such as `AutoModel`, or `None`.
+        """Name of the auto class that loads the folder's Python code, such as `AutoModel`.
 
-        `None` means that the folder has no code.
+        `None` means that the folder contains no code.
         """
         places = {
             place.rpartition(".")[2]: n for n, place in self.config.get("auto_map", {}).items()
@@ -65,13 +66,13 @@ def layer_state(
     linear: bool = True,
     changed: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
 ) -> dict[str, np.ndarray]:
-    """Returns a dict from PyTorch name to weight of a layer; the inverse of `assign_weights`.
+    """Returns a layer's weights as a dict from PyTorch name (the inverse of `assign_weights`).
 
     Args:
         layer: built layer or model.
-        table: name table; see `arrays`.
+        table: name table (see `arrays`).
         prefix: prefix of all PyTorch names.
-        linear: whether PyTorch kernels have the shape (outputs, inputs); see `TorchArrays`.
+        linear: whether PyTorch kernels have the shape (outputs, inputs) (see `TorchArrays`).
         changed: function of a variable and its array that returns the array to write, for example
             with permuted channels.
 
@@ -99,13 +100,13 @@ def layer_state(
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """Returns a function that reorders the rows of an embedding table; the inverse of `rows`.
+    """Returns a function that reorders the rows of an embedding table (the inverse of `rows`).
 
     Row n of the table becomes row `ids[n]` of the result.
 
     Args:
         ids: int array of Hugging Face ids, with -1 for a row that is left out.
-        missing: value of the rows in the result that have no row in the table.
+        missing: value of result rows without a row in the table.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -118,9 +119,10 @@ def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
 
 
 def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Converts a configuration to a family's settings; the inverse of `Family.read_settings`.
+    """Converts a configuration to a family's settings (the inverse of `Family.read_settings`).
 
-    Leaves out a value that the family does not support, so that `misfits` reports it.
+    The function omits a value that the family does not support, so that `misfits` reports the
+    setting.
     """
     fields = dict(family.required)
     for ours, (theirs, _, *choices) in family.settings.items():
@@ -135,8 +137,8 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
     """Returns the settings that a Hugging Face family cannot express, as a dict with their values.
 
-    Converts the configuration to the family's settings and back, and compares the result with the
-    original.
+    The function converts the configuration to the family's settings and back, and compares the
+    result with the original.
     """
     config = _plain(config)
     written = written_settings(family, config)
@@ -152,8 +154,8 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
 def _plain(config: StackConfig) -> StackConfig:
     """Normalizes a configuration, so that configurations of equivalent models compare equal.
 
-    Resets settings without effect and sizes that equal their defaults, and replaces a list of equal
-    blocks by a single block.
+    The function resets settings without effect and sizes that equal their defaults, and replaces a
+    list of equal blocks by a single block.
     """
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
     usual["num_kv_heads"] = config.num_heads

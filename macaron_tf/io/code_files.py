@@ -48,7 +48,11 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
             continue
         files |= (found := _files_of(place))
         if not found and not _is_installed(plug_ins.origin_of(place)):
-            print(f"warning: the model is saved without the code of {place}", file=sys.stderr)
+            print(
+                f"warning: the model is saved without the source files of {place}, so it can only "
+                "be loaded where Python finds this module",
+                file=sys.stderr,
+            )
     for name, file in files.items():
         copy = folder / CODE / name
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -81,8 +85,8 @@ def offer_code(folder: epath.Path) -> None:
         origin = plug_ins.origin_of(name)
         if origin and not _equal(origin, file):
             raise UserError(
-                f"{folder} has a module {name}, but Python finds another module {name} first, "
-                f"{origin}: load the folder in a new process and in another working directory"
+                f"{folder} contains its own module {name}, but Python imports {origin} instead: "
+                "load the folder in a new process and in another working directory"
             )
     if str(code) not in sys.path:
         sys.path.append(str(code))
@@ -143,7 +147,7 @@ def _files_of(place: str) -> dict[str, pathlib.Path]:
 
 
 def _imports(file: pathlib.Path, package: list[str]) -> Iterator[str]:
-    """Yields the names that a Python file imports, which are modules or objects in modules.
+    """Yields the full name of each module or object that a Python file imports.
 
     Args:
         file: Python file.

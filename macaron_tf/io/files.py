@@ -112,13 +112,13 @@ def only_writer(folder: str | os.PathLike, activity: str, wait: bool = False) ->
             "folder"
         ) from error
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; choose another path") from error
+        raise UserError(f"cannot write {folder} ({error.strerror}): choose another path") from error
     with held:
         yield
 
 
 def is_compressed(path: epath.Path) -> bool:
-    """Returns whether a file name ends in `.gz`, `.bz2` or `.xz`, which `lines_of` decompresses."""
+    """Returns whether `lines_of` decompresses a file, by its suffix `.gz`, `.bz2` or `.xz`."""
     return path.suffix.lower() in _PACKERS
 
 
@@ -139,14 +139,15 @@ def lines_of(path: epath.Path) -> Iterator[str]:
             for number, line in enumerate(file, start=1):
                 if number == 1 and line.startswith(_BINARY):
                     raise UserError(
-                        f"{path} is an archive, a spreadsheet or compressed: save it as plain "
-                        "text, or compress the text into a file named .gz, .bz2 or .xz"
+                        f"{path} is not plain text, but an archive, a spreadsheet or a compressed "
+                        "file: save it as plain text, or compress the text into a file named .gz, "
+                        ".bz2 or .xz"
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 if number == 1 and 3 * line.count(0) >= len(line):  # English in UTF-16 has a half
                     raise UserError(
-                        f"{path}, line 1 is full of zero bytes and probably UTF-16: convert the "
-                        "file to UTF-8"
+                        f"{path}, line 1 contains many zero bytes, so the file is probably UTF-16: "
+                        "convert the file to UTF-8"
                     )
                 yield text.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
@@ -160,11 +161,11 @@ def lines_of(path: epath.Path) -> Iterator[str]:
             f"{path} is a truncated or damaged {name} file ({error}): compress it again"
         ) from error
     except storage.FILE_ERRORS as error:
-        raise UserError(f"cannot read {path}: {storage.reason(error)}; check the path") from error
+        raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
 
 
 def is_csv(path: epath.Path) -> bool:
-    """Returns whether a file name contains `.csv`, so that `table_rows` reads the file as CSV."""
+    """Returns whether `table_rows` reads a file as CSV. Such a file name contains `.csv`."""
     return ".csv" in map(str.lower, path.suffixes)
 
 
@@ -192,8 +193,8 @@ def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
         yield from ((rows.line_num, cells) for cells in rows)
     except csv.Error as error:
         raise UserError(
-            f"{path}, line {rows.line_num} is not valid CSV ({error}): correct its quotes, or name "
-            "the file .tsv"
+            f"{path}, line {rows.line_num} is not valid CSV ({error}): correct its quotation "
+            "marks, or name the file .tsv if tabs separate its columns"
         ) from error
 
 

@@ -43,8 +43,9 @@ def clear_errors(
     try:
         yield
     except FILE_ERRORS as error:
-        why, correction = store_problem(error) or (reason(error), mend)
-        raise UserError(f"{what}: {why}; {correction}") from error
+        problem = store_problem(error)
+        why = f", because {problem[0]}" if problem else f" ({reason(error)})"
+        raise UserError(f"{what}{why}: {problem[1] if problem else mend}") from error
 
 
 @contextlib.contextmanager
@@ -63,7 +64,11 @@ def refuse_damage(path: str | os.PathLike, mend: str) -> Iterator[None]:
 
 
 def read_json(
-    path: str | os.PathLike, kind: type = dict, /, mend: str = "restore it", **fields: type
+    path: str | os.PathLike,
+    kind: type = dict,
+    /,
+    mend: str = "restore it from a copy",
+    **fields: type,
 ) -> Any:
     """Reads a JSON file, and checks the value with `parse_json`.
 

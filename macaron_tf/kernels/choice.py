@@ -20,7 +20,7 @@ def implementation_scope(name: str) -> Iterator[None]:
     The name applies to kernels that are called with the implementation `"auto"` or `"stock"`.
 
     Args:
-        name: one of `NAMES`, or `"auto"`.
+        name: name of an implementation in `NAMES`, or `"auto"`.
     """
     check_choice("implementation", name, ("auto", *NAMES))
     token = _named.set(name)
@@ -31,7 +31,7 @@ def implementation_scope(name: str) -> Iterator[None]:
 
 
 def chosen(implementation: str, dtype: str) -> str:
-    """Returns the implementation for the caller's device and graph, one of `NAMES`.
+    """Returns the name of the implementation in `NAMES` for the caller's device and graph.
 
     An enclosing `implementation_scope` overrides `"auto"` and `"stock"`. Without a scope, `"auto"`
     selects:
@@ -44,12 +44,12 @@ def chosen(implementation: str, dtype: str) -> str:
     load a graph with native ops.
 
     Args:
-        implementation: `"auto"`, `"stock"`, or one of `NAMES`, which is returned unchanged.
+        implementation: `"auto"`, `"stock"`, or a name in `NAMES`, which is returned unchanged.
         dtype: dtype of the kernel's input.
 
     Raises:
-        ValueError: `implementation` is unknown, or it needs TensorFlow and Keras has another
-            backend.
+        ValueError: `implementation` is unknown, or the implementation needs TensorFlow and Keras
+            uses another backend.
     """
     check_choice("implementation", implementation, ("auto", "stock", *NAMES))
     name = implementation

@@ -1,10 +1,11 @@
 """FlashAttention with dropout on JAX, in fused kernels that keep scores and weights on the chip.
 
-The kernels are written in Pallas. On GPUs, Pallas compiles them through Triton; on CPUs, Pallas
-interprets them. A program instance holds one block of queries of one head, and loops over the
-blocks of keys. For the gradient of keys and values, a program instance holds one block of keys, and
-loops over the blocks of queries. The random bits of dropout are a hash of (row, head, query, key).
-The gradient can therefore compute the bits again, and the block sizes do not affect the bits.
+The kernels are written in Pallas. On GPUs, Pallas compiles the kernels through Triton. On CPUs,
+Pallas interprets the kernels. A program instance holds one block of queries of one head, and loops
+over the blocks of keys. For the gradient of keys and values, a program instance holds one block of
+keys, and loops over the blocks of queries. The random bits of dropout are a hash of (row, head,
+query, key). The gradient can therefore compute the bits again, and the block sizes do not affect
+the bits.
 
 References: Dao 2023, "FlashAttention-2"; Milakov and Gimelshein 2018 (the online softmax).
 """
@@ -56,8 +57,8 @@ class Form:
         scale: factor for the scores.
         causal: whether a query sees only keys at its own or an earlier position.
         window: size of the attention window; 0 means no window. If `causal`, a query sees its own
-            and `window` - 1 earlier positions. Otherwise it sees `window` // 2 positions on each
-            side.
+            position and `window` - 1 earlier positions. Otherwise, a query sees `window` // 2
+            positions on each side.
         rate: dropout rate.
         length: number of keys, without padding of the last block.
         group: number of query heads that share a key and value head.
@@ -153,7 +154,7 @@ def _range(first, size: int, block: int, count: int, before: int | None, after: 
 
 
 def _key_of(seed, place):
-    """Returns the PRNG key of a row and head, or `None` without dropout."""
+    """Returns the PRNG key for a batch row and a head. Without dropout, the result is `None`."""
     return None if seed is None else key_of((seed[0], seed[1]), place[...])
 
 
@@ -199,7 +200,7 @@ def _weights(form: Form, drop, scores, logs, cotangent, value, inner, queries, k
 
     Args:
         form: static parameters.
-        drop: PRNG key of dropout, or `None`.
+        drop: PRNG key of dropout. `None` means no dropout.
         scores: base-2 scores, `(Q, K)`.
         logs: log2 of the softmax denominators from the forward kernel, `(Q,)`.
         cotangent: gradient with respect to the outputs, `(Q, d)`.
@@ -445,8 +446,8 @@ def flash_attention(
 def divides(rows: int, heads: int) -> bool:
     """Returns whether `flash_attention` can be sharded over the device mesh.
 
-    The batch size must be divisible by the mesh's data axis, and the number of key heads by its
-    model axis. Without a device mesh, the result is True.
+    The size of the mesh's data axis must divide the batch size, and the size of the model axis must
+    divide the number of key heads. Without a device mesh, the result is True.
 
     Args:
         rows: batch size.

@@ -1,7 +1,7 @@
 """Fast dropout on JAX, whose random bits are hashes of the element indices.
 
 JAX's default generator, Threefry, needs about 80 operations for 32 random bits. In a training step
-with BERT base on a GPU (32 x 512 tokens, bfloat16, dropout 0.1), Threefry takes 8 of the 51 ms.
+with BERT base on a GPU (32 x 512 tokens, bfloat16, dropout 0.1), Threefry takes 8 of 51 ms.
 """
 
 import math
@@ -64,9 +64,9 @@ def dropout(x: jax.Array, rate: float, seed: jax.Array) -> jax.Array:
     """Applies dropout: zeroes elements with probability `rate`, and divides the rest by 1 - `rate`.
 
     The random bits depend on the element's row-major index, so that the result does not depend on
-    the device mesh. An array of four axes is taken as attention weights `(B, H, T, S)` with target
-    length T and source length S. Each head has its own key and counts its elements from 0, so that
-    `flash_attention` drops the same elements.
+    the device mesh. An array with four axes is treated as attention weights `(B, H, T, S)` with
+    target length T and source length S. Each head has a separate key, and element indices start at
+    0 in each head, so that `flash_attention` drops the same elements.
 
     Args:
         x: array of any shape.

@@ -4,9 +4,9 @@ The machine's own compiler builds the library, which is then cached. All native 
 bfloat16 and compute in float32. Native ops do not work under XLA. A server cannot load a graph that
 contains native ops (`tf.saved_model.SaveOptions(namespace_whitelist=[])` refuses to save such a
 graph). Dropout, layer normalization, GELU and cross-entropy each take one or two passes over
-memory, while TensorFlow's own ops take three to ten. For the gradient, these four kernels keep only
-their input. Second derivatives and `tf.autodiff.ForwardAccumulator` use TensorFlow's own ops: see
-`_second`.
+memory, while TensorFlow's own ops take three to ten passes. These four kernels keep only their
+input for the gradient. Second derivatives and `tf.autodiff.ForwardAccumulator` use TensorFlow's own
+ops: see `_second`.
 """
 
 import functools
@@ -57,7 +57,7 @@ def library_path() -> pathlib.Path | None:
     processes from building the library at the same time.
 
     Returns:
-        Path of the library, or `None` if building fails.
+        Path of the library. `None` means that the compilation failed.
     """
     try:
         compiler = find_compiler()
@@ -77,7 +77,7 @@ def library_path() -> pathlib.Path | None:
 def find_compiler() -> list[str]:
     """Returns the command of the C++ compiler, as a list of words.
 
-    If the environment variable CXX is set, its command is used. Otherwise the compiler is the first
+    If the environment variable CXX is set, its command is used. Otherwise, the command is the first
     of g++, clang++ and c++ on the search path.
 
     Raises:
@@ -140,7 +140,7 @@ def _key(compiler: list[str]) -> str:
 def _processor() -> str:
     """Returns the processor's model and instruction sets.
 
-    They are part of the library's file name, because machines may share a home directory.
+    Both are part of the library's file name, because machines may share a home directory.
     """
     names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     try:

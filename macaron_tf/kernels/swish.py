@@ -45,8 +45,9 @@ def swish_recurrence(
         initial_state: the k states before the first position, `(B, k, R)`; `None` means zeros.
         implementation: `"scan"` is the reference. `"loop"` has a hand-derived gradient. `"xla"` is
             for graphs that XLA compiles. `"native"` is a CPU op that is compiled on first use.
-            `"auto"` selects the fastest implementation, and `"stock"` the fastest implementation
-            that uses only TensorFlow's own ops (see `chosen`). Results differ by rounding errors.
+            `"auto"` selects the fastest implementation. `"stock"` selects the fastest
+            implementation that uses only TensorFlow's own ops (see `chosen`). Results differ by
+            rounding errors.
 
     Returns:
         States c, `(B, L, R)`, in x's dtype.
@@ -54,7 +55,7 @@ def swish_recurrence(
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", eq. 3.
     """
     if step_size < 1:
-        raise ValueError(f"step_size is {step_size}: give 1 or more")
+        raise ValueError(f"step_size={step_size} is too small: give 1 or more")
     x = ops.convert_to_tensor(x)
     name = chosen(implementation, keras.backend.standardize_dtype(x.dtype))
     if 0 in x.shape:  # There are no steps, and all gradients are 0.

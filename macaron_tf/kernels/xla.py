@@ -1,19 +1,19 @@
 """SwishRNN's recurrence and dropout for TensorFlow graphs that XLA compiles.
 
-The loops of the recurrence compute only values that depend on the state. The array x is in time
-order, `(L, B, R)`, so that each step reads consecutive rows (on a TPU, whole tiles of 8 x 128). The
-gradient is hand-derived, as in the module `recurrence`. One loop computes all
-`G[t] = dc[t] + J[t+1] G[t+1]`. After the loop, the gradients of x, alpha and beta are computed from
-G for all steps at once.
+The loops of the recurrence compute only values that depend on the state. The array x is time-major,
+`(L, B, R)`, so that each step reads consecutive rows (on a TPU, whole tiles of 8 x 128). The
+gradient is hand-derived, as in the module `recurrence`. One loop computes all `G[t] = dc[t] +
+J[t+1] G[t+1]`. After the loop, the gradients of x, alpha and beta are computed from G for all steps
+at once.
 
-An iteration of a loop is called a turn. A turn computes TURN steps, and each of the TURN steps
-writes to its own array, at the index of the turn. The TPU compiler then turns an iteration into one
-or two fusions, keeps the state in registers, and does not initialize the arrays. For 32 x 512
+Each loop iteration (a "turn" in the names below) computes TURN steps. Each of the TURN steps writes
+to a separate array, at the index of the iteration. The TPU compiler then converts an iteration to
+one or two fusions, keeps the state in registers, and does not initialize the arrays. For 32 x 512
 positions of width 2048, the compiler estimates 0.8 million cycles for the forward pass and 1.5
 million for the backward pass. If all steps wrote to one array, the estimates would be 2.1 and 4.4
-million cycles, and 0.6 million for initializing each array. If a turn wrote its steps as one slice,
-the estimate would be 3.6 million cycles or more. Arrays have the dtype of x, and the loops compute
-in float32.
+million cycles, and 0.6 million for initializing each array. If an iteration wrote its steps as one
+slice, the estimate would be 3.6 million cycles or more. Arrays have the dtype of x, and the loops
+compute in float32.
 
 The recurrence uses TensorFlow ops that exist only under XLA.
 """
@@ -50,10 +50,10 @@ def recurrence(x, alpha, beta, step_size, mask, start):
 
 
 def in_turns(x, step_size):
-    """Converts x to time order: `(B, L, W) -> (n, S, W)`.
+    """Divides a batch-major array `(B, L, W)` into n time-major chunks `(n, S, W)`.
 
-    Here n is the number of turns, and S = TURN k B is the number of rows per turn for the step size
-    k. The last turn is padded with zeros after all real steps.
+    Each loop iteration reads one chunk. A chunk contains TURN k consecutive positions of all B
+    sequences, where k is `step_size`, so S = TURN k B. The last chunk is padded with zeros.
     """
     x = in_steps(x, TURN * step_size)
     turns, positions, batch, width = ops.shape(x)  # integers if static, otherwise tensors
@@ -62,14 +62,14 @@ def in_turns(x, step_size):
 
 
 def from_turns(x, batch, length):
-    """Inverts `in_turns`: `(n, S, W) -> (B, L, W)`."""
+    """Converts the chunks of `in_turns` back to a batch-major array: `(n, S, W) -> (B, L, W)`."""
     turns, rows, width = ops.shape(x)
     # (n, S, W) -> (n, S / B, B, W)
     return from_steps(ops.reshape(x, (turns, rows // batch, batch, width)), length)
 
 
 def over_turns(x, length, alpha, beta, step_size, mask=None, start=None):
-    """Computes the recurrence on an array in the layout of `in_turns`, and returns that layout.
+    """Computes the recurrence on chunks from `in_turns`, and returns states in the same layout.
 
     Args:
         x: output of `in_turns`, `(n, S, R)`.
@@ -95,7 +95,7 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
     """Returns a function that computes the recurrence, with a hand-derived gradient.
 
     Args:
-        turns: number of loop iterations.
+        turns: number n of loop iterations.
         steps: number of steps.
         size: number of rows per step, k B.
         keep: 0 at padding, in the layout of `in_turns`; `None` means no padding.
@@ -105,16 +105,16 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
     known = size if isinstance(size, int) else None
 
     def read(rows, step):
-        """Returns the rows of one step, `(n S, R) -> (size, R)`.
+        """Reads the rows of one step: `(n S, R) -> (size, R)`.
 
-        For a step past the end, the result is the rows of the last step.
+        For a step past the end, the function reads the rows of the last step.
         """
         rows = xla.dynamic_slice(rows, [step * size, 0], [size, rows.shape[-1]])
         # The slice loses its static shape, which the state of a loop must have.
         return tf.cast(tf.ensure_shape(rows, (known, rows.shape[-1])), tf.float32)
 
     def write(arrays, turn, rows):
-        """Writes each array `(size, R)` in `rows` into its array `(turns, size, R)`, at `turn`."""
+        """Writes `rows[j] (size, R)` into `arrays[j] (turns, size, R)` at index `turn`."""
         return [
             xla.dynamic_update_slice(array, tf.cast(each, array.dtype)[None], [turn, 0, 0])
             for array, each in zip(arrays, rows, strict=True)
@@ -130,17 +130,17 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
         return None if follows is None else read(flat(follows), step)
 
     def loop(turn, state, number, like):
-        """Calls `turn(i, state) -> (state, rows)` for each turn, and returns all rows.
+        """Calls `turn(i, state) -> (state, rows)` in a loop, and returns the collected rows.
 
         The arrays are initialized with an element of `like`. XLA then detects that the initial
         values are never read. If the initial value were a constant, XLA would fill one array for
         all loops of a model, and copy this array for each loop.
 
         Args:
-            turn: function that computes the steps of one turn.
+            turn: function that computes the TURN steps of one iteration.
             state: initial state.
             number: number of arrays in `rows`.
-            like: array whose dtype and width the results have.
+            like: array from which the results take dtype and width.
 
         Returns:
             List of `number` arrays `(turns, size, R)`.
@@ -188,8 +188,8 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
                 rows.append(one_step(rows[-1], alpha, beta, new, kept(new), followed(step)))
             return rows[-1], rows
 
-        # The first array has the state before each turn. The other arrays have the state after each
-        # step.
+        # The first array contains the state before each iteration. The other arrays contain the
+        # state after each step.
         states = loop(forward, start, 1 + TURN, x)
 
         def gradient(dc):
@@ -213,7 +213,7 @@ def _with_gradient(turns, steps, size, keep=None, follows=None):
 
             dx, dalpha, dbeta = [], 0.0, 0.0
             for j, g in enumerate(loop(backward, tf.zeros_like(start), TURN, dc)):
-                # The loop wrote the last turn first.
+                # The loop wrote the last chunk first.
                 g = tf.cast(tf.reverse(g, [0]), tf.float32)
                 x_j = tf.cast(x[:, j * size : (j + 1) * size], tf.float32)
                 follow = None if follows is None else follows[:, j * size : (j + 1) * size]

@@ -1,4 +1,4 @@
-"""Attention with linear biases (ALiBi), which lowers scores in proportion to the distance."""
+"""Attention with linear biases (ALiBi): scores fall linearly with the query-key distance."""
 
 import math
 

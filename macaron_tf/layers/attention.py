@@ -29,11 +29,13 @@ def broadcast_mask(mask):
         return ops.expand_dims(mask, 1)  # (B, 1, T, S)
     if rank == 4:
         return mask
-    raise ValueError(f"attention mask has shape {mask.shape}: give a mask of rank 2, 3 or 4")
+    raise ValueError(
+        f"the attention mask has shape {mask.shape}, but must have rank 2, 3 or 4: reshape the mask"
+    )
 
 
 def combine_masks(*masks):
-    """Combines attention masks by logical and, after `broadcast_mask`. `None` masks are ignored.
+    """Combines attention masks by logical AND, after `broadcast_mask`. `None` masks are ignored.
 
     If all masks are `None`, the function returns `None`.
     """
@@ -53,7 +55,7 @@ def local_attention_mask(length, window: int):
 
 
 def seen_keys(queries, keys, window: int = 0):
-    """Returns a causal mask `(T, S)`, True if the key does not come after the query.
+    """Returns a causal mask `(T, S)`, which is True if the query attends to the key.
 
     Args:
         queries: positions of the queries `(T,)`.
@@ -72,7 +74,10 @@ HIDDEN_SCORE = -1e9
 
 
 def _written(held, part, index):
-    """Writes `part (B, K, H, L, d)` into `held (B, K, H, T, d)`, starting at position `index`."""
+    """Returns a copy of `held`, in which `part` replaces the positions from `index` on.
+
+    The shapes are `(B, beams, K, T, d)` for `held` and `(B, beams, K, L, d)` for `part`.
+    """
     if compiled_by_xla():
         return ops.slice_update(held, (0, 0, 0, index, 0), part)
     # Without XLA compilation of the whole graph, TensorFlow would compile `slice_update` again for
@@ -86,14 +91,18 @@ def _written(held, part, index):
 
 
 def _product(query, key):
-    """Computes `query (..., L, d)` times the transpose of `key (..., T, d)`: `(..., L, T)`."""
+    """Multiplies `query (..., L, d)` by the transpose of `key (..., T, d)`.
+
+    The product has shape `(..., L, T)`.
+    """
     return ops.matmul(query, ops.swapaxes(key, -1, -2))
 
 
 def _product_in_place(query, key):
-    """Computes `_product`. For a single query, the product is elementwise, followed by a sum.
+    """Computes the same result as `_product`, but without a matrix product for a single query.
 
-    LiteRT would copy the keys before a matrix product.
+    For a single query (L = 1), the function multiplies elementwise and sums, because LiteRT would
+    copy the keys before a matrix product.
     """
     if query.shape[-2] == 1:
         return ops.expand_dims(ops.sum(query * key, axis=-1), -2)
@@ -101,9 +110,10 @@ def _product_in_place(query, key):
 
 
 def _weighted_sum_in_place(weights, value):
-    """Computes `weights (..., L, T)` times `value (..., T, d)`: `(..., L, d)`.
+    """Multiplies `weights (..., L, T)` by `value (..., T, d)`. The product is `(..., L, d)`.
 
-    For a single query, the product is elementwise for the same reason as in `_product_in_place`.
+    For a single query (L = 1), the function multiplies elementwise and sums, as `_product_in_place`
+    does.
     """
     if weights.shape[-2] == 1:
         return ops.sum(ops.swapaxes(weights, -1, -2) * value, axis=-2, keepdims=True)
@@ -111,10 +121,10 @@ def _weighted_sum_in_place(weights, value):
 
 
 def _by_groups(product, left, right):
-    """Applies a product to `left (..., H, L, n)` and `right (..., K, ...)` for grouped queries.
+    """Applies `product` to `left (..., H, L, n)` and `right (..., K, ...)` in grouped attention.
 
-    H / K heads of `left` share one head of `right`. The function stacks the rows of these heads, so
-    that `right` need not be repeated.
+    In grouped-query attention, H / K heads of `left` share one head of `right`. The function stacks
+    the rows of these H / K heads, so that `right` need not be repeated.
     """
     heads, kept = left.shape[-3], right.shape[-3]
     if heads == kept:
@@ -148,7 +158,8 @@ class MultiHeadAttention(Mixer):
         window: maximum number of positions that a query attends to. Causal attention sees the last
             `window` positions, including the query's own position. Otherwise, attention sees
             positions at a distance of at most `window // 2`. 0 means no limit. Except in decoding
-            and in `flash_attention`, the layer computes all scores and then masks them.
+            and in `flash_attention`, the layer computes all scores and then masks the scores
+            outside the window.
         num_kv_heads: number of key and value heads K in grouped-query attention. H / K query heads
             share each key and value head. `None` means H. With K < H, the query has a separate
             matrix, and the cache is K / H as large.
@@ -209,9 +220,11 @@ class MultiHeadAttention(Mixer):
             raise ValueError(
                 "causal=True and cross=True exclude each other: set one of the two to False"
             )
-        if window and (window < 0 or cross):
+        if window and window < 0:
+            raise ValueError(f"window={window} is negative: give 0 or more")
+        if window and cross:
             raise ValueError(
-                f"window={window} must be 0 or more, and 0 in cross-attention (cross=True)"
+                f"window={window} is not possible in cross-attention (cross=True): set window=0"
             )
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
@@ -219,7 +232,7 @@ class MultiHeadAttention(Mixer):
     def rotate(self, query, key, positions):
         """Rotates queries and keys by their positions before the keys are cached.
 
-        The default implementation returns both unchanged.
+        The default implementation returns `query` and `key` unchanged.
 
         Args:
             query: `(B, H, T, d)`, or `(B, beams, H, T, d)` with a cache.
@@ -347,17 +360,26 @@ class MultiHeadAttention(Mixer):
 
     @property
     def _projections(self):
-        """List of pairs: a projection layer, and how many of query, key and value it computes."""
+        """List of pairs of a projection layer and its number of outputs.
+
+        A layer with three outputs computes query, key and value. A layer with one output computes
+        the query, and a layer with two outputs computes key and value.
+        """
         if self.num_kv_heads == self.num_heads:
             return [(self.query_key_value, 3)]
         return [(self.query, 1), (self.key_value, 2)]
 
     def project_memory(self, memory):
-        """Computes keys and values, each `(B, K, S, d)`, of `memory (B, S, D)`."""
+        """Computes keys and values, `(B, K, S, d)` each, from `memory (B, S, D)`."""
         return tuple(self._split_heads(self.key_value(memory), 2))
 
     def _across(self, x, key_value, mask, context: Context):
-        """Attends to the memory. In decoding, the K hypotheses of a sequence are K queries."""
+        """Attends from x to the keys and values of the memory.
+
+        In cached decoding, x contains one token for each hypothesis of a sequence. The method
+        treats these tokens as several queries of one sequence, so that all hypotheses share the
+        memory.
+        """
         rows = (-1, ops.shape(x)[1]) if len(x.shape) == 3 else (ops.shape(key_value[0])[0], -1)
         # (B, T, H d), or (B K, H d) in decoding -> (B, T, H, d) -> (B, H, T, d)
         query = ops.reshape(self.query(x), (*rows, self.num_heads, self._head_dim))
@@ -381,7 +403,10 @@ class MultiHeadAttention(Mixer):
         return zeros, zeros
 
     def _with_cache(self, x, context: Context, cache):
-        """Attends from new tokens to the cached tokens and causally to the new tokens."""
+        """Attends from new tokens to the cached tokens and causally to the new tokens.
+
+        The method returns the output and the new cache.
+        """
         index, (query, *new) = context.index, self._projected_beams(x, cache[0].shape[1])
         context = self._with_positions(context, query, cache)
         query, new[0] = self.rotate(query, new[0], context.positions)
@@ -447,15 +472,15 @@ class MultiHeadAttention(Mixer):
         return ops.arange(ops.shape(key_value[0])[-2], dtype="int32")
 
     def _joined(self, y, rank: int):
-        """Merges the heads of `y (B, K, H, L, d)` and applies the output projection.
+        """Merges the heads of `y (B, beams, H, L, d)` and applies the output projection.
 
         Returns:
-            `(B K, D)` if the input x has rank 2, and `(B K, L, D)` otherwise.
+            `(B beams, D)` if the input x has rank 2, and `(B beams, L, D)` otherwise.
         """
         if rank == 2:
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))
             return self.output_projection(y)
-        # (B, K, H, L, d) -> (B K, H, L, d)
+        # (B, beams, H, L, d) -> (B beams, H, L, d)
         return self._merge_heads(
             ops.reshape(y, (-1, self.num_heads, ops.shape(y)[3], self._head_dim))
         )

@@ -46,7 +46,7 @@ class Block(Mixer):
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
 
     Class attributes:
-        scheme: operators in order, with their step sizes and widths.
+        scheme: operators in order, each with a step size and a width.
         attention: subclass of `MultiHeadAttention` for self-attention. `None` means the class that
             matches the setting `positions`.
         attends: whether the token mixer is attention or another operator that decodes token by
@@ -92,8 +92,9 @@ class Block(Mixer):
         for operator, name, mixer, mix, beside in self._mixers():
             if not isinstance(mixer, Mixer):
                 raise SettingError(
-                    f"the {operator} mixer of block {kind} is a {type(mixer).__name__}: make "
-                    f"{type(mixer).__name__} a subclass of macaron_tf.layers.mixer.Mixer"
+                    f"the {operator} mixer of block {kind} is of type {type(mixer).__name__}, but "
+                    f"must be a Mixer: make {type(mixer).__name__} a subclass of "
+                    "macaron_tf.layers.mixer.Mixer"
                 )
             owner = next((one for _, one in self.sublayers if one.sublayer is mixer), None)
             if beside and owner is None:
@@ -117,8 +118,8 @@ class Block(Mixer):
         if not any(mixer.keeps_state for mixer in self.mixers("tokens", "channels")):
             text = spelled(self.scheme) if config.scheme is None else config.scheme
             raise config.error(
-                f"scheme={text!r} lets no position see another position: add tokens, or use a "
-                "block with a recurrent channel mixer, such as swish_rnn"
+                f"scheme={text!r} lets no position see another position: add the operator tokens, "
+                "or use a block with a recurrent channel mixer, such as swish_rnn"
             )
 
     def token_mixer(self) -> Mixer:
@@ -151,8 +152,8 @@ class Block(Mixer):
 
         Args:
             feed_forward_dim: inner width of the channel mixer.
-            changes: feed-forward options that the scheme sets. An override does not need this
-                argument: a block with an override rejects schemes that set such options.
+            changes: feed-forward options that the scheme sets. An override may omit this argument.
+                A block then rejects schemes that set such options.
         """
         options = self.config.options(*hints_of(FeedForwardConfig))
         return FeedForward(
@@ -200,8 +201,8 @@ class Block(Mixer):
                 changes = {"activation": mix.activation} if mix.activation else {}
                 if changes and type(self).channel_mixer is not Block.channel_mixer:
                     raise SettingError(
-                        f"scheme: the channel mixer of block {type(self).__name__} takes no "
-                        f"activation: remove 'with {mix.activation}'"
+                        "the scheme sets an activation, but the channel mixer of block "
+                        f"{type(self).__name__} takes none: remove 'with {mix.activation}'"
                     )
                 mixer = last["channels"] if mix.again else self.channel_mixer(width, **changes)
                 yield "channels", f"feed_forward_{number}", mixer, mix, beside
@@ -321,14 +322,17 @@ class Block(Mixer):
         for operator in operators:
             check_choice("operators", operator, OPERATORS)
         if self.built:
-            raise ValueError(f"{self.name} is built already: call share before build")
+            raise ValueError(
+                f"{self.name} cannot share layers, because it is already built: call share before "
+                "build"
+            )
         for operator, name in itertools.chain(*self._steps):
             if operator in operators:
                 own, shared = getattr(self, name), getattr(other, name, None)
                 if shared is None or _options(own) != _options(shared):
                     raise ValueError(
-                        f"{name} differs between {self.name} and {other.name}: give both blocks "
-                        "the same settings"
+                        f"{name} cannot be shared, because it differs between {self.name} and "
+                        f"{other.name}: give both blocks the same settings"
                     )
                 # Without `untrack`, Keras would keep tracking the weights of the replaced layer.
                 self._tracker.untrack(own)

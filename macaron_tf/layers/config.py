@@ -75,9 +75,9 @@ class BlockConfig(FeedForwardConfig):
             `None` means all channels.
         rotary_scaling: scaling of the rotary frequencies for texts longer than in training. `()`
             means no scaling. `(factor,)` divides all frequencies by `factor`. `(factor, low, high,
-            length)` is the scaling of Llama 3: frequencies with fewer than `low` turns in `length`
-            positions are divided by `factor`, frequencies with more than `high` turns are
-            unchanged, and frequencies in between are interpolated.
+            length)` is the scaling of Llama 3: a frequency with fewer than `low` full rotations in
+            `length` positions is divided by `factor`, a frequency with at least `high` full
+            rotations is unchanged, and a frequency in between is interpolated.
     """
 
     scheme: str | None = None
@@ -115,12 +115,13 @@ class BlockConfig(FeedForwardConfig):
         for mix in self.splitting():
             if mix.operator == "channels" and round(self.feed_forward_dim * mix.width) < 1:
                 raise self.error(
-                    f"scheme={self.scheme!r}: width {mix.width:g} of feed_forward_dim="
-                    f"{self.feed_forward_dim} is less than one channel: raise one of the two"
+                    f"scheme={self.scheme!r} leaves less than one channel, because "
+                    f"feed_forward_dim={self.feed_forward_dim} is multiplied by the width "
+                    f"{mix.width:g}: raise one of the two"
                 )
 
     def rotary_options(self, window: int) -> dict[str, Any]:
-        """Returns the arguments of `RotaryAttention` that configure its rotary positions.
+        """Returns the arguments of `RotaryAttention` that configure the rotary positions.
 
         Args:
             window: attention window of the layer. 0 means full attention.
@@ -133,7 +134,7 @@ class BlockConfig(FeedForwardConfig):
         try:
             return default if self.scheme is None else parse_scheme(self.scheme)
         except ValueError as error:
-            raise self.error(f"scheme={self.scheme!r}: {error}") from None
+            raise self.error(f"scheme={self.scheme!r} is not valid, because {error}") from None
 
 
 def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class CausalConvolution(Recording, keras.layers.Layer):
             every: stride e. The method computes outputs at positions ..., t - 2 e d, t - e d, t.
 
         Returns:
-            `(B, ceil(L' / e), F)`, the same values as `call` returns at these positions.
+            `(B, ceil(L' / e), F)`, the values that `call` returns at these positions.
         """
         unwanted = (ops.shape(x)[1] - 1) % every
         x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])[:, unwanted:]

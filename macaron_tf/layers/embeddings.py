@@ -15,9 +15,9 @@ from macaron_tf.variables import declare
 
 
 class TiedEmbedding(Recording, keras.layers.Layer):
-    """Token embeddings whose table E `(V, D)` also scores tokens.
+    """Token embeddings with a table E `(V, D)`, which also computes the logits `x E^T`.
 
-    The method `quantize("int8")` works as in Keras.
+    `quantize("int8")` quantizes the table, as for Keras's `ReversibleEmbedding`.
 
     Args:
         vocab_size: vocabulary size V.
@@ -28,8 +28,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
 
     Call arguments:
         ids: int `(B, L)`, or vectors `(..., D)` with `reverse`.
-        reverse: whether to return the scores `x E^T` instead of embeddings, as in Keras's
-            `ReversibleEmbedding`.
+        reverse: whether to return the logits `x E^T` instead of embeddings.
 
     The output has shape `(B, L, D)`, or `(..., V)` with `reverse`.
 
@@ -77,7 +76,7 @@ class TiedEmbedding(Recording, keras.layers.Layer):
         return vectors * self.hidden_dim**0.5 if self.scale else vectors
 
     def logits(self, x):
-        """Computes the scores of all tokens: `(..., D) -> (..., V)`."""
+        """Computes the logits of all tokens: `(..., D) -> (..., V)`."""
         return ops.matmul(x, ops.transpose(self.matrix(x.dtype)))
 
     def matrix(self, dtype):
@@ -148,8 +147,9 @@ class AdaptiveEmbedding(Recording, keras.layers.Layer):
     """Adaptive input representations: embeddings that are narrower for rare tokens.
 
     Token ids are sorted by frequency and divided into clusters. Cluster i, counted from 0, has a
-    table of width D / divisor^i and a matrix that projects the vectors to width D. Every cluster
-    looks up every id, so that shapes are static.
+    table of width D / divisor^i and a matrix that projects the vectors to width D. The layer looks
+    up every id in the tables of all clusters and keeps the vector from the id's own cluster, so
+    that shapes are static.
 
     Args:
         vocab_size: vocabulary size V.
@@ -245,10 +245,10 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         affine: whether the LayerNorm has a scale and an offset.
         norm_type: type of the norm (see `normalization`).
         initializer_range: standard deviation of the truncated normal initializer for all tables.
-        norm: whether a LayerNorm follows the sum. GPT has none.
+        norm: whether a LayerNorm follows the sum. GPT has no such norm.
         position_layout: order of sines and cosines (see `SinusoidalPositions`).
-        scale: whether to multiply token embeddings by sqrt(E). The layer ignores `scale` if
-            `tokens` is given.
+        scale: whether to multiply token embeddings by sqrt(E). If `tokens` is not `None`, the layer
+            ignores `scale`.
         tokens: token embeddings shared with another layer. `None` means that the layer creates
             token embeddings.
 
@@ -257,7 +257,7 @@ class EncoderEmbeddings(Recording, keras.layers.Layer):
         segment_ids: int `(B, L)`, 0 by default.
         language_ids: int `(B, L)`, 0 by default.
         position_ids: int `(B, L)`, 0 to L - 1 by default.
-        vectors: `(B, L, E)`, which replace the token embeddings.
+        vectors: vectors `(B, L, E)` that replace the token embeddings.
 
     The output has shape `(B, L, E)`.
 

@@ -24,7 +24,7 @@ class SpatialGating(Recording, keras.layers.Layer):
             and columns of W.
         causal: whether position t sees only positions 0 to t. W is then lower triangular.
         toeplitz: whether W is a Toeplitz matrix, which has one weight per distance (2 L - 1
-            weights) instead of one per pair of positions. The paper's language models use a
+            weights) instead of one weight per pair of positions. The paper's language models use a
             Toeplitz matrix.
         epsilon: number added to the variance in the LayerNorm.
         affine: whether the LayerNorm has a scale and an offset.

@@ -13,7 +13,8 @@ from macaron_tf.layers.recording import Recording
 class Pooling(Recording, keras.layers.Layer):
     """Pooling of a sequence into one vector.
 
-    The output is float32 under any dtype policy, because a cosine may follow.
+    The output is float32 under any dtype policy, so that cosine similarities of the vectors are
+    precise.
 
     Args:
         mode: `"mean"` or `"max"` over real positions, `"cls"` (first position) or `"last"` (last
@@ -163,7 +164,7 @@ class Pooler(Head):
 
 
 class ClassificationHead(Head):
-    """Dropout and a linear layer, which compute class scores or a regression value.
+    """Head with dropout and a linear layer, which computes class logits or a regression value.
 
     Args:
         num_classes: number of classes C. 1 means regression.
@@ -188,7 +189,7 @@ class ClassificationHead(Head):
 
 
 class SpanHead(Head):
-    """Scores of each position as the start and as the end of a span.
+    """Head that scores each position as the start and as the end of a span.
 
     Call arguments:
         x: `(B, L, D)`.

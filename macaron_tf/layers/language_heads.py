@@ -1,4 +1,4 @@
-"""Language model heads: scores of next, masked and replaced tokens, and the adaptive softmax."""
+"""Heads that predict next, masked or replaced tokens, and the adaptive softmax."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from macaron_tf.layers.norms import normalization
 
 
 class TableHead(Head):
-    """Base class of heads that score vectors by the embedding table T: `x T^t + b`.
+    """Base class of heads that compute logits from the embedding table T: `x T^t + b`.
 
     Args:
         vocab_size: vocabulary size V.
-        use_bias: whether the scores have one bias per token.
+        use_bias: whether to add one bias per token to the logits.
     """
 
     def __init__(self, vocab_size: int, use_bias: bool = True, **kwargs):
@@ -35,7 +35,7 @@ class TableHead(Head):
             )
 
     def scores(self, x, table, transposed: bool = False):
-        """Computes scores in the dtype of `table`: `(..., E) x (E, V) + (V,) -> (..., V)`."""
+        """Computes logits in the dtype of `table`: `(..., E) x (E, V) + (V,) -> (..., V)`."""
         scores = ops.matmul(ops.cast(x, table.dtype), table if transposed else ops.transpose(table))
         if self.bias is None:
             return scores
@@ -43,15 +43,15 @@ class TableHead(Head):
 
 
 class NextTokenHead(TableHead):
-    """Scores of all tokens as the next token: `x T^t + b`.
+    """Head that computes the logits of the next token: `x T^t + b`.
 
     If the width of x differs from the width E of the table T, a matrix first projects x to width E.
 
     Args:
         vocab_size: vocabulary size V.
-        use_bias: whether the scores have one bias per token.
-        tied: whether the embedding table scores the tokens. Otherwise, the head has a separate
-            `output_table`, as in Llama.
+        use_bias: whether to add one bias per token to the logits.
+        tied: whether T is the embedding table. Otherwise, the head has a separate `output_table`,
+            as in Llama.
 
     Call arguments:
         x: `(..., D)`.
@@ -119,7 +119,9 @@ class TransformingHead(TableHead):
 
 
 class MaskedLanguageHead(TransformingHead):
-    """Scores of all tokens at masked positions: `LayerNorm(activation(x W + b)) T^t + bias`.
+    """Head that computes the logits of masked tokens.
+
+    The logits are `LayerNorm(activation(x W + b)) T^t + bias`.
 
     T is the embedding table `(V, E)`.
 
@@ -157,16 +159,16 @@ class MaskedLanguageHead(TransformingHead):
 
 
 class SpanBoundaryHead(TransformingHead):
-    """Scores of the tokens in a masked span, computed from the span's boundaries (SpanBERT).
+    """Head that predicts the tokens in a masked span from the span's boundaries (SpanBERT).
 
     The input is `[h_left; h_right; p]`: the vectors next to the span, and a trained vector p for
-    the position within the span. Two dense layers transform the input, and the embedding table
-    scores the result.
+    the position within the span. Two dense layers transform the input, and the logits are the
+    product with the embedding table.
 
     Args:
         vocab_size: vocabulary size V.
-        max_span: number of position vectors. All later positions in longer spans use the last
-            position vector, whereas SpanBERT's released code does not predict such positions.
+        max_span: number of position vectors. In a longer span, all further positions use the last
+            position vector. SpanBERT's released code does not predict such positions.
         position_dim: width of the position vectors.
 
     Call arguments:
@@ -206,7 +208,7 @@ class SpanBoundaryHead(TransformingHead):
 
 
 class ReplacedTokenHead(Head):
-    """Logit that a token was replaced, `activation(x W + b) w + c`.
+    """Head that detects replaced tokens, with the logit `activation(x W + b) w + c`.
 
     Call arguments:
         x: `(..., D)`.
@@ -231,7 +233,7 @@ class ReplacedTokenHead(Head):
 
 
 class AdaptiveSoftmax(TableHead):
-    """Adaptive softmax: log-probabilities of tokens sorted by frequency, `(..., D) -> (..., V)`.
+    """Adaptive softmax, which computes log-probabilities of tokens that are sorted by frequency.
 
     The head scores the `cutoffs[0]` most frequent tokens, and each cluster of rarer tokens as a
     single entry. The probability of a rare token is the probability of its cluster times the
@@ -240,23 +242,23 @@ class AdaptiveSoftmax(TableHead):
     full softmax and needs far less computation. The layer computes all clusters at all positions,
     so that shapes are static.
 
-    With `tied`, the embedding tables score the tokens, and the transposed projections of the
-    embeddings project x to the widths of the clusters. The layer then has only a bias per token,
-    the scores of the cluster entries and, if `divisor` is above 1, a projection for the head.
-    Transformer-XL's released code does the same.
+    With `tied`, the scores are products with the embedding tables, and the transposed projections
+    of the embeddings project x to the widths of the clusters. The layer's own weights are then only
+    a bias per token, a dense layer for the cluster entries and, if `divisor` is above 1, a
+    projection of x for the first scores. Transformer-XL's released code uses the same parameters.
 
     Args:
         vocab_size: vocabulary size V.
         cutoffs: first token id of each cluster in ascending order, such as `(20_000, 40_000,
             200_000)`.
-        divisor: factor between the widths of successive clusters. With 1, all clusters have width
-            D.
-        tied: whether the call argument `table` scores the tokens.
+        divisor: factor between the widths of successive clusters. With the divisor 1, all clusters
+            have width D.
+        tied: whether to compute the scores from the call argument `table`.
 
     Call arguments:
         x: `(..., D)`.
         table: embedding table `(V, D)`, or the output of `AdaptiveEmbedding.tables` if `divisor` is
-            above 1. Required if `tied`.
+            above 1. `table` is required if `tied` is True.
 
     The output has shape `(..., V)`. The dtype is the dtype of `table`, or the compute dtype without
     `table`.
@@ -308,16 +310,17 @@ class AdaptiveSoftmax(TableHead):
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
 
     def _scores(self, x) -> list:
-        """Computes the scores of the head, then the scores within each cluster.
+        """Returns scores of frequent tokens and cluster entries, then one array per cluster.
 
-        The head's scores have shape `(..., cutoffs[0] + number of clusters)`.
+        The first array has shape `(..., cutoffs[0] + number of clusters)`. The array of a cluster
+        contains the scores of the tokens within the cluster.
         """
         clusters = zip(self.projections, self.clusters, strict=True)
         within = [cluster(projection(x)) for projection, cluster in clusters]
         return [_wide(scores) for scores in (self.head(x), *within)]
 
     def _tied_scores(self, x, table) -> list:
-        """Computes the same scores as `_scores` from the embedding tables."""
+        """Computes scores from the embedding tables, in the format of `_scores`."""
         scores = []
         for number, (start, end) in enumerate(self._bounds):
             own, matrix = (table[start:end], None) if self.divisor == 1 else table[number]

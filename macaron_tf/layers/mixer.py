@@ -1,4 +1,4 @@
-"""`Mixer`, the base class of layers that mix tokens or channels, and its `Context`."""
+"""Base class `Mixer` of layers that mix tokens or channels, and the class `Context`."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from macaron_tf.settings import SettingError
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """Inputs of a mixer besides x and the state; a stack passes the context to all its layers.
+    """Inputs of a mixer besides x and the state. A stack passes the context to all its layers.
 
     Masks are boolean, with True = attend. Attention goes from T positions of x to S positions.
 
@@ -184,7 +184,7 @@ class Mixer(Recording, keras.layers.Layer):
 
 
 def all_of(*masks):
-    """Combines masks by logical and, ignoring `None`. Returns `None` if all masks are `None`.
+    """Combines masks by logical AND, ignoring `None`. Returns `None` if all masks are `None`.
 
     The shapes of the masks must broadcast.
     """

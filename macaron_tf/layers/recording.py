@@ -166,7 +166,8 @@ _KERAS_OWN = ("name", "dtype", "trainable", "autocast")
 def _recording(init):
     """Wraps a constructor to record its arguments for `get_config`.
 
-    If constructors call each other, the config contains the arguments of the outermost constructor.
+    If the constructor of a subclass calls the constructor of its base class, the config contains
+    the arguments of the subclass.
     """
     signature = inspect.signature(init)
     kinds = {parameter.kind: name for name, parameter in signature.parameters.items()}
@@ -217,7 +218,7 @@ def _freeze_new(layer, before: int = 0) -> None:
 
     Args:
         layer: the layer.
-        before: number of sub-layers that existed before.
+        before: number of sub-layers that the layer had before the new sub-layers were created.
     """
     if not layer.trainable:
         for part in layer._flatten_layers(include_self=False, recursive=False)[before:]:

@@ -129,8 +129,8 @@ class RelativeAttention(MultiHeadAttention):
         super().__init__(num_heads, head_dim, **kwargs)
         if self.cross or self.window or self.num_kv_heads != num_heads:
             raise ValueError(
-                "relative attention does not support cross, window or num_kv_heads: set "
-                "cross=False, window=0 and num_kv_heads=None"
+                "relative attention does not support cross-attention, windows or grouped heads: "
+                "set cross=False, window=0 and num_kv_heads=None"
             )
         if clamp_length is not None:
             check_count("clamp_length", clamp_length)
@@ -181,7 +181,7 @@ class RelativeAttention(MultiHeadAttention):
         return Segment(hidden, ops.zeros((batch_size, length), "bool"))
 
     def _next_segment(self, x, context: Context, past: Segment) -> Segment:
-        """Computes the memory after x: the last M positions of the old memory and x together."""
+        """Computes the next memory, the last M positions of the old memory followed by x."""
         length = ops.shape(x)[1]
         real = ops.ones(ops.shape(x)[:2], "bool") if context.mask is None else context.mask
         # (B, M + T, D) -> (B, M, D)
@@ -210,7 +210,7 @@ class RelativeAttention(MultiHeadAttention):
         """Projects the sinusoids of all distances from T queries to S = M + T keys: `(H, C, d)`.
 
         With `backward (B,)`, the output is `(B, H, C, d)`. In rows that are read backward, the
-        distances have the opposite sign.
+        signs of the distances are reversed.
 
         References: Yang et al. 2019 (XLNet), released code, `bi_data`.
         """
@@ -260,7 +260,7 @@ class RelativeAttention(MultiHeadAttention):
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """Returns an empty window. The window has a fixed size of M tokens, or grows from size 0.
+        """Returns an empty window. The size of the window is fixed at M tokens, or grows from 0.
 
         Args:
             batch_size: batch size B.
@@ -317,7 +317,7 @@ class RelativeAttention(MultiHeadAttention):
         return self.output_projection(y), window
 
     def _prefill(self, x, context: Context, window: Window):
-        """Attends from the next L tokens of all hypotheses at once, `x (B K, L, D)`."""
+        """Attends from the next L tokens of each hypothesis, `x (B K, L, D)`, in one pass."""
         # (B, K, ...) -> (B K, ...)
         past = Window(*(ops.reshape(part, (-1, *ops.shape(part)[2:])) for part in window))
         new_key, new_value = self._split_heads(self.key_value(x), 2)  # (B K, H, L, d)
@@ -342,7 +342,11 @@ class RelativeAttention(MultiHeadAttention):
         return y, Window(*(ops.reshape(part, ops.shape(old)) for part, old in pairs))
 
     def _product(self, query, bias, key):
-        """Computes `(query + bias) key^T / sqrt(d)` in float32: `(..., T, d) x (..., S, d)`."""
+        """Computes `(query + bias) key^T / sqrt(d)` in float32.
+
+        The shapes are `(..., T, d)` for `query` and `(..., S, d)` for `key`. The result has shape
+        `(..., T, S)`.
+        """
         query = ops.add(query, ops.cast(bias, query.dtype))
         if self.scaled:
             query = ops.multiply(query, ops.cast(self._head_dim**-0.5, query.dtype))

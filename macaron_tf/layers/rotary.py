@@ -55,7 +55,8 @@ class RotaryAttention(MultiHeadAttention):
         check_divisible(name, turning, "channels_per_pair", 2)
         if turning > self._head_dim:
             raise ValueError(
-                f"rotary_dim={turning} is more than head_dim={self._head_dim}: lower rotary_dim"
+                f"rotary_dim={turning} is more than head_dim={self._head_dim}: give at most "
+                f"{self._head_dim}"
             )
         self._frequencies = frequencies(turning, self.rotary_base, self.rotary_scaling)
         super().build_projections(x_shape, memory_shape, width)
@@ -83,9 +84,10 @@ def frequencies(dim: int, base: float, scaling: Sequence[float] = ()) -> np.ndar
         dim: number of rotated channels.
         base: base of the angles (see `RotaryAttention`).
         scaling: `()`, `(factor,)` or `(factor, low, high, length)`. `()` changes no frequency.
-            `(factor,)` divides all frequencies by `factor`. With four numbers, frequencies with
-            fewer than `low` turns in `length` positions are divided by `factor`, frequencies with
-            at least `high` turns are unchanged, and frequencies in between are interpolated.
+            `(factor,)` divides all frequencies by `factor`. With four numbers, a frequency with
+            fewer than `low` full rotations in `length` positions is divided by `factor`, a
+            frequency with at least `high` full rotations is unchanged, and a frequency in between
+            is interpolated.
 
     References: Chen et al. 2023, "Extending Context Window of Large Language Models via Positional
     Interpolation"; Dubey et al. 2024, "The Llama 3 Herd of Models", released code.

@@ -91,7 +91,9 @@ class Mix:
                 f"the step size 0 of {self.operator} has no effect: leave {self.operator} out"
             )
         if self.width <= 0:
-            raise ValueError(f"the width of {self.operator} is {self.width}: give a positive width")
+            raise ValueError(
+                f"the width {self.width} of {self.operator} is not positive: give a width above 0"
+            )
         if self.width != 1 and self.operator != "channels":
             raise ValueError(f"{self.operator} cannot have a width: leave width out")
         if self.width != 1 and self.again:
@@ -112,7 +114,10 @@ class Mix:
 
 
 _LIMIT = 100  # maximum number of operators in a layer
-_SINGLE = "& joins single operators: write each repeat out, such as 'tokens & tokens & channels'"
+_SINGLE = (
+    "& cannot join a repeat such as '2 x (tokens)': write each operator out, such as "
+    "'tokens & tokens & channels'"
+)
 _GROUP = re.compile(r"(\d+)\s*x\s*\(([^()]*)\)")
 _NUMBER = r"(-?[\d./]{1,30}(?:e-?\d{1,2})?)"
 _TERM = re.compile(
@@ -137,11 +142,12 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
         text = before + ", ".join(repeated) + after
     scheme = tuple(mix for step in text.split(",") for mix in _branches(step.split("&")))
     if len(scheme) > _LIMIT:
-        raise ValueError(f"a layer has at most {_LIMIT} operators, not {len(scheme)}")
+        raise ValueError(f"{len(scheme)} operators are too many: give at most {_LIMIT} operators")
     for number, mix in enumerate(scheme):
         if mix.again and not any(mix.operator == one.operator for one in scheme[:number]):
             raise ValueError(
-                f"'again' needs {mix.operator} earlier in the scheme: leave 'again' out here"
+                f"'{mix.operator} again' comes before any other {mix.operator}: leave 'again' out "
+                "here"
             )
     return scheme
 
@@ -202,6 +208,6 @@ def _count(text: str, length: int) -> int:
     count = int(text)
     if not 1 <= count * length <= _LIMIT:
         raise ValueError(
-            f"{count} x {length} operators are not allowed: give 1 to {_LIMIT} operators in all"
+            f"{count} x {length} operators are out of range: give 1 to {_LIMIT} operators in all"
         )
     return count

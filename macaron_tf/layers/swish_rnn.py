@@ -103,7 +103,7 @@ class SwishRNN(Mixer):
         return marks if context.mask is None else ops.where(context.mask, marks, 0)
 
     def _biases(self):
-        """Casts b_c and b_s to the compute dtype."""
+        """Returns b_c and b_s, cast to the compute dtype."""
         return tuple(ops.cast(b, self.compute_dtype) for b in (self.state_bias, self.gate_bias))
 
     def _output(self, y, context: Context):

@@ -1,4 +1,4 @@
-"""Base class of the models, names of their inputs, and masks."""
+"""Base class of the models, the names of model inputs, and mask functions."""
 
 import contextlib
 import re
@@ -48,11 +48,14 @@ class Model(Recording, keras.Model):
         input_names: dict from the name of an input to alternative names. `None` means that `call`
             gets its argument unchanged.
         required: number of required inputs, which are the first inputs in `input_names`.
-        encoder: part of the model that gets pre-trained encoder weights, or `None`.
-        encoder_decoder: part of the model that gets pre-trained encoder-decoder weights, or `None`.
-        pooler: part of the model that gets pre-trained pooler weights, or `None`.
-        language_head: part of the model that gets the weights of a pre-trained language model head,
-            or `None`.
+        encoder: part of the model that gets pre-trained encoder weights. `None` means that there is
+            no such part.
+        encoder_decoder: part of the model that gets pre-trained encoder-decoder weights. `None`
+            means that there is no such part.
+        pooler: part of the model that gets pre-trained pooler weights. `None` means that there is
+            no such part.
+        language_head: part of the model that gets the weights of a pre-trained language model head.
+            `None` means that there is no such part.
     """
 
     takes_ids = True
@@ -153,7 +156,7 @@ class Model(Recording, keras.Model):
         return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
 
     def _named(self, inputs):
-        """Checks the inputs and renames them to the names in `input_names`."""
+        """Checks the names of the inputs and converts them to the names in `input_names`."""
         if self.input_names is None:
             return inputs
         if not isinstance(inputs, Mapping):
@@ -172,7 +175,10 @@ class Model(Recording, keras.Model):
                 named[name] = ops.cast(value, "int32") if "float" in str(value.dtype) else value
         missing = [name for name in [*self.input_names][: self.required] if name not in named]
         if missing:
-            raise ValueError(f"{model} needs {' and '.join(missing)}: give a dict of the inputs")
+            raise ValueError(
+                f"{model} lacks the input {' and '.join(missing)}: pass a dict with all required "
+                "inputs"
+            )
         ids, mask = named[next(iter(self.input_names))], named.get("attention_mask")
         if mask is not None and len(mask.shape) in (2, len(ids.shape)):
             if "padding_mask" in named:
@@ -184,7 +190,7 @@ class Model(Recording, keras.Model):
         return named
 
     def _own_name(self, given: str) -> str:
-        """Returns the name in `input_names` for a given name."""
+        """Returns the key of `input_names` for a name or an alternative name of an input."""
         names = {other: name for name, others in self.input_names.items() for other in others}
         name = names.get(given, given)
         if name not in self.input_names:
@@ -215,6 +221,9 @@ def padding_mask(inputs):
 
 
 def attention_mask(inputs):
-    """Returns the input `attention_mask` as booleans `(B, H or 1, T or 1, S)`, or `None`."""
+    """Returns the input `attention_mask` as booleans `(B, H or 1, T or 1, S)`.
+
+    Without this input, the result is `None`.
+    """
     mask = inputs.get("attention_mask")
     return None if mask is None else broadcast_mask(ops.cast(mask, "bool"))

@@ -264,7 +264,7 @@ _BART = EncoderDecoderConfig(
 
 
 def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
-    """Returns a configuration with other sizes and the same number of layers in both stacks.
+    """Returns a copy of `config` with other sizes and equally many layers in both stacks.
 
     Args:
         config: configuration to change.
@@ -311,7 +311,7 @@ SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
 def _tied(
     size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: float
 ) -> TemporalConfig:
-    """Returns a TCN over embedded ids that also scores tokens by the embedding table.
+    """Returns the configuration of a TCN over token ids with a tied output matrix.
 
     Args:
         size: vocabulary size.
@@ -445,7 +445,7 @@ def build(name: str, /, dtype: str | None = None, **overrides) -> keras.Model:
     model = network(config(name, **overrides), dtype)
     for field, said in model.unread().items():
         if field in overrides:
-            raise ValueError(f"{field} has no effect here: {said}; leave {field} out")
+            raise ValueError(f"{field} has no effect here, because {said}: leave {field} out")
     model.build()
     return model
 

@@ -29,8 +29,7 @@ class Sizes(Settings):
         hidden_dim: width D of the hidden states.
         num_heads: number of attention heads H.
         feed_forward_dim: total feed-forward width F in a layer. Each of Macaron's two feed-forward
-            layers has width F / 2, and SwishRNN has a width of two thirds of F (see
-            `SwishRNNBlock`).
+            layers has width F / 2. The width of SwishRNN is two thirds of F (see `SwishRNNBlock`).
     """
 
     vocab_size: Count
@@ -95,7 +94,10 @@ class StackConfig(BlockConfig, Sizes):
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
             if (self.rotary_dim or head_dim) % 2:
                 name = "rotary_dim" if self.rotary_dim else "head_dim"
-                raise self.error(f"positions='rotary' rotates pairs of channels: make {name} even")
+                raise self.error(
+                    f"{name}={self.rotary_dim or head_dim} is odd, but positions='rotary' rotates "
+                    f"pairs of channels: make {name} even"
+                )
             if (self.rotary_dim or 0) > head_dim:
                 raise self.error(
                     f"rotary_dim={self.rotary_dim} is more than head_dim={head_dim}: give at most "
@@ -142,7 +144,7 @@ class StackConfig(BlockConfig, Sizes):
     def outer_norm_type(self) -> str:
         """Type of the norms after the embeddings and in heads.
 
-        The type is `norm_type`, except that `"rms"` becomes `"layer"`.
+        The type is `norm_type`, but `"layer"` if `norm_type` is `"rms"`.
         """
         return "layer" if self.norm_type == "rms" else self.norm_type
 
@@ -228,7 +230,7 @@ class EncoderConfig(StackConfig):
             attention without added positions. Relative attention supports a memory and compares
             segments instead of adding segment embeddings (see `RelativeAttention`).
         affine: whether LayerNorms have a scale and an offset. The LayerNorm in the masked language
-            head always has both.
+            head always has a scale and an offset.
         sharing: weights that all layers share (ALBERT), including norms: `"none"`, `"all"`,
             `"attention"` (token mixers) or `"feed_forward"` (channel mixers). Layers share weights
             only if they have the same block, step size and window.
@@ -243,13 +245,13 @@ class EncoderConfig(StackConfig):
         scaled_outputs: whether the initial standard deviation of the last matrix in each sub-layer
             is divided by sqrt(number of sub-layers), so that the sum over sub-layers does not grow
             with depth (GPT-2).
-        output_bias: whether a language model's scores have one bias per token.
+        output_bias: whether a language model adds one bias per token to its logits.
         adaptive_cutoffs: cutoffs of a language model's adaptive softmax (see `AdaptiveSoftmax`).
             `()` means a full softmax over the embedding table.
         adaptive_divisor: factor between the widths of successive clusters in the adaptive softmax.
-        tied: whether a language model scores tokens by the embedding table. Otherwise, the model
-            has a separate output table. With an adaptive softmax, tied embeddings are narrower for
-            rare tokens (see `AdaptiveEmbedding`).
+        tied: whether a language model uses its embedding table as the output matrix. Otherwise, the
+            model has a separate output matrix. With an adaptive softmax, tied embeddings are
+            narrower for rare tokens (see `AdaptiveEmbedding`).
         summary: position that a classifier reads: `"first"` ([CLS] at the start, as in BERT) or
             `"last"` ([CLS] at the end, as in XLNet).
     """
@@ -290,12 +292,15 @@ class EncoderConfig(StackConfig):
         if branches and self.sharing in ("attention", "feed_forward"):
             raise self.error(
                 f"sharing={self.sharing!r} is not possible with parallel branches, because the "
-                "branches have a common norm: set sharing='all' or sharing='none'"
+                "branches share one norm: set sharing='all' or sharing='none'"
             )
         if self.adaptive_cutoffs:
             # The layers check the size of the vocabulary, which may not be known here.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
-                raise self.error(f"adaptive_cutoffs={self.adaptive_cutoffs} must ascend: sort them")
+                raise self.error(
+                    f"adaptive_cutoffs={self.adaptive_cutoffs} must strictly ascend: sort them and "
+                    "remove duplicates"
+                )
             try:
                 cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))
             except ValueError as error:
@@ -354,11 +359,11 @@ class EncoderDecoderConfig(StackConfig):
         max_length: maximum source and target length for learned positions. Source and target have
             separate position tables.
         position_layout: order of sines and cosines (see `SinusoidalPositions`).
-        tied: whether the embedding table also scores the target tokens. Otherwise, a separate
-            matrix scores the target tokens.
-        scaled_logits: whether the decoder's output is divided by sqrt(D) before scoring (T5 with
-            tied embeddings).
-        logits_bias: whether the scores have one bias per token.
+        tied: whether the embedding table is also the output matrix. Otherwise, the model has a
+            separate output matrix.
+        scaled_logits: whether the decoder's output is divided by sqrt(D) before the output matrix
+            (T5 with tied embeddings).
+        logits_bias: whether the model adds one bias per token to the logits.
         initializer: initializer of the matrices. T5 uses `"lecun_normal"`. Embeddings start at unit
             scale, after the multiplication by sqrt(D) if `embedding_scale` is set.
         initializer_range: standard deviation of the truncated normal initializer for all matrices
@@ -366,8 +371,8 @@ class EncoderDecoderConfig(StackConfig):
             means the initializer in `initializer`.
         language_embeddings: whether to add one vector to all source embeddings and another vector
             to all target embeddings (the language embeddings of XLM).
-        two_way: whether the model translates in both directions. Each side then has one vector for
-            its own language and one vector for the other language.
+        two_way: whether the model translates in both directions. Source and target then each have
+            one language vector for their usual language and one for the other language.
         num_source_layers: number of layers in an additional source encoder, whose output replaces
             the token embeddings (BART fine-tuned for translation). 0 means no additional encoder.
         source_vocab_size: vocabulary size of the additional source encoder. `None` means V.

@@ -136,7 +136,7 @@ class Elmo(Model):
         return tuple(self.drop(h, training=training) for h in (forward[-1], backward[-1]))
 
     def logits(self, hidden):
-        """Computes the scores of all words: `(..., P) -> (..., V)`."""
+        """Computes the logits of all words: `(..., P) -> (..., V)`."""
         return self.output_layer(hidden)
 
 
@@ -322,5 +322,5 @@ class WordTagger(WordEncoder):
         return self.logits(self.hidden_states(characters, training=training))
 
     def logits(self, hidden):
-        """Computes the scores of the tags: `(..., D) -> (..., T)`."""
+        """Computes the logits of the tags: `(..., D) -> (..., T)`."""
         return self.output_layer(hidden)

@@ -26,9 +26,9 @@ from macaron_tf.variables import declare, spec_of
 
 
 class EncoderDecoder(Model):
-    """Encoder-decoder, which scores the next target token at each position.
+    """Encoder-decoder, which predicts the next target token at each target position.
 
-    Source and target share one embedding table. The table also scores the target tokens, unless
+    Source and target share one embedding table, which is also the output matrix unless
     `config.tied` is False. Id 0 is padding in source and target. If the source has a different
     vocabulary, an additional encoder reads the source, and the output of this encoder replaces the
     token embeddings.
@@ -172,7 +172,7 @@ class EncoderDecoder(Model):
         return self.encoder.mix(x, Context(**seen, training=training))[0]
 
     def hidden_states(self, inputs, training=None):
-        """Returns the decoder's output `(B, T, D)`, from which `logits` computes the scores."""
+        """Returns the decoder's output `(B, T, D)`, the input of the method `logits`."""
         source, target = inputs["source"], inputs["target"]
         masks = {n: inputs[n] for n in ("padding_mask", "attention_mask") if n in inputs}
         memory = self.encode(source, training, inputs.get("source_languages"), masks)
@@ -190,7 +190,7 @@ class EncoderDecoder(Model):
         return self.decoder.mix(x, context)[0]
 
     def logits(self, hidden, kernel=None):
-        """Computes the scores of all tokens: `(..., D) -> (..., V)`.
+        """Computes the logits of all tokens: `(..., D) -> (..., V)`.
 
         Args:
             hidden: `(..., D)`.
@@ -226,7 +226,8 @@ class EncoderDecoder(Model):
         Returns:
             The `context`, which is constant during decoding, and the empty `cache`. The tensors
             `(B, ...)` of the context are in `context["rows"]`. The cache contains tensors `(B, K,
-            ...)`. When hypotheses change places, the caller must reorder axis 1 of the cache.
+            ...)`. A caller that reorders hypotheses must reorder axis 1 of the cache in the same
+            way.
         """
         self.config.check_room(max_length)
         languages = ops.ones_like(source) if backward else None
@@ -247,7 +248,7 @@ class EncoderDecoder(Model):
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache):
-        """Computes the scores of the next token for each hypothesis.
+        """Computes the logits of the next token for each hypothesis.
 
         Args:
             tokens: ids `(B, K)`, the tokens at position `index` of the decoder's input.

@@ -11,13 +11,13 @@ from macaron_tf.models.encoder import Encoder
 
 
 class TokenModel(Model):
-    """Base class of encoders with a head that scores tokens.
+    """Base class of encoders with a head that predicts tokens.
 
     The head is a `NextTokenHead` or, with `adaptive_cutoffs`, an `AdaptiveSoftmax`.
 
     Args:
         config: configuration of the encoder.
-        use_bias: whether the scores have one bias per token.
+        use_bias: whether to add one bias per token to the logits.
     """
 
     def __init__(self, config: EncoderConfig, use_bias: bool, **kwargs):
@@ -26,7 +26,7 @@ class TokenModel(Model):
         self.language_head = self.make_language_head()
 
     def make_language_head(self) -> Head:
-        """Creates the head that scores tokens. Subclasses can override this method."""
+        """Creates the head that predicts tokens. Subclasses can override this method."""
         config = self.config
         options = config.options("vocab_size", "initializer_range")
         if config.adaptive_cutoffs:
@@ -48,11 +48,11 @@ class TokenModel(Model):
         )
 
     def logits(self, hidden):
-        """Computes the scores of all tokens: `(..., D) -> (..., V)`."""
+        """Computes the logits of all tokens: `(..., D) -> (..., V)`."""
         return self.language_head(hidden, self.table(hidden.dtype))
 
     def table(self, dtype):
-        """Returns the table `(V, E)` that scores tokens.
+        """Returns the embedding table `(V, E)`, the argument `table` of the head.
 
         For adaptive embeddings, the method returns the tables of all clusters.
         """
@@ -64,7 +64,7 @@ class TokenModel(Model):
 
 
 class LanguageModel(TokenModel):
-    """Causal language model, which scores the next token at each position.
+    """Causal language model, which predicts the next token at each position.
 
     Call arguments:
         inputs: `token_ids (B, L)`, or a dict of the encoder's inputs (see `Encoder`).
@@ -102,14 +102,15 @@ class LanguageModel(TokenModel):
         return context, {"growing" if max_length is None else "fixed": cache}
 
     def decode_step(self, tokens, index, context, cache, with_hidden: bool = False):
-        """Computes the scores of the next token for each text (see `EncoderDecoder.decode_step`).
+        """Computes the logits of the next token for each text (see `EncoderDecoder.decode_step`).
 
         Args:
             tokens: ids `(B, K)` at position `index`. Padding is not allowed.
             index: scalar int32.
             context: context from `init_decode`.
             cache: cache from `init_decode` or from the previous step.
-            with_hidden: whether to return the scored hidden states `(B K, D)` too.
+            with_hidden: whether to return the hidden states `(B K, D)`, from which the logits are
+                computed, too.
 
         Returns:
             Logits `(B, K, V)` in float32, the new cache, and the hidden states if `with_hidden`.

@@ -91,7 +91,7 @@ class CardFacts:
         return "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])
 
     def _datasets(self) -> list[str]:
-        """Returns the Hugging Face names of the data sets in the recipe, if known."""
+        """Returns the Hugging Face names of the recipe's data sets, as far as names are known."""
         text = " ".join(str(value) for _, value in _leaves(self.recipe))
         words = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
         return [*dict.fromkeys(_HUB_DATASETS[word] for word in words if word in _HUB_DATASETS)]
@@ -138,11 +138,12 @@ def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: 
 
 
 def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
-    """Returns the section about the use of a folder written by `save_pretrained`.
+    """Returns the card's section on how to use a folder that `save_pretrained` wrote.
 
     Args:
         place: argument for `macaron_tf.load`: the folder or a name on the Hugging Face Hub.
-        texts: one example text for each input of the model's task. Empty for models without a task.
+        texts: one example text for each input of the model's task. The value is empty for models
+            without a task.
         code: names of Python files in the folder that the network needs.
     """
     trusted = ", trust_code=True" if code else ""

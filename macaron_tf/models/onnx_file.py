@@ -51,5 +51,6 @@ def onnx_file(path: str | os.PathLike) -> Iterator[None]:
         pathlib.Path(path).unlink()
         cause = str(error).strip().splitlines()[0]
         raise UserError(
-            f"tf2onnx cannot convert this network: export to another format ({cause:.200})"
+            f"tf2onnx cannot convert this network ({cause:.200}): export the network to another "
+            "format"
         ) from error

@@ -113,11 +113,11 @@ class PretrainingEncoder(Model):
         return outputs
 
     def masked_logits(self, hidden):
-        """Computes the scores of all tokens: `(..., D) -> (..., V)`."""
+        """Computes the logits of all tokens: `(..., D) -> (..., V)`."""
         return self.masked_language(hidden, self._table())
 
     def span_boundary_logits(self, left, right, positions):
-        """Computes the scores of all tokens in a masked span: `(..., V)`.
+        """Computes the logits `(..., V)` of the tokens in masked spans.
 
         Args:
             left: encoder output before the span, `(..., D)`.
@@ -132,7 +132,7 @@ class PretrainingEncoder(Model):
         return self.span_boundary(left, right, positions, self._table())
 
     def pair_logits(self, hidden, training=None):
-        """Computes the scores of classes 0 (segments in order) and 1: `(B, L, D) -> (B, 2)`."""
+        """Computes the logits of class 0 (segments in order) and class 1: `(B, L, D) -> (B, 2)`."""
         if not self.sentence_pair:
             raise ValueError(
                 "sentence_pair is False, so the model has no sentence-pair head: create the model "

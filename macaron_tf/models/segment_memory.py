@@ -68,8 +68,8 @@ class KeepsMemory:
     Attributes:
         encoder: the encoder.
         memory_length: number of earlier positions M that attention sees.
-        memories: dict with the memories `"training"` and `"evaluation"`, or `None` before
-            `keep_memory`.
+        memories: dict with the memories `"training"` and `"evaluation"`. The value is `None` until
+            `keep_memory` is called.
     """
 
     encoder: Encoder
@@ -140,7 +140,7 @@ class SegmentLanguageModel(KeepsMemory, LanguageModel):
         super().__init__(config, **kwargs)
 
     def with_memory(self, inputs, memory, training=None):
-        """Returns the output `(B, L, D)` of the next segment and the new memory."""
+        """Encodes the next segment, and returns the output `(B, L, D)` and the new memory."""
         return self.encoder.with_memory(inputs, memory, training=training)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):

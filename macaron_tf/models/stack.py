@@ -175,7 +175,7 @@ class Stack(Mixer):
         """Copies the weights of another stack with the same layers (see `Block.copy_from`).
 
         T5's relative bias is copied only if both stacks are causal or both are bidirectional,
-        because the buckets otherwise stand for other distances.
+        because causal and bidirectional buckets stand for different distances.
         """
         for block, one in zip(self.blocks, other.blocks, strict=True):
             block.copy_from(one)

@@ -184,12 +184,12 @@ def choice_logits(scores, real):
 
 
 class EncoderSpanReader(ReadingModel):
-    """Extractive question answering: scores each position as the start and the end of the answer.
+    """Question answering model, which scores each position as the start and end of the answer.
 
-    An answer is a span of the context. Position 0, [CLS], means that there is no answer. All other
-    positions (question, separators and padding) get the score -1e9. In XLNet's layout, `context
-    [SEP] question [SEP] [CLS]`, the model moves the scores of [CLS] to index 0, before the scores
-    of the other positions.
+    The model is extractive: an answer is a span of the context. Position 0, [CLS], means that there
+    is no answer. All other positions (question, separators and padding) get the score -1e9. In
+    XLNet's layout, `context [SEP] question [SEP] [CLS]`, the model moves the scores of [CLS] to
+    index 0, before the scores of the other positions.
 
     Args:
         config: configuration of the encoder, encoder-decoder or `WordEncoder`.
@@ -274,8 +274,9 @@ class EncoderTagger(ReadingModel):
 class CausalReader(TaskModel, abc.ABC):
     """Base class of task models with a language model and a linear layer over the last token.
 
-    The subclasses are `CausalClassifier` and `CausalChooser`. An example has R rows, which the
-    method `rows` returns. An auxiliary objective may also train the language model on these rows.
+    The subclasses are `CausalClassifier` and `CausalChooser`. An example consists of R rows, which
+    the method `rows` returns. An auxiliary objective may also train the language model on these
+    rows.
 
     Args:
         config: configuration of the language model.
@@ -305,7 +306,7 @@ class CausalReader(TaskModel, abc.ABC):
         return self.answers_and_hidden(inputs, training=training)[0]
 
     def answers_and_hidden(self, inputs, training=None):
-        """Computes the outputs, the row ids `(B, R, L)` and the hidden states `(B, R, L, D)`."""
+        """Computes the outputs, the token ids `(B, R, L)` and the hidden states `(B, R, L, D)`."""
         token_ids = self.rows(inputs)  # (B, R, L)
         _, count, length = ops.shape(token_ids)
         flat = ops.reshape(token_ids, (-1, length))  # (B, R, L) -> (B R, L)
@@ -470,7 +471,7 @@ class SiameseEncoder(TaskModel):
         return ops.reshape(vectors, (*outer, self.config.hidden_dim))  # (N, D) -> (..., D)
 
     def pair_logits(self, first, second, training=None):
-        """Computes class scores `(B, C)` of sentence pairs from two vectors, `(B, D)` each."""
+        """Computes class logits `(B, C)` of sentence pairs from two vectors, `(B, D)` each."""
         if not self.head:
             raise ValueError(
                 "num_classes is 0, so the model cannot score pairs: create the model with "

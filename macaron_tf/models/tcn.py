@@ -39,8 +39,8 @@ class TemporalConfig(Settings):
         input_dim: width C of the input vectors. 0 means that the inputs are ids.
         vocab_size: number of input ids V. 0 means that the inputs are vectors.
         embedding_dim: width E of the embeddings.
-        tied: whether the embedding table also computes the scores. This option requires O = V and a
-            last width of E.
+        tied: whether the embedding table is also the output matrix. This option requires that O is
+            V and that the last number in `widths` is E.
         dropout: dropout rate after each convolution or recurrent layer.
         spatial_dropout: whether dropout in the TCN removes a channel at all positions of a
             sequence.
@@ -65,14 +65,18 @@ class TemporalConfig(Settings):
         if not self.widths:
             raise self.error("widths=() is empty: give at least one width")
         if bool(self.input_dim) == bool(self.vocab_size):
-            raise self.error("give input_dim (for vectors) or vocab_size (for ids), but not both")
+            raise self.error(
+                f"input_dim={self.input_dim} and vocab_size={self.vocab_size} must not both be set "
+                "or both be missing: set input_dim for vectors, or vocab_size for ids"
+            )
         if self.vocab_size and not self.embedding_dim:
             raise self.error("embedding_dim=0 must be at least 1 if vocab_size is given")
         ends = (self.output_dim, self.widths[-1])
         if self.tied and (self.vocab_size, self.embedding_dim) != ends:
             raise self.error(
-                "tied=True needs output_dim equal to vocab_size, and the last width equal to "
-                "embedding_dim"
+                f"tied=True needs output_dim={self.output_dim} to equal "
+                f"vocab_size={self.vocab_size}, and the last width {self.widths[-1]} to equal "
+                f"embedding_dim={self.embedding_dim}: change one of each pair"
             )
 
     @property
@@ -238,7 +242,7 @@ class TemporalModel(Model):
             self.output_layer.build((None, width))
 
     def hidden_states(self, inputs, training=None):
-        """Computes the vectors to score: `(B, L, D)`, or `(B, D)` with `last_only`."""
+        """Computes the input of the output layer: `(B, L, D)`, or `(B, D)` with `last_only`."""
         x = inputs
         if self.embedding:
             x = self.embedding_drop(self.embedding(inputs), training=training)  # (B, L, E)
@@ -249,7 +253,7 @@ class TemporalModel(Model):
         return x
 
     def logits(self, hidden):
-        """Computes the scores: `(..., D) -> (..., O)`."""
+        """Applies the output layer: `(..., D) -> (..., O)`."""
         if self.config.tied:
             return self.embedding.logits(hidden) + ops.cast(self.output_bias, hidden.dtype)
         return self.output_layer(hidden)

@@ -55,7 +55,7 @@ def learnt(objective: str | None) -> type[Objective]:
         objective: value of `Pretrained.objective`, such as `"masked_language"`.
 
     Returns:
-        The objective's class. For `None` and for unknown names, the base class `Objective`, whose
-        attributes `causal` and `fills_masks` are False.
+        The objective's class. If the name is `None` or unknown, the result is the base class
+        `Objective`, whose attributes `causal` and `fills_masks` are False.
     """
     return PRETRAINING.get(objective, Objective)

@@ -34,8 +34,10 @@ class Objective(Settings, abc.ABC):
 
     Attributes:
         metric_names: names of the evaluation metrics, such as `"perplexity"`.
-        causal: whether the network predicts the next token, so that it can continue a text.
-        fills_masks: whether the network predicts masked tokens, so that it can fill in [MASK].
+        causal: whether the network predicts the next token, so that the network can continue a
+            text.
+        fills_masks: whether the network predicts masked tokens, so that the network can fill in
+            [MASK].
         encoder_decoder: whether the network is an encoder-decoder.
         has_memory: whether each row of a batch continues the same row of the previous batch, and
             the network keeps the previous hidden states as its memory.
@@ -88,15 +90,15 @@ class PretrainingObjective(Objective):
     ) -> tf.data.Dataset:
         """Converts batches of token rows to training batches, for example by masking tokens.
 
-        Batch i is prepared with the seed (`seed`, i), so each epoch over the same text has new
-        masks. A run that resumes at `start_step` has the same masks as an uninterrupted run.
+        The seed of batch i is (`seed`, i), so each epoch over the same text uses new masks. A run
+        that resumes at `start_step` uses the same masks as an uninterrupted run.
 
         Args:
             rows: batches of token rows, with `token_ids (B, L)` int.
             masking: the masking settings.
             vocabulary: the vocabulary of the token ids.
             seed: the random seed.
-            start_step: index of the first batch. Each micro-batch counts as a batch.
+            start_step: index of the first batch. Each micro-batch counts as one batch.
         """
         prepare = self.preparation(rows.element_spec, masking, vocabulary)
 
@@ -115,7 +117,7 @@ class PretrainingObjective(Objective):
         By default, the function masks tokens. Objectives with other inputs override this method.
         The function is traced without AutoGraph, so branches on tensors need `tf.cond`.
 
-        With static masking, `masking.duplicates` = K, each row has K different masks. Epoch e uses
+        With static masking (`masking.duplicates` = K), each row has K different masks. Epoch e uses
         mask e modulo K.
 
         Args:
@@ -179,7 +181,7 @@ def cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
 
 
 def correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns 1 where the label has the largest logit, and 0 elsewhere.
+    """Returns 1 where the logit of the label is the largest logit, and 0 elsewhere.
 
     Logits have shape `(..., C)`, labels have shape `(...,)`, and the result is `(...,)` float32.
     """
@@ -193,7 +195,8 @@ def weighted_sums(losses: Tensor, weights: Tensor, right: Tensor | None = None) 
     Args:
         losses: `(...,)` float32.
         weights: `(...,)` float32.
-        right: `(...,)` float32, 1 at correct predictions and 0 elsewhere, or `None`.
+        right: `(...,)` float32, 1 at correct predictions and 0 elsewhere. `None` leaves
+            `correct_sum` out of the result.
 
     Returns:
         Dict of `loss_sum`, `weight` (the sum of the weights) and, unless `right` is `None`,
@@ -221,8 +224,8 @@ def token_sums(
         training: whether to leave out `correct_sum`.
 
     Returns:
-        Dict of `loss_sum` and `nll_sum` (equal, in nats), `weight`, `input_tokens` (the number of
-        ids in `token_ids` that are not PAD) and, outside training, `correct_sum`.
+        Dict of `loss_sum` and `nll_sum` (which are equal, in nats), `weight`, `input_tokens` (the
+        number of ids in `token_ids` that are not PAD) and, outside training, `correct_sum`.
     """
     nll = cross_entropy(labels, logits)  # (N,)
     sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
@@ -250,7 +253,7 @@ class MaskedPositions:
     P is the maximum number of masked positions in a row.
 
     Attributes:
-        used: `(N,)` int32, indices into the flattened `(B P,)`; `None` means all B P positions,
+        used: `(N,)` int32, indices in the flattened `(B P,)`. `None` means all B P positions,
             including padding.
         length: L, the row length.
         weights: `(N,)` float32, 0 at padding.
@@ -279,7 +282,7 @@ class MaskedPositions:
         return values if self.used is None else tf.gather(values, self.used)
 
     def flat_columns(self, columns: Tensor) -> Tensor:
-        """Converts positions `(B, P)` in rows to indices `(N,)` into the flattened `(B L,)`."""
+        """Converts positions `(B, P)` in rows to indices `(N,)` in the flattened `(B L,)`."""
         rows = ops.arange(ops.shape(columns)[0], dtype=columns.dtype)
         return self.flat(columns + self.length * rows[:, None])
 

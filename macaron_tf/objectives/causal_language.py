@@ -53,9 +53,9 @@ class CausalLanguageObjective(PretrainingObjective):
     def preparation(self, spec, masking, vocabulary):
         """Returns a function that separates the documents of a row.
 
-        If batches have `document_ids (B, L)`, each [SEP] between two documents has two roles. As a
-        label, [SEP] ends the first document. As an input, [SEP] is replaced by [CLS] and begins the
-        second document. The network then reads `[CLS] ids` and predicts `ids [SEP]` for every
+        If batches have `document_ids (B, L)`, each [SEP] between two documents has two roles. In
+        the labels, [SEP] ends the first document. In the inputs, [CLS] replaces [SEP] and begins
+        the second document. The network then reads `[CLS] ids` and predicts `ids [SEP]` for every
         document, as if the document had its own row. Without `document_ids`, the function returns
         the batch unchanged.
         """
@@ -109,8 +109,8 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     hidden states of the previous segments.
 
     Call arguments:
-        network: a `SegmentLanguageModel`, whose dict `memories` has the keys `training` and
-            `evaluation`.
+        network: a `SegmentLanguageModel` with the memories `training` and `evaluation` in its dict
+            `memories`.
         batch: dict from this objective's `dataset`. Row b continues row b of the previous batch.
         training: see `Objective`.
 
@@ -126,10 +126,11 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     def preparation(self, spec, masking, vocabulary):
         """Returns a function that converts rows of `stream_dataset` to segments.
 
-        The labels of a segment are the row without its first and its last column, which hold [CLS]
-        and [SEP] (or padding). A [SEP] between two documents remains. The inputs are the labels
-        shifted right by one token. The first input is the last token of the previous row, or [CLS]
-        if the row starts a text. Both `token_ids` and `labels` are `(B, L - 2)`.
+        The labels of a segment are the row without the first column, which contains [CLS], and the
+        last column, which contains [SEP] or padding. A [SEP] between two documents remains. The
+        inputs are the labels shifted right by one token. The first input is the last token of the
+        previous row, or [CLS] if the row starts a text. Both `token_ids` and `labels` are `(B, L -
+        2)`.
         """
 
         def segment(batch: Batch, seed) -> Batch:
@@ -162,8 +163,8 @@ class AuxiliaryLanguageObjective(ClassificationObjective):
     at the last token.
 
     Attributes:
-        num_classes: number of classes (see `ClassificationObjective`). For a `CausalChooser`, the
-            number of choices, which is also the number of rows of an example.
+        num_classes: number of classes (see `ClassificationObjective`). For a `CausalChooser`,
+            `num_classes` is the number of choices, which is also the number of rows per example.
         language_weight: lambda, the weight of the language model loss. At 0, L1 is not computed.
 
     Call arguments:
@@ -236,9 +237,9 @@ class BidirectionalLanguageObjective(Objective):
         training: see `Objective`.
 
     Returns:
-        Dict of `loss_sum` and `nll_sum` (equal, in nats, over both directions), `weight` (number of
-        predictions), `forward_sum`, `forward_weight`, `backward_sum`, `backward_weight` and,
-        outside training, `correct_sum`.
+        Dict of `loss_sum` and `nll_sum` (which are equal, in nats, over both directions), `weight`
+        (number of predictions), `forward_sum`, `forward_weight`, `backward_sum`, `backward_weight`
+        and, outside training, `correct_sum`.
 
     References: Peters et al. 2018 (ELMo), section 3.1; Jean et al. 2015 (sampled softmax).
     """
@@ -274,8 +275,8 @@ class BidirectionalLanguageObjective(Objective):
 def _losses(network, hidden, answers, samples: int, seed) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes cross-entropy `(N,)` and correctness `(N,)` (0 or 1) of N predicted words.
 
-    With `samples` above 0, the cross-entropy is that of the sampled softmax, and the correctness is
-    all 0, because the full logits are not computed.
+    With `samples` above 0, the function computes the cross-entropy of the sampled softmax. It then
+    returns a correctness of 0 for all words, because the full logits are not computed.
     """
     if samples:
         output = network.output_layer

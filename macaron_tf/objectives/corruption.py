@@ -88,11 +88,11 @@ def lengths_of(text: tf.Tensor) -> tf.Tensor:
 
 
 def packed(ids: tf.Tensor, keep: tf.Tensor, room: int) -> tf.Tensor:
-    """Keeps some ids of each row, moves these ids to the left and fills the row with PAD.
+    """Removes ids from each row, moves the remaining ids to the left and fills the row with PAD.
 
     Args:
         ids: `(B, R)` int.
-        keep: `(B, R)` bool, at most `room` True values in a row.
+        keep: `(B, R)` bool, True at ids to keep, with at most `room` True values in a row.
         room: length of the new rows.
 
     Returns:
@@ -137,14 +137,16 @@ class SpanCorruptionConfig(Settings):
 
     Attributes:
         kind: name of the objective. `"random_spans"` (T5) replaces each hidden span by a sentinel,
-            and the target has each span after its sentinel. `"iid_spans"` does the same, but hides
-            each token independently of its neighbours. `"drop_tokens"` deletes the hidden tokens
-            from the source, and the target is the hidden tokens without sentinels. `"bert_style"`
-            replaces each hidden token by the mask (90%) or by a random token (10%), and the target
-            is the whole text. `"mass_style"` uses only the mask, and the target is the whole text.
-            `"deshuffling"` shuffles all tokens, and the target is the whole text. `"prefix_lm"`
-            splits the text at a random position, and the target is the second part.
-        rate: fraction of the tokens that are hidden. `"deshuffling"` and `"prefix_lm"` ignore it.
+            and the target contains each sentinel followed by its span. `"iid_spans"` differs from
+            `"random_spans"` in that it hides each token independently of its neighbours.
+            `"drop_tokens"` deletes the hidden tokens from the source, and the target consists of
+            the hidden tokens without sentinels. `"bert_style"` replaces each hidden token by the
+            mask (90%) or by a random token (10%), and the target is the whole text. `"mass_style"`
+            uses only the mask, and the target is the whole text. `"deshuffling"` shuffles all
+            tokens, and the target is the whole text. `"prefix_lm"` splits the text at a random
+            position, and the target is the second part.
+        rate: fraction of the tokens that are hidden. `"deshuffling"` and `"prefix_lm"` ignore
+            `rate`.
         mean_span: mean span length of `"random_spans"`, in tokens.
 
     References: Raffel et al. 2020 (T5), section 3.3, table 3 and the released code.
@@ -167,7 +169,7 @@ class SpanCorruptionConfig(Settings):
     def sentinels(self) -> int:
         """Maximum number of different sentinel ids in a source.
 
-        `"bert_style"` and `"mass_style"` use one sentinel id, as the mask.
+        `"bert_style"` and `"mass_style"` use only one sentinel id, which serves as the mask.
         """
         masks = self.kind in ("bert_style", "mass_style")
         return SENTINELS if self.kind in ("random_spans", "iid_spans") else int(masks)
@@ -175,7 +177,7 @@ class SpanCorruptionConfig(Settings):
     def counts(self, tokens: int) -> tuple[int, int]:
         """Computes the number of hidden tokens and the maximum number of spans in a text.
 
-        A text of one token has no hidden token.
+        In a text of one token, no token is hidden.
 
         Args:
             tokens: number of tokens in the text.
@@ -208,7 +210,7 @@ class SpanCorruptionConfig(Settings):
         )
 
     def text_length(self, source_length: int) -> int:
-        """Computes the maximum text length whose source has at most `source_length` tokens.
+        """Computes the maximum text length at which a source has at most `source_length` tokens.
 
         With the default settings and `source_length=512`, the maximum is 568.
         """
@@ -259,9 +261,9 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
 
     "random_spans" hides the spans of `hidden_spans`. "deshuffling" hides all tokens. "prefix_lm"
     hides the tokens after a prefix, whose length is drawn uniformly from 1 to n - 1 for a text of n
-    tokens. Every other kind chooses a fixed number of tokens uniformly, see
-    `SpanCorruptionConfig.counts`. T5's released code instead hides each token independently, so the
-    number of hidden tokens varies.
+    tokens. Every other kind chooses a fixed number of tokens uniformly (see
+    `SpanCorruptionConfig.counts`). T5's released code instead hides each token independently, so
+    the number of hidden tokens varies.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
@@ -289,7 +291,7 @@ def hidden_tokens(text: tf.Tensor, seed: tf.Tensor, config: SpanCorruptionConfig
 def with_sentinels(text: tf.Tensor, hidden: tf.Tensor, first_sentinel: int, room: int) -> tf.Tensor:
     """Replaces each span of hidden tokens by a sentinel and adds EOS.
 
-    A row without hidden tokens becomes all PAD.
+    The result for a row without hidden tokens is all PAD.
 
     Args:
         text: `(B, R)` int, with padding at the end.
@@ -316,8 +318,8 @@ class SpanCorruptionObjective(CorruptionObjective):
 
     In span corruption, a sentinel replaces each hidden span in the source and precedes the span in
     the target. Sentinel ids follow the ids of the vocabulary, and the network has `SENTINEL_ROWS`
-    additional embedding rows for them. The first sentinel also serves as the mask. As in T5's code,
-    the target of a text that ends with a hidden span does not end with a sentinel.
+    additional embedding rows for the sentinels. The first sentinel also serves as the mask. As in
+    T5's code, the target of a text that ends with a hidden span does not end with a sentinel.
 
     Attributes:
         config: the corruption settings.
@@ -335,15 +337,15 @@ class SpanCorruptionObjective(CorruptionObjective):
         `SpanCorruptionConfig.lengths` gives the shapes of source and target.
 
         Raises:
-            UserError: a text can have more spans than there are sentinels.
+            UserError: the number of spans in a text can exceed the number of sentinels.
         """
         kind, mask = self.config.kind, vocabulary.size
         spans = max(self.config.counts(n)[1] for n in range(length + 1))
         if spans > SENTINELS and kind in ("random_spans", "iid_spans"):
             mend = "raise corruption.mean_span" if kind == "random_spans" else "corruption.rate"
             raise UserError(
-                f"rows of {length + 2} tokens have up to {spans} hidden spans, but there are only "
-                f"{SENTINELS} sentinels: lower corpus.sequence_length or {mend}"
+                f"rows of {length + 2} tokens have up to {spans} corrupted spans, but there are "
+                f"only {SENTINELS} sentinels: lower corpus.sequence_length or {mend}"
             )
         source_room, target_room = self.config.lengths(length)
         pieces = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)

@@ -37,8 +37,8 @@ def poisson_limits(mean: float) -> np.ndarray:
         mean: mean of the distribution.
 
     Returns:
-        One-dimensional float32 array with P(X <= k) for k = 0, 1, ... It ends at the first k with
-        P(X > k) of at most 1e-7.
+        One-dimensional float32 array with P(X <= k) for k = 0, 1, ... The array ends at the first k
+        at which P(X > k) is at most 1e-7.
     """
     probabilities, k, rest = [math.exp(-mean)], 0, 1.0 - math.exp(-mean)
     while rest > 1e-7:
@@ -87,8 +87,8 @@ def infill(
     arrangements of the spans among the remaining words are equally likely. Spans do not overlap. In
     the released code, overlapping spans share one mask token, and fewer words are hidden.
 
-    The result has at most R tokens. Spans of 0 words that would exceed R are left out, which
-    happens only in texts of a few words.
+    The result has at most R tokens. If spans of 0 words would make the text longer than R, the
+    function leaves out these spans. This case occurs only in texts of a few words.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
@@ -222,7 +222,7 @@ class DenoisingConfig(Settings):
     Attributes:
         infilling: fraction of a text's words that are hidden in spans. One mask token replaces each
             span.
-        mean_span: mean length of the hidden spans, in words. The lengths have a Poisson
+        mean_span: mean length of the hidden spans, in words. The lengths are drawn from a Poisson
             distribution.
         shuffling: fraction of the texts whose sentences are shuffled.
         rotation: fraction of the texts that are rotated to begin with a random token.

@@ -22,12 +22,12 @@ from macaron_tf.objectives.base import (
 class MaskedLanguageObjective(PretrainingObjective):
     """Masked language modelling (MLM), optionally with a sentence-pair task (NSP or SOP).
 
-    The loss is the mean cross-entropy of the masked tokens. With `sentence_pair`, the mean
-    cross-entropy of the rows' pair labels is added, as in BERT. Over several micro-batches, the
-    mean over rows weights each micro-batch by its number of masked tokens. The network computes
-    logits only at masked positions, which is about a seventh of the work at a masking rate of 15%.
-    On rows that hold a sentence and its translation, this objective is XLM's translation language
-    modelling (TLM).
+    The loss is the mean cross-entropy of the masked tokens. With `sentence_pair`, the loss also
+    includes the mean cross-entropy of the pair labels over the rows, as in BERT. Over several
+    micro-batches, the mean over rows weights each micro-batch by its number of masked tokens. The
+    network computes logits only at masked positions, which is about a seventh of the work at a
+    masking rate of 15%. On rows that hold a sentence and its translation, this objective is XLM's
+    translation language modelling (TLM).
 
     Attributes:
         sentence_pair: whether to add the sentence-pair loss. The task is next sentence prediction
@@ -38,8 +38,8 @@ class MaskedLanguageObjective(PretrainingObjective):
         batch: dict of the `encoder_inputs`, and `masked_positions`, `masked_labels` and
             `masked_weights`, all `(B, P)`. `sentence_pair` also needs `pair_label (B,)` int and
             `pair_weights (B,)` float32 (see `mask_tokens`). The label is 0 if the second sentence
-            follows the first, and 1 if the second sentence is random (NSP) or the two are swapped
-            (SOP).
+            follows the first, and 1 if the second sentence is random (NSP) or the two sentences are
+            swapped (SOP).
         training: see `Objective`.
 
     Returns:

@@ -45,14 +45,14 @@ def permute_tokens(
     Args:
         batch: see `mask_tokens`.
         seed: see `mask_tokens`.
-        partial: K, the number of tokens for each predicted token (partial prediction).
+        partial: K of partial prediction. About one of every K tokens is predicted.
         vocabulary: the vocabulary of the token ids.
 
     Returns:
         The batch with two kinds of new entries. `order (B, L)` int32 is -1 at context, and the
         index in the permutation at predicted tokens. `masked_positions`, `masked_labels` and
-        `masked_weights`, all `(B, P)`, describe the predicted tokens as in `mask_tokens`, but
-        padding has position -1, because position 0 may be predicted.
+        `masked_weights`, all `(B, P)`, describe the predicted tokens as in `mask_tokens`. Unlike in
+        `mask_tokens`, the position at padding is -1, because position 0 may be predicted.
 
     References: Yang et al. 2019 (XLNet), section 2.3, and its released code.
     """
@@ -65,7 +65,8 @@ def permute_tokens(
     lengths = ngram_lengths(LONGEST_SPAN)
     guessed = choose_spans(maskable, tf.ones_like(maskable), counts, for_spans, lengths) > 0
     drawn = draws.uniform(for_order, tf.shape(token_ids)[0], length)
-    # Ranks of the draws within a row. Context has 2.0, above all draws, so it ranks last.
+    # Ranks of the draws within a row. Context tokens get 2.0, which is above all draws, so context
+    # ranks last.
     ranks = tf.argsort(tf.argsort(tf.where(guessed, drawn, 2.0), stable=True), stable=True)
     flat, real = flat_positions(guessed, multiple_of_8(math.ceil(length / partial)))  # (B, P)
     order = tf.where(guessed, ranks, -1)  # (B, L)
@@ -82,11 +83,12 @@ class PermutationObjective(PretrainingObjective):
     memory and the tokens before it in a random factorization order.
 
     Attributes:
-        partial: K of `permute_tokens`, the number of tokens for each predicted token. The paper
-            uses 6 and 7.
+        partial: K of partial prediction. About one of every K tokens is predicted. The paper uses 6
+            and 7.
 
     Call arguments:
-        network: a `TwoStreamModel`, whose dict `memories` has the keys `training` and `evaluation`.
+        network: a `TwoStreamModel` with the memories `training` and `evaluation` in its dict
+            `memories`.
         batch: dict from this objective's `dataset`. Row b continues row b of the previous batch.
         training: see `Objective`.
 

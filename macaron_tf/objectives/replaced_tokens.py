@@ -1,4 +1,4 @@
-"""Replaced token detection (ELECTRA): finds the tokens that a small generator replaced.
+"""Replaced token detection (ELECTRA), which finds the tokens that a small generator replaced.
 
 B is the batch size, L the row length, V the vocabulary size, P the maximum number of masked tokens
 in a row, and N the number of masked tokens in a batch.
@@ -73,10 +73,11 @@ class ReplacedTokenObjective(PretrainingObjective):
     def preparation(self, spec, masking, vocabulary):
         """Returns a function that masks tokens and adds two entries to the batch.
 
-        `sampling_draws (B, P)` float32 has a random number in [0, 1) for each masked position, from
-        which the objective draws the replacement. `token_weights (B,)` float32 has the same value
-        in all rows, the number of masked tokens in the batch divided by the number of tokens that
-        are not padding. Replicas that share the batch therefore use equal weights.
+        `sampling_draws (B, P)` float32 contains a random number in [0, 1) for each masked position,
+        from which the objective draws the replacement. All rows of `token_weights (B,)` float32
+        contain the same value, which is the number of masked tokens in the batch divided by the
+        number of tokens that are not padding. Replicas that share the batch therefore use equal
+        weights.
         """
         masked = super().preparation(spec, masking, vocabulary)
 
@@ -153,10 +154,10 @@ def put_tokens(token_ids: Tensor, flat: Tensor, tokens: Tensor, used: Tensor) ->
 def sample(logits: Tensor, uniform: Tensor) -> Tensor:
     """Draws one token per row from the softmax, except PAD, by inverse transform sampling.
 
-    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick needs V. The
-    cumulative sum first runs over blocks of 128 vocabulary entries, and then within one block. A
-    cumulative sum over the whole vocabulary would take ten times as long as the softmax. No
-    gradient flows through the draw.
+    Inverse transform sampling needs one uniform number per token. The Gumbel-max trick would need V
+    uniform numbers. The cumulative sum first runs over blocks of 128 vocabulary entries, and then
+    within one block. A cumulative sum over the whole vocabulary would take ten times as long as the
+    softmax. No gradient flows through the draw.
 
     Args:
         logits: `(N, V)` float32.
@@ -186,8 +187,8 @@ def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
         uniform: `(N,)` float32 in [0, 1).
 
     Returns:
-        The indices `(N,)` int32, and a new uniform number `(N,)` in [0, 1) for each row, the
-        relative position of the draw in the interval of its index.
+        The indices `(N,)` int32, and a new uniform number `(N,)` in [0, 1) for each row. This
+        number is the relative position of the draw within the interval of the drawn index.
     """
     sums = ops.cumsum(shares, axis=-1)
     target = uniform[:, None] * sums[:, -1:]  # (N, 1), below the total weight

@@ -1,8 +1,8 @@
-"""Objectives of classification, regression, answer spans, tagging, sequences and sentence vectors.
+"""Objectives for classification, regression, answer spans, tagging, sequences and sentence vectors.
 
 B is the batch size and L the row length. A padding row has weight 0 and an arbitrary label. The
-objectives set its label to 0, because an invalid label could give a NaN loss, and NaN times weight
-0 is NaN.
+objectives replace the label of a padding row by 0, because an invalid label could give a NaN loss,
+and NaN times the weight 0 is NaN.
 """
 
 import abc
@@ -91,7 +91,7 @@ class ClassificationObjective(TaskObjective):
     """Cross-entropy for classification, or squared error for regression.
 
     Attributes:
-        num_classes: C, the number of classes; 1 means regression.
+        num_classes: C, the number of classes. 1 means regression.
 
     Call arguments:
         network: an `EncoderClassifier` or a `CausalReader`.
@@ -112,14 +112,14 @@ class ClassificationObjective(TaskObjective):
 
 
 class SpanObjective(TaskObjective):
-    """Extractive question answering: mean of the cross-entropies of the answer's start and end.
+    """Objective of extractive question answering: mean cross-entropy of answer start and end.
 
     A prediction is correct if both the most probable start and the most probable end are correct.
 
     Call arguments:
         network: an `EncoderSpanReader`.
-        batch: see `TaskObjective`. `label (B, 2)` int32 has the first and the last position of the
-            answer, or two zeros if there is no answer.
+        batch: see `TaskObjective`. `label (B, 2)` int32 contains the first and the last position of
+            the answer, or two zeros if there is no answer.
         training: see `Objective`.
 
     References: Devlin et al. 2018 (BERT), section 4.2 and the released code.
@@ -171,9 +171,9 @@ class SequenceObjective(Objective):
     Call arguments:
         network: a `TemporalModel` or a `WordTagger`.
         batch: dict of `inputs`, `targets` and `weight`. The weight, float32, is 0 at positions
-            without a target. Its shape is `(B, L)`, or `(B,)` if the network predicts only at the
-            last position. The targets have this shape for class indices, and one more axis for
-            float targets.
+            without a target. The shape of the weight is `(B, L)`, or `(B,)` if the network predicts
+            only at the last position. Class indices in `targets` have the same shape as the weight,
+            and float targets have one more axis.
         training: see `Objective`.
 
     Returns:
@@ -240,7 +240,8 @@ class SimilarityObjective(Objective):
         if vectors.shape[1] != self.sentences:
             raise ValueError(
                 f"the examples have {vectors.shape[1]} sentences, but {type(self).__name__} needs "
-                f"{self.sentences}: check the shape of token_ids, (batch, sentences, length)"
+                f"{self.sentences} sentences: pass token_ids of the shape (batch, "
+                f"{self.sentences}, length)"
             )
         weights, labels = with_weights(batch)["weight"], batch.get("label")
         if labels is not None:
@@ -262,7 +263,7 @@ class SimilarityObjective(Objective):
         Args:
             network: the encoder that computed the vectors.
             vectors: `(B, S, D)`, sentence vectors of width D.
-            labels: `(B,)`, or `None` for triplets.
+            labels: `(B,)`, but `None` for triplets.
             training: whether dropout is active.
 
         Returns:
@@ -291,7 +292,7 @@ class PairClassificationObjective(SimilarityObjective):
 
 @dataclass(frozen=True)
 class CosineObjective(SimilarityObjective):
-    """Squared error between the cosine similarity of a sentence pair and its label.
+    """Squared error between the label and the cosine similarity of a sentence pair.
 
     The label is scaled from [`low`, `high`] to [0, 1]. The default is the range of STS-B, [0, 5].
 

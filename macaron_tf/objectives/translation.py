@@ -45,7 +45,7 @@ class TranslationObjective(Objective):
         skip_padding: whether to compute logits only at target positions that are not padding. The
             logits of a small model are half of the work. The number of these positions varies from
             batch to batch, so set False if shapes must be static (XLA, TPU). The loss is the same.
-        first: id of the decoder's first input, EOS if targets begin with BOS.
+        first: id of the decoder's first input. This id must be EOS if targets begin with BOS.
 
     Call arguments:
         network: an `EncoderDecoder`.

@@ -20,7 +20,7 @@ _Graph = tuple[Callable[..., dict[str, tf.Tensor]], Mapping[str, tf.DType]]
 
 
 class TaskKind(abc.ABC):
-    """Base class of task types. A task answers texts with a network and its vocabulary.
+    """Base class of task types. A task computes answers to texts with a network.
 
     `serve` builds a graph of TensorFlow operations from strings to answers. The same graph runs in
     `Pretrained.predict`, in commands with `--json`, in a SavedModel and in a server.
@@ -77,8 +77,8 @@ class TaskKind(abc.ABC):
         for number, row in enumerate(rows, first):
             if len(row) != len(names):
                 raise UserError(
-                    f"line {number} has {len(row)} column(s), not {len(names)}: write "
-                    f"{', '.join(names)}, separated by tabs"
+                    f"line {number} has {len(row)} column{'s' * (len(row) != 1)}, but must have "
+                    f"{len(names)}: write {', '.join(names)}, separated by tabs"
                 )
         return [[row[column] for row in rows] for column in range(len(names))]
 
@@ -101,12 +101,15 @@ class TaskKind(abc.ABC):
         """Returns a copy of the task with other options, such as `n_best`.
 
         Raises:
-            UserError: the task type does not have an option.
+            UserError: the task type does not have one of the options.
         """
         for given in [name for name in options if name not in self.takes]:
             said = f"{given}={options[given]!r} is"
             if given in self.controls:
-                raise UserError(f"{said} not an option: pass {given} to predict or stream instead")
+                raise UserError(
+                    f"{said} not an option of the task, but of each call: pass {given} to predict "
+                    "or stream instead"
+                )
             takes = (*self.takes, *self.controls)
             known = f"choose among {', '.join(takes)}" if takes else f"leave out {given}"
             raise UserError(f"{said} not an option of a {self.name}: {known}")
@@ -135,7 +138,7 @@ class TaskKind(abc.ABC):
         raise UserError(f"a {self.name} cannot score texts: use predict instead")
 
     def facts(self) -> dict[str, Any]:
-        """Returns facts about the task as JSON values, which an exported model records."""
+        """Returns JSON values about the task, for the record of an exported model."""
         return {}
 
     def typical_texts(self) -> Sequence[str]:

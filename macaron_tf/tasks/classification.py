@@ -211,13 +211,15 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     try:
         words.fit([*train.first, *(train.second or ())])
     except ValueError as error:
-        raise UserError(f"the training texts of {task.name!r} have no words: give text") from error
+        raise UserError(
+            f"the training texts of {task.name!r} contain no words: give texts with words"
+        ) from error
     if task.regression:
         model = Ridge()
     elif len(np.unique(train.labels)) < 2:
         raise UserError(
-            f"all training labels of {task.name!r} are {task.labels[train.labels[0]]!r}: "
-            "give examples of at least two classes"
+            f"all training labels of {task.name!r} are {task.labels[train.labels[0]]!r}: give "
+            "examples of at least two classes"
         )
     else:
         model = LogisticRegression(max_iter=1000)

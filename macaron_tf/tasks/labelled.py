@@ -28,7 +28,7 @@ _MAX_LENGTH = 128  # maximum row length of a classifier whose training length is
 
 @dataclasses.dataclass(frozen=True)
 class SpanLimits(Settings):
-    """Length limits for extractive question answering. The defaults are those of BERT.
+    """Length limits for extractive question answering. The defaults are from BERT.
 
     Attributes:
         doc_stride: number of tokens between the starts of two consecutive windows of a long
@@ -132,7 +132,7 @@ class LabelledTask(OnePass):
     def read(
         self, split: str, tfds: Tfds | None, source: str | None, language: str | None = None
     ) -> Any:
-        """Reads the labelled examples of a split. The arguments are those of `read_examples`.
+        """Reads the labelled examples of a split. For the arguments, see `read_examples`.
 
         Raises:
             UserError: the examples have no labels.
@@ -181,9 +181,11 @@ class LabelledTask(OnePass):
     def names_of(
         self, splits: Sequence[str], tfds: Tfds | None, source: str | None
     ) -> dict[str, str] | None:
-        """Returns a dict from the name of a split to its name in the source.
+        """Returns a dict that maps split names of the task to split names of the source.
 
-        The dict contains only splits with two different names, such as "validation" and "dev".
+        For example, the dict is `{"validation": "dev"}` if the validation split of the source is
+        called dev. A split that is not in the dict has the same name in the source.
+
         Returns `None` if the source has only the split "train". Such a source is a file without
         {split} in its name, or a user's TFDS or Hugging Face data set without a split validation,
         dev or valid.
@@ -277,7 +279,7 @@ class LabelledTask(OnePass):
         """Computes a dict of the task's metrics, with "score" for the mean of the main metrics."""
 
     def answers(self, outputs: Any, examples: Any) -> Any:
-        """Converts outputs to predictions as JSON values."""
+        """Converts outputs to predictions that consist of JSON values."""
         return self.decide(outputs)
 
     @abc.abstractmethod

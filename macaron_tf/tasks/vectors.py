@@ -109,7 +109,7 @@ class Vectors(OnePass):
         """Encodes N sentences as vectors `(N, D)` float32, which are not scaled to norm 1.
 
         An empty sentence is encoded as two special ids. Long sentences are truncated, and a warning
-        on stderr tells their number.
+        on stderr reports the number of truncated sentences.
         """
         check_whole(texts)
         rows, cut = encode_sentences(self.vocabulary, texts, self.max_length)
@@ -171,7 +171,7 @@ def warn_cut(cut: int, total: int, max_length: int) -> None:
 
 
 class WordVectors(OnePass):
-    """Encoder of words in context, by ELMo.
+    """Contextual word embeddings (ELMo).
 
     The input of the signature `serving_default` is `text (B,)` strings. The longest text has L
     words. The outputs are `words (B, L)` strings, padded with "", `vectors (B, L, J, 2 P)` float32,

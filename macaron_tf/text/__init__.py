@@ -16,10 +16,10 @@ from macaron_tf.text.words import WordVocabulary
 
 
 def load_encoder_vocabulary(directory: str | os.PathLike) -> PieceVocabulary:
-    """Loads a vocabulary that has a [MASK] token, and verifies its hash.
+    """Loads a vocabulary with a [MASK] token, and verifies its hash.
 
     Raises:
-        UserError: the vocabulary is missing, is damaged or has no [MASK].
+        UserError: the vocabulary is missing, is damaged or does not contain [MASK].
     """
     vocabulary = PieceVocabulary.load(directory)
     if vocabulary.mask_id is None:

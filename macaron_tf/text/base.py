@@ -54,9 +54,10 @@ class Vocabulary(abc.ABC):
         kinds: dict from `kind` to class, for all subclasses.
 
     Attributes:
-        added: dict from text to id, for tokens that were added to a Hugging Face tokenizer. The
-            whole text of an added token becomes this one token.
-        languages: languages of the lines, with the source language first; empty if none is set.
+        added: dict from text to id, for tokens that were added to a Hugging Face tokenizer. Text
+            that equals an added token is always encoded as this single token.
+        languages: languages of the lines, with the source language first. The tuple is empty if no
+            language is set.
     """
 
     kind: ClassVar[str] = ""
@@ -142,15 +143,15 @@ class Vocabulary(abc.ABC):
         """Loads a vocabulary of this class or of a subclass, and verifies its hash.
 
         Raises:
-            UserError: a file is missing or damaged, the vocabulary is of another class, or its
+            UserError: a file is missing or damaged, the vocabulary belongs to another class, or the
                 hash differs from the saved hash.
         """
         folder = storage.as_path(directory)
         place = folder / RECORD
         if not place.exists():
             raise UserError(
-                f"no vocabulary in {folder}, because {RECORD} is missing: "
-                "train a vocabulary there, or give the folder of a vocabulary"
+                f"there is no vocabulary in {folder}, because {RECORD} is missing: train a "
+                "vocabulary there, or give another folder"
             )
         mend = "restore it or train the vocabulary again"
         record = storage.read_json(place, mend=mend, kind=str, settings=dict, hash=str)
@@ -158,8 +159,8 @@ class Vocabulary(abc.ABC):
         kinds = {name: kind for name, kind in Vocabulary.kinds.items() if issubclass(kind, cls)}
         if name not in kinds:
             raise UserError(
-                f"{place} has a vocabulary of kind {name!r}: give a vocabulary of kind "
-                f"{' or '.join(kinds)}"
+                f"the vocabulary in {place} is of kind {name!r}, but must be of kind "
+                f"{' or '.join(kinds)}: give another vocabulary"
             )
         path = folder / kinds[name].contents_name
         contents = storage.read_bytes(path)
@@ -168,7 +169,7 @@ class Vocabulary(abc.ABC):
         except (KeyError, TypeError) as error:
             raise UserError(f"{place} is damaged: {mend}") from error
         except UserError as error:
-            raise UserError(f"{path}: {error}") from error
+            raise UserError(f"{path} cannot be read, because {error}") from error
         check_vocabulary(expected, vocabulary.hash, place)
         return vocabulary
 
@@ -181,8 +182,8 @@ NO_TEXT = "there is no text to train a vocabulary on, because every line is empt
 def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
     """Draws a uniform random sample of at most `count` items, in one pass over `items`.
 
-    If `items` has at most `count` items, returns all of them in order. The iterator drops its
-    reference to an item when it yields the item.
+    If `items` contains at most `count` items, the function yields all items in order. The iterator
+    drops the reference to each item that it has yielded, so that memory is freed.
 
     References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
     """
@@ -198,10 +199,10 @@ def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
 
 
 def says_unknown(train: Callable) -> Callable:
-    """Decorates a vocabulary's `train` method to limit its lines and print the share of [UNK].
+    """Decorates a vocabulary's `train` method to limit the lines and print the share of [UNK].
 
-    `train` gets at most `MAX_LINES` lines. The share of [UNK] tokens is measured on at most 10,000
-    evenly spaced lines.
+    `train` receives at most `MAX_LINES` lines. The share of [UNK] tokens is measured on at most
+    10,000 evenly spaced lines.
     """
 
     @functools.wraps(train)
@@ -253,8 +254,9 @@ def check_vocabulary(expected: str, given: str, where: str | os.PathLike) -> Non
     """
     if given != expected:
         raise UserError(
-            f"vocabulary mismatch: {where} was made with vocabulary {str(expected)[:12] or 'none'}"
-            f", not with {given[:12] or 'none'}; use the vocabulary saved beside {where}"
+            f"vocabulary mismatch between {where} (hash {str(expected)[:12] or 'none'}) and the "
+            f"vocabulary in use (hash {given[:12] or 'none'}): use the vocabulary saved beside "
+            f"{where}"
         )
 
 
@@ -271,12 +273,12 @@ class PieceVocabulary(Vocabulary):
             `mask_id` is `None` if there is no [MASK].
         pair_separators: number of [SEP] tokens between two texts (2 for RoBERTa and XLM-R).
         cls_last: whether [CLS] is the last token of a sequence, as in XLNet, instead of the first.
-        spaces_after: whether the last piece of a word includes the space after the word. Otherwise
+        spaces_after: whether the last piece of a word includes the space after the word. Otherwise,
             the first piece of a word includes the space before the word.
-        leading_space: regular expression that matches the space at the start of decoded text that
-            the original line did not have.
-        byte_fallback: whether the pieces `<0x00>` to `<0xFF>` encode the bytes of characters that
-            have no piece.
+        leading_space: regular expression that matches the space that decoding adds at the start of
+            a line.
+        byte_fallback: whether the pieces `<0x00>` to `<0xFF>` encode the bytes of characters
+            without a piece.
     """
 
     pad_id: int = PAD
@@ -321,7 +323,7 @@ class PieceVocabulary(Vocabulary):
         return names.get(number) or self.piece_bytes(number).decode("utf-8", "backslashreplace")
 
     def starts_word(self, number: int) -> bool:
-        """Returns whether a piece begins a word; `number` must not be a special id."""
+        """Returns whether a piece begins a word. `number` must not be a special id."""
         raise NotImplementedError
 
     def encode(self, strings: tf.Tensor, language: str | None = None) -> tf.RaggedTensor:
@@ -341,7 +343,7 @@ class PieceVocabulary(Vocabulary):
         return self.tokenizer.tokenize(lines)
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
-        """Encodes lines and finds the position of each piece in its line; see `AlignedText`.
+        """Encodes lines and finds the position of each piece in its line (see `AlignedText`).
 
         Raises:
             UserError: this class of vocabulary cannot locate pieces.
@@ -356,16 +358,17 @@ class PieceVocabulary(Vocabulary):
 
         Args:
             lines: `(B,)` normalized lines.
-            cut: function that tokenizes texts `(N,)` without added tokens. It returns a sequence of
-                the ids `(N, None)` and optionally the byte offsets of token starts and token ends.
+            cut: function that tokenizes texts `(N,)` without added tokens. The function returns a
+                sequence of the ids `(N, None)` and optionally the byte offsets of token starts and
+                token ends.
 
         Yields:
             The ids `(B, None)`, then the byte offsets if `cut` returns them.
         """
         with tf.init_scope():
             names = list(self.normalized_lines(self.added))
-        # Longer tokens come first and so take precedence over their prefixes, as in Hugging Face's
-        # tokenizers.
+        # Longer tokens come first, so that they take precedence over their prefixes, as in Hugging
+        # Face's tokenizers.
         pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
         parts, begins, ends = tensorflow_text.regex_split_with_offsets(lines, pattern, pattern)
         found = parts.values[:, None] == tf.constant(names)  # (N, added)
@@ -391,7 +394,7 @@ class PieceVocabulary(Vocabulary):
         return TokenRows.of_lengths(ids, lengths, self.size)
 
     def normalized_lines(self, lines: Iterable[str], language: str | None = None) -> Iterator[str]:
-        """Normalizes lines eagerly; see `normalized`."""
+        """Normalizes lines eagerly (see `normalized`)."""
         return map_lines(lambda strings: self.normalized(strings, language), lines)
 
     def encode_lines(self, lines: Iterable[str], language: str | None = None) -> list[list[int]]:
@@ -403,7 +406,7 @@ class PieceVocabulary(Vocabulary):
     def decode(self, ids: tf.Tensor | tf.RaggedTensor) -> tf.Tensor:
         """Decodes dense or ragged ids `(B, L)` to lines `(B,)`, in-graph.
 
-        Decoding of a sequence stops at its first [SEP]. Special ids and ids outside [0, V) add no
+        Decoding of a sequence stops at the first [SEP]. Special ids and ids outside [0, V) add no
         text.
         """
         if not isinstance(ids, tf.RaggedTensor):
@@ -418,7 +421,7 @@ class PieceVocabulary(Vocabulary):
         return tf.strings.regex_replace(texts, self.leading_space, "")
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Decodes lists or arrays of ids in Python; see `decode`."""
+        """Decodes lists or arrays of ids in Python (see `decode`)."""
         lines = []
         for row in rows:
             kept = itertools.takewhile(lambda number: number != self.sep_id, map(int, row))
@@ -460,8 +463,8 @@ class Detokenizer:
         token_bytes: UTF-8 bytes of each of the V tokens. A token may be a part of a character.
         spaces_after: whether the last piece of a word includes the space after the word. If so, the
             detokenizer removes a space at the end of a text and adds a space at the start.
-        byte_fallback: whether each invalid byte becomes one U+FFFD, as in SentencePiece. Otherwise
-            all bytes of an incomplete character become one U+FFFD, as in Python and GPT-2.
+        byte_fallback: whether each invalid byte becomes one U+FFFD, as in SentencePiece. Otherwise,
+            all bytes of an incomplete character together become one U+FFFD, as in Python and GPT-2.
     """
 
     def __init__(
@@ -514,16 +517,18 @@ class TextStream:
         return self._decoder.decode(piece)
 
     def end(self) -> str:
-        """Ends the text; returns U+FFFD for an incomplete character, otherwise an empty string."""
+        """Ends the text. Returns U+FFFD if the last character is incomplete, otherwise ""."""
         return self._decoder.decode(b"", final=True)
 
 
 class PairVocabulary(PieceVocabulary):
-    """Source and target vocabularies of a translation model; the target vocabulary decodes ids.
+    """Pair of vocabularies for the source and the target language of a translation model.
+
+    The target vocabulary decodes ids.
 
     Args:
         source: vocabulary of the source language.
-        target: vocabulary of the target language; for a joint vocabulary, the same as `source`.
+        target: vocabulary of the target language. For a joint vocabulary, `target` equals `source`.
         normalization: additional normalization before the vocabularies' own normalization.
         languages: source language and target language.
     """
@@ -573,7 +578,9 @@ class PairVocabulary(PieceVocabulary):
                 own = base64.b64decode(side["contents"])
                 made.append(kinds[side["kind"]].restored(own, side["settings"]))
         except ValueError as error:
-            raise UserError("the file does not hold two vocabularies: restore it") from error
+            raise UserError(
+                "the file does not contain two vocabularies: train the vocabulary again"
+            ) from error
         normalization = NormalizationConfig(**settings["normalization"])
         return cls(*made, normalization, settings["languages"])
 
@@ -601,7 +608,7 @@ class PairVocabulary(PieceVocabulary):
 
 
 class TextVocabulary:
-    """Vocabulary for text-to-text models, which truncates long sources and targets.
+    """Vocabulary that encodes and truncates sources and targets of a text-to-text model.
 
     Args:
         vocabulary: vocabulary whose [CLS] has the id of BOS and whose [SEP] has the id of EOS.
@@ -626,10 +633,10 @@ class TextVocabulary:
         self.decode_lines = vocabulary.decode_lines
 
     def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
-        """Encodes lines and truncates each of them so that EOS can be appended.
+        """Encodes lines and truncates each line so that the caller can append EOS.
 
         Args:
-            lines: lines to encode; an empty line gets no ids.
+            lines: lines to encode. An empty line gives no ids.
             language: "source" or "target", which selects the maximum length.
         """
         room = self.limits[language] - 1

@@ -54,16 +54,16 @@ _SHIFT = 1 << 32  # the lookup key of a pair of ids is left * _SHIFT + right
 
 
 class MergedPieceVocabulary(PieceVocabulary):
-    """Base class of BPE vocabularies; ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
+    """Base class of BPE vocabularies. Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK].
 
     Args:
         units: pieces in the order of their ids, which start at 5.
         merges: merges as `"left right"`, in the order of training.
 
     Attributes:
-        merges_through: whether a merge may use or produce units that are not pieces, as in XLM.
-            Text that ends up as such a unit becomes UNK. If False, the constructor raises a
-            UserError for such a merge.
+        merges_through: whether a merge may use or produce units that are not pieces, as in XLM. A
+            unit that is not a piece after the last merge is encoded as UNK. If False, the
+            constructor raises a UserError for such a merge.
 
     References: Sennrich et al. 2016, section 3.2.
     """
@@ -79,7 +79,9 @@ class MergedPieceVocabulary(PieceVocabulary):
         self.numbers = {unit: number for number, unit in enumerate(self.units, SPECIAL)}
         if len(self.numbers) < len(self.units):
             twice = next(unit for unit in self.units if self.units.count(unit) > 1)
-            raise UserError(f"the vocabulary has the piece {twice!r} twice: restore its file")
+            raise UserError(
+                f"the vocabulary contains the piece {twice!r} twice: restore its file from a copy"
+            )
         rows = []
         for merge in self.merges:
             left, _, right = merge.partition(" ")
@@ -111,7 +113,7 @@ class MergedPieceVocabulary(PieceVocabulary):
             pieces, merges = record["pieces"], record["merges"]
         except ValueError as error:
             raise UserError(
-                f"the file is not a vocabulary of kind {cls.kind}: restore it"
+                f"the file is not a vocabulary of kind {cls.kind}: restore it from a copy"
             ) from error
         return cls(pieces, merges, **settings)
 
@@ -149,7 +151,8 @@ class MergedPieceVocabulary(PieceVocabulary):
     def ranks(self) -> tf.lookup.StaticHashTable:
         """Lookup table from a pair of ids, with the key `left * 2**32 + right`, to a merge rank."""
         left, right, _ = self._merge_ids.T
-        # The last key, -1, is not a pair. It is there because TensorFlow rejects an empty table.
+        # The last key, -1, is not a pair. The key is needed because TensorFlow rejects an empty
+        # table.
         keys = np.append(left * _SHIFT + right, -1)
         ranks = np.arange(len(keys), dtype=np.int64)
         return _table(keys, ranks, len(self.merges))
@@ -184,7 +187,7 @@ class MergedPieceVocabulary(PieceVocabulary):
         )
 
     def _round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
-        """Applies the best merge of each word at all its occurrences in the word.
+        """Applies the best merge of each word at all positions in the word where the merge occurs.
 
         Returns:
             The new ids, the word index of each id, and whether any pair was merged.
@@ -220,8 +223,8 @@ def _every_second(chosen: tf.Tensor) -> tf.Tensor:
 def byte_alphabet() -> tuple[str, ...]:
     """Returns the characters that stand for the 256 byte values in GPT-2's pieces.
 
-    None of the characters is white space. A printable Latin-1 byte stands for itself; the other
-    bytes become U+0100, U+0101, ... in order.
+    None of the characters is white space. A printable Latin-1 byte stands for itself. All other
+    bytes are represented by U+0100, U+0101, ... in order.
     """
     printed = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -249,7 +252,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
         composed: whether to normalize text to Unicode's composed form NFC, as ModernBERT does.
             `encode_with_offsets` never composes characters.
         pattern: rule that splits text into words: `"gpt2"` or `"llama3"`. With `"llama3"`, a word
-            that is itself a piece always becomes this one piece.
+            that equals a piece is always encoded as this single piece.
 
     References: Radford et al. 2019 (GPT-2), section 2.2; Liu et al. 2019 (RoBERTa), section 4.4.
     """
@@ -366,7 +369,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def piece_ids(self) -> tf.lookup.StaticHashTable:
-        """Lookup table from the bytes of a piece to its id; other strings give -1."""
+        """Lookup table from the bytes of a piece to its id. For other strings, the result is -1."""
         numbers = {self.piece_bytes(number): number for number in range(SPECIAL, self.pieces)}
         return _table(list(numbers), list(numbers.values()), -1)
 
@@ -409,7 +412,7 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     Ids 0 to 4 are PAD, UNK, [CLS], [SEP] and [MASK]. Text is lower-cased, stripped of accents, and
     split into words as by BERT's "uncased" tokenizer. A piece that ends a word includes the space
-    after the word. A character without a piece becomes UNK.
+    after the word. A character without a piece is encoded as UNK.
 
     Args:
         units: pieces in the order of their ids, which start at 5. A piece that ends a word has the
@@ -439,7 +442,10 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def letter_ids(self) -> tf.lookup.StaticHashTable:
-        """Lookup table from a character, with or without `WORD_END`, to its id or UNK."""
+        """Lookup table from a character, with or without the suffix `WORD_END`, to an id.
+
+        For a character without a piece, the id is UNK.
+        """
         letters = [unit for unit in self.numbers if len(unit.removesuffix(WORD_END)) <= 1]
         return _table(letters, [self.numbers[unit] for unit in letters], UNK)
 
@@ -504,15 +510,16 @@ class MosesPairVocabulary(CharacterPairVocabulary):
 
     @classmethod
     def from_fastbpe(cls, codes: str | os.PathLike, pieces: str | os.PathLike, **options) -> Self:
-        """Reads the two fastBPE files of an XLM release, in which each line ends with a count.
+        """Reads the two fastBPE files of an XLM release. Each line in both files ends with a count.
 
         Args:
             codes: file with one merge per line.
-            pieces: file with one piece per line; a piece that does not end a word ends with "@@".
+            pieces: file with one piece per line. A piece that does not end a word has the suffix
+                "@@".
             options: the constructor arguments `languages` and `lower_case`.
 
         Raises:
-            UserError: a file is empty, or a line lacks the count or another column.
+            UserError: a file is empty, or a line lacks a column, such as the count.
         """
         units = []
         for (unit,) in _columns(pieces, 1):

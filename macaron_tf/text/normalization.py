@@ -24,7 +24,7 @@ _LINE_BREAKERS = r"[\p{Cc}\x{2028}\x{2029}]"
 
 @dataclasses.dataclass(frozen=True)
 class NormalizationConfig(Settings):
-    """Text normalization before tokenization; every option is off by default.
+    """Options of text normalization before tokenization, which are all off by default.
 
     Attributes:
         punctuation: whether to normalize punctuation as `sacremoses.MosesPunctNormalizer` does.
@@ -42,7 +42,7 @@ def punctuation_rules(language: str) -> list[tuple[str, str]]:
     """Returns Moses' punctuation rules for a language as (RE2 pattern, replacement) pairs.
 
     Args:
-        language: language code such as "en" or "de-AT"; only the part before the hyphen counts.
+        language: language code such as "en" or "de-AT". Only the part before the hyphen is used.
     """
     import sacremoses  # here, because it takes half a second and few commands use it
 
@@ -63,8 +63,9 @@ _ROMANIAN = str.maketrans("ŞşȘșŢţȚțĂăÂâÎî", "SsSsTtTtAaAaIi")
 def moses_words(line: str, language: str, lower_case: bool = False) -> list[str]:
     """Splits a line into words by Moses' rules for a language, as XLM does.
 
-    Normalizes punctuation, removes characters in Unicode category C, and separates punctuation from
-    words. Chinese needs the package jieba and Thai needs pythainlp; macaron_tf installs neither.
+    The function normalizes punctuation, removes characters in Unicode category C, and separates
+    punctuation from words. Chinese needs the package jieba, and Thai needs the package pythainlp.
+    macaron_tf does not install these packages.
 
     Args:
         line: line to split.
@@ -133,7 +134,7 @@ def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) ->
 
 
 def normalize_lines(lines: Iterable[str], config: NormalizationConfig, language: str) -> list[str]:
-    """Normalizes lines eagerly; see `normalize`."""
+    """Normalizes lines eagerly (see `normalize`)."""
     return list(map_lines(lambda strings: normalize(strings, config, language), lines))
 
 
@@ -151,12 +152,12 @@ def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) 
 
 
 def as_strings(lines: Sequence[str]) -> tf.Tensor:
-    """Converts lines to a string tensor; an unpaired surrogate becomes invalid UTF-8."""
+    """Converts lines to a string tensor. An unpaired surrogate gives invalid UTF-8."""
     return tf.constant([line.encode("utf-8", "surrogatepass") for line in lines], tf.string)
 
 
 def in_chunks(items: Iterable, size: int = 8192) -> Iterator[list]:
-    """Splits an iterable into lists of at most `size` items; 8192 lines are about 1 MB."""
+    """Splits an iterable into lists of at most `size` items. 8192 lines take about 1 MB."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):
         yield chunk
@@ -170,7 +171,8 @@ _LINE_ENDS, _TRAILING = r"[ \t\r]*\n[ \t\r\n]*", r"[ \t\r\n]+\z"
 def as_prompt(text: str) -> str:
     """Replaces the line ends of a prompt by spaces, as in training text.
 
-    Strips the white space at the end of the prompt, because the next word includes its own space.
+    The function also strips white space at the end of the prompt, because the first generated word
+    includes its own leading space.
     """
     return re.sub(_LINE_ENDS, " ", text.rstrip(" \t\r\n"))
 
@@ -205,14 +207,14 @@ class LocatedPieces(NamedTuple):
 class AlignedText:
     """Texts that are normalized character by character, with a map back to the original positions.
 
-    A combining mark belongs to the character before the mark. If "é" consists of "e" and an accent,
-    a token that contains only one of the two covers both.
+    A combining mark belongs to the character before the mark. If "é" consists of the code points
+    "e" and accent, a token that contains only one of the two code points is mapped to both.
 
     Args:
         texts: `(B,)` UTF-8 strings.
-        normalize: function of strings `(N,)` that returns strings `(N,)`. It receives single
-            characters, so rules that depend on other characters, such as BERT's limit on the length
-            of a word, have no effect.
+        normalize: function of strings `(N,)` that returns strings `(N,)`. The function receives
+            single characters, so rules that depend on other characters, such as BERT's limit on the
+            length of a word, have no effect.
 
     Attributes:
         normalized: `(B,)` normalized texts.

@@ -34,7 +34,8 @@ WORD_START = "\u2581"
 # A constant instead of the number of cores: SentencePiece writes the number into the model, and the
 # model's hash must be the same on all machines.
 _THREADS = 4
-# Names of SentencePiece's built-in normalization rules. A trained model contains its rule.
+# Names of SentencePiece's built-in normalization rules. A trained model contains the name of its
+# rule.
 NormalizationRule = Literal["nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf", "identity"]
 
 
@@ -93,10 +94,10 @@ class SentencePieceVocabulary(PieceVocabulary):
             self.mask_id = _MASK
         elif found != (PAD, UNK, BOS, EOS):
             raise UserError(
-                f"the SentencePiece model has PAD, UNK, BOS, EOS at ids {found} and "
-                f"{', '.join(CONTROL)} at {controls}: train it with pad_id={PAD} and unk_id={UNK}, "
-                f"and for translation with bos_id={BOS} and eos_id={EOS}, or for encoders with "
-                f"bos_id=-1, eos_id=-1 and control_symbols={','.join(CONTROL)}"
+                f"the SentencePiece model has PAD, UNK, BOS and EOS at ids {found}, but must have "
+                f"them at ids {(PAD, UNK, BOS, EOS)}: train it with pad_id={PAD}, unk_id={UNK}, "
+                f"bos_id={BOS} and eos_id={EOS} (for encoders with bos_id=-1, eos_id=-1 and "
+                f"control_symbols={','.join(CONTROL)} instead)"
             )
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
         self._tokenizer = None
@@ -116,7 +117,7 @@ class SentencePieceVocabulary(PieceVocabulary):
         character_coverage: float = 0.9999,
         normalization_rule: NormalizationRule = "nmt_nfkc",
     ) -> Self:
-        """Trains a vocabulary; the same lines always give the same vocabulary.
+        """Trains a vocabulary. The same lines always give the same vocabulary.
 
         Args:
             lines: lines in the first language, or (line, language) pairs, which `interleave` makes
@@ -127,8 +128,8 @@ class SentencePieceVocabulary(PieceVocabulary):
             normalization, languages, fold_accents: see `SentencePieceVocabulary`.
             model_type: "bpe" or "unigram".
             character_coverage: share of all characters in the text that the pieces cover. The
-                default leaves out the rarest 0.01%, because an encyclopedia has thousands of
-                characters that occur once.
+                default leaves out the rarest 0.01%, because an encyclopedia contains thousands of
+                characters that occur only once.
             normalization_rule: SentencePiece's normalization, applied after `normalization`.
                 `nmt_nfkc` and `nfkc` replace compatibility characters, for example `m²` by `m2`.
                 `nmt_nfkc` also replaces a zero-width non-joiner by a space. The rules that end in
@@ -192,9 +193,10 @@ class SentencePieceVocabulary(PieceVocabulary):
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
         """In-graph tokenizer.
 
-        `FastSentencepieceTokenizer` is 2.6 times as fast but not usable here. It tokenizes text as
-        a unigram model would even if the model is a BPE model: only 0.04% of 58,000 lines got the
-        right ids. Moreover, a SavedModel cannot track it.
+        `FastSentencepieceTokenizer` is 2.6 times as fast but not usable here.
+        `FastSentencepieceTokenizer` treats a BPE model as a unigram model, so that only 0.04% of
+        58,000 lines got the right ids. Moreover, a SavedModel cannot track a
+        `FastSentencepieceTokenizer`.
         """
         # Lifted out of the graph under construction, because later graphs use the resource too.
         with tf.init_scope():
@@ -273,7 +275,7 @@ def _folded(strings: tf.Tensor) -> tf.Tensor:
 
 
 def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
-    """Trains a SentencePiece model; the same lines always give the same model.
+    """Trains a SentencePiece model. The same lines always give the same model.
 
     Args:
         lines: non-empty normalized lines.
@@ -321,8 +323,8 @@ def interleave(
 ) -> Iterator[tuple[str, str]]:
     """Yields sentence pairs as (line, language) pairs, to train a joint vocabulary.
 
-    A sentence pair gives the source with the first language, then the target with the second
-    language.
+    For each sentence pair, the function yields (source, first language) and then (target, second
+    language).
     """
     for source, target in pairs:
         yield source, languages[0]
@@ -342,7 +344,8 @@ def normalized_text(
         languages: language codes of the text. Lines without a language are in the first language.
 
     Yields:
-        Non-empty normalized lines. SentencePiece fails at an empty line.
+        Non-empty normalized lines. Empty lines are left out, because SentencePiece fails at an
+        empty line.
     """
     for chunk in in_chunks(lines):
         by_language: dict[str, list[str]] = {}

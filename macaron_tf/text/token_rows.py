@@ -14,7 +14,7 @@ class TokenRows:
 
     Attributes:
         ids: ids of all rows, a flat uint16 or int32 array.
-        offsets: `(rows + 1,)` int64; row i is `ids[offsets[i] : offsets[i + 1]]`.
+        offsets: `(rows + 1,)` int64. Row i is `ids[offsets[i] : offsets[i + 1]]`.
     """
 
     ids: np.ndarray
@@ -29,8 +29,8 @@ class TokenRows:
         Args:
             ids: flat ids of each chunk.
             lengths: row lengths of each chunk.
-            vocabulary_size: number of ids in the vocabulary. The rows use uint16 if it is at most
-                65,536, otherwise int32.
+            vocabulary_size: number of ids in the vocabulary. The dtype of the result is uint16 if
+                `vocabulary_size` is at most 65,536, and int32 otherwise.
         """
         dtype = np.uint16 if vocabulary_size <= 1 << 16 else np.int32
         ids = np.concatenate([np.zeros(0, dtype), *(part.astype(dtype) for part in ids)])
@@ -38,7 +38,7 @@ class TokenRows:
 
     @classmethod
     def from_lists(cls, rows: Sequence[Sequence[int]], vocabulary_size: int) -> "TokenRows":
-        """Builds rows from lists of ids, which must be less than `vocabulary_size`."""
+        """Builds rows from lists of ids. All ids must be less than `vocabulary_size`."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         ids = np.fromiter((i for row in rows for i in row), np.int32, int(lengths.sum()))
         return cls.of_lengths([ids], [lengths], vocabulary_size)
@@ -82,7 +82,7 @@ class TokenRows:
         """Gathers rows into an int32 batch `(B, L)`, padded with zeros or truncated to L.
 
         Args:
-            rows: `(B,)` row indices; the index -1 gives a row of padding.
+            rows: `(B,)` row indices. The index -1 gives a row of padding.
             length: L, the length of the batch.
         """
         starts = self.offsets[rows]

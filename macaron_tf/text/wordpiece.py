@@ -1,4 +1,4 @@
-"""BERT's WordPiece tokenization: splits words into the longest pieces of the vocabulary."""
+"""BERT's WordPiece tokenization, which splits words into the longest pieces of a vocabulary."""
 # ruff: noqa: RUF001 -- the sigma in a string is meant
 
 import collections
@@ -39,16 +39,16 @@ _IDEOGRAPH = re.compile(
 )
 # Only a space ends the run: with the character classes above, {101,} exceeds RE2's memory limit.
 _LONG_WORD = "[^ ]{101,}"
-# Stands for a word that is too long. `clean` first removes this noncharacter from the text, so that
-# no piece contains it.
+# Placeholder for a word that is too long. `clean` first removes this noncharacter from the text, so
+# that no piece contains the placeholder.
 _UNKNOWN_WORD = "\U0010ffff"
 
 
 def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
     """Cleans lines as BERT does, in-graph.
 
-    Removes control characters and invalid UTF-8. Replaces a word of more than 100 characters by a
-    character that becomes [UNK].
+    The function removes control characters and invalid UTF-8, and replaces each word of more than
+    100 characters by a placeholder that the tokenizer encodes as [UNK].
 
     Args:
         strings: `(B,)` lines.
@@ -68,7 +68,7 @@ def clean(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
 
 
 def spaced_words(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """Cleans lines and separates words by single spaces; drops words of over 100 characters."""
+    """Cleans lines, removes words of more than 100 characters, and separates words by one space."""
     lines = tf.strings.regex_replace(clean(strings, lower_case), _UNKNOWN_WORD, " ")
     return tf.strings.strip(_spaced(lines))
 
@@ -91,7 +91,7 @@ def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
 def _where(lines: tf.Tensor, pattern: str, matching: bool, change) -> tf.Tensor:
     """Applies `change` to the lines that fully match `pattern` and keeps the other lines.
 
-    If `matching` is False, applies `change` to the lines that do not match instead.
+    If `matching` is False, the function changes the lines that do not match instead.
     """
     matches = tf.strings.regex_full_match(lines, pattern)
     chosen = tf.where(matches == matching)  # (n, 1)
@@ -124,7 +124,7 @@ class WordPieceVocabulary(PieceVocabulary):
     Args:
         words: pieces in the order of their ids. A piece that continues a word begins with "##". An
             empty string marks an unused id, which is never produced and decodes to "".
-        lower_case: whether to lower-case text and strip accents, as "uncased" models need.
+        lower_case: whether to lower-case text and strip accents, as for BERT's "uncased" models.
 
     References: Devlin et al. 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
     Language Understanding"; Schuster and Nakajima 2012 for WordPiece.
@@ -141,11 +141,11 @@ class WordPieceVocabulary(PieceVocabulary):
         self.words = tuple("" if numbers[w] != n else w for n, w in enumerate(words))
         missing = [piece for piece in SPECIAL_PIECES if piece not in numbers]
         if missing:
-            raise UserError(f"the vocabulary has no piece {missing[0]}: give a BERT vocabulary")
+            raise UserError(f"the vocabulary has no token {missing[0]}: give a BERT vocabulary")
         if numbers["[PAD]"] != PAD:
             raise UserError(
-                f"[PAD] is on line {numbers['[PAD]'] + 1} of the vocabulary: move it to line 1, "
-                "because id 0 marks padding"
+                f"[PAD] is on line {numbers['[PAD]'] + 1} of the vocabulary, but must be on line "
+                "1, because id 0 marks padding: move [PAD] to line 1"
             )
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             numbers[piece] for piece in SPECIAL_PIECES[1:]
@@ -153,12 +153,12 @@ class WordPieceVocabulary(PieceVocabulary):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike, lower_case: bool = True) -> "WordPieceVocabulary":
-        """Reads a BERT `vocab.txt`, which has one piece per line."""
+        """Reads a BERT `vocab.txt`, which contains one piece per line."""
         contents = storage.read_bytes(path)
         try:
             return cls.from_contents(contents, {"lower_case": lower_case})
         except UserError as error:
-            raise UserError(f"{os.fspath(path)}: {error}") from error
+            raise UserError(f"{os.fspath(path)} cannot be read, because {error}") from error
 
     @classmethod
     @says_unknown
@@ -169,19 +169,21 @@ class WordPieceVocabulary(PieceVocabulary):
         lower_case: bool = True,
         max_characters: int | None = None,
     ) -> "WordPieceVocabulary":
-        """Trains a vocabulary; the same lines always give the same vocabulary.
+        """Trains a vocabulary. The same lines always give the same vocabulary.
 
         SentencePiece's BPE trainer learns the merges. Hugging Face's `tokenizers` breaks ties at
-        random: two runs on six novels gave two different vocabularies. tensorflow_text's learner
-        took 150 s for the 21,000 words of these novels and returned 5,900 pieces instead of 8,000.
+        random, so that two runs on six novels gave two different vocabularies. tensorflow_text's
+        learner took 150 s for the 21,000 words of these novels and returned 5,900 pieces instead of
+        8,000.
 
         Args:
             lines: training text.
             size: number of pieces, including the 5 special pieces.
             lower_case: whether to lower-case text and strip accents.
             max_characters: maximum number of distinct characters in pieces. The most frequent
-                characters are chosen, and words with other characters become [UNK]. `None` means
-                1,000 characters, or more if 1,000 characters cover less than 99.95% of the text.
+                characters are chosen, and words with other characters are encoded as [UNK]. `None`
+                means 1,000 characters, or more if 1,000 characters cover less than 99.95% of the
+                text.
 
         Raises:
             UserError: there is no text, or `size` is too small or too large for the text.
@@ -247,9 +249,9 @@ class WordPieceVocabulary(PieceVocabulary):
     def tokenizer(self) -> tensorflow_text.FastBertTokenizer:
         """In-graph tokenizer, built at first use.
 
-        On 13.7 MB of English text, `FastBertTokenizer` is 4.8 times as fast as `BertTokenizer`. Its
-        own lower-casing is off, because it maps "ß" to "ss", unlike BERT; `clean` lower-cases the
-        text instead.
+        On 13.7 MB of English text, `FastBertTokenizer` is 4.8 times as fast as `BertTokenizer`. The
+        tokenizer's own lower-casing is off, because it replaces "ß" by "ss", unlike BERT. `clean`
+        lower-cases the text instead.
         """
         # Lifted out of the graph under construction, because later graphs use the tensor too.
         with tf.init_scope():
@@ -269,16 +271,17 @@ class WordPieceVocabulary(PieceVocabulary):
 def _characters(
     counts: collections.Counter, room: int, most: int | None
 ) -> tuple[list[str], list[str]]:
-    """Chooses the characters that become pieces.
+    """Chooses the characters that are added to the vocabulary as single-character pieces.
 
     Args:
         counts: number of occurrences of each character.
-        room: maximum number of single-character pieces if `most` is `None`.
+        room: maximum number of single-character pieces, which counts only if `most` is `None`.
         most: maximum number of characters. `None` means 1,000 characters, or more if 1,000
             characters cover less than 99.95% of the text. SentencePiece recommends this share for
-            Chinese and Japanese. If more than 1,000 characters would need more than `room` pieces,
-            the most frequent characters fill `room` instead. An ideograph then counts as one piece,
-            because an ideograph never continues a word.
+            Chinese and Japanese. If these characters are more than 1,000 and need more than `room`
+            pieces, only the most frequent characters that fit are chosen. Most characters need two
+            pieces, `c` and `##c`. An ideograph needs one piece, because an ideograph never
+            continues a word.
 
     Returns:
         The characters that may start a word, and the characters that may continue a word. Both

@@ -45,7 +45,7 @@ def character_ids(words: tf.Tensor, width: int) -> tf.Tensor:
     """Encodes each word as character ids, one for each UTF-8 byte, as ELMo does.
 
     Args:
-        words: `(...)` strings; an empty string is padding. The sentence boundaries "<S>" and "</S>"
+        words: `(...)` strings. An empty string is padding. The sentence boundaries "<S>" and "</S>"
             get a single character id each.
         width: C, the number of ids per word. A word of more than C - 2 bytes is truncated.
 
@@ -77,7 +77,8 @@ _LONGEST = 1 << 16  # maximum number of characters in a line; sentence splitters
 def cut_lines(text: str, longest: int = _LONGEST) -> list[str]:
     """Splits a text into stripped, non-empty lines of at most `longest` characters.
 
-    A longer line is split at a space or, if it has no space, after `longest` characters.
+    A longer line is split at a space. A longer line without a space is split after `longest`
+    characters.
     """
     lines = []
     for line in text.split("\n"):
@@ -96,9 +97,9 @@ def split_sentences(lines: Sequence[str], splitter: str = "tensorflow_text") -> 
     """Splits lines into sentences.
 
     tensorflow_text splits after every ".", "?" and "!", even in "Mr. Smith" and "3.5", and puts a
-    closing quotation mark into the next sentence. It processes 2.2 MB per second. The optional
-    package blingfire handles abbreviations, numbers and quotation marks, and processes 9.7 MB per
-    second, but does not split lower-cased text.
+    closing quotation mark into the next sentence. tensorflow_text processes 2.2 MB per second. The
+    optional package blingfire handles abbreviations, numbers and quotation marks, and processes 9.7
+    MB per second, but does not split lower-cased text.
 
     Args:
         lines: lines to split.
@@ -156,19 +157,18 @@ class WordVocabulary(Vocabulary):
         try:
             return cls(tuple(contents.decode().removesuffix("\n").split("\n")))
         except UnicodeDecodeError as error:
-            raise UserError("the file is not UTF-8: restore it") from error
+            raise UserError("the file is not UTF-8: restore it from a copy") from error
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WordText:
-    """Text as a sequence of indices into a list of distinct words.
+    """Text as a sequence of indices in a list of distinct words.
 
     Attributes:
         types: distinct words: first all words of a `WordVocabulary`, then the unknown words of the
             text.
         ids: `(N,)` int32, the index in `types` of each word in the text.
-        vocab_size: V, the size of the `WordVocabulary`; a word with an index of V or more is
-            unknown.
+        vocab_size: V, the size of the `WordVocabulary`. A word whose index is V or more is unknown.
     """
 
     types: Sequence[str]
@@ -176,11 +176,11 @@ class WordText:
     vocab_size: int
 
     def characters(self, width: int) -> np.ndarray:
-        """Returns the character ids of `types`, `(types, width)` int32; see `character_ids`."""
+        """Returns the character ids of `types`, `(types, width)` int32 (see `character_ids`)."""
         return character_ids(tf.constant(list(self.types)), width).numpy()
 
     def targets(self, ids: np.ndarray) -> np.ndarray:
-        """Converts indices in `types` to vocabulary ids; an unknown word becomes 0."""
+        """Converts indices in `types` to vocabulary ids. For an unknown word, the id is 0."""
         return np.where(ids < self.vocab_size, ids, 0)
 
 
@@ -203,7 +203,7 @@ def read_words(documents: Iterable[str]) -> list[list[str]]:
 
 
 def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
-    """Builds a vocabulary of the most frequent words, and prints the share of other words.
+    """Builds a vocabulary of the most frequent words, and prints the share of unknown words.
 
     Words with equal counts are in alphabetical order.
 
@@ -212,13 +212,13 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
         size: V, the maximum number of words, including "<UNK>", "<S>" and "</S>".
 
     Raises:
-        UserError: the texts have no words.
+        UserError: the texts contain no words.
     """
     counts = collections.Counter(itertools.chain.from_iterable(texts))
     for word in _SPECIAL:
         counts.pop(word, None)
     if not counts:
-        raise UserError("the sources have no words to count: give other sources")
+        raise UserError("the sources contain no words: give other sources")
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     kept = ordered[: size - len(_SPECIAL)]
     unknown = counts.total() - sum(counts[word] for word in kept)
@@ -230,7 +230,7 @@ def count_words(texts: Iterable[Sequence[str]], size: int) -> WordVocabulary:
 def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
     """Converts the words of a text to a `WordText`.
 
-    A word of the vocabulary keeps its id; each other distinct word gets a new id.
+    A word of the vocabulary keeps its id. Each other distinct word gets a new id.
     """
     numbers = {word: number for number, word in enumerate(vocabulary.words)}
     ids = np.fromiter(
@@ -242,10 +242,11 @@ def as_word_text(words: Sequence[str], vocabulary: WordVocabulary) -> WordText:
 class CharacterWords(PieceVocabulary):
     """Open vocabulary of a model that reads words as characters, such as ELMo.
 
-    Each distinct word gets the next free id when it first occurs, so no word is unknown. Batches
-    contain these ids, as with other vocabularies; `characters` maps ids to the character ids that
-    the model reads. Each TensorFlow graph assigns ids to its words independently. `opened` returns
-    a copy without words, so that the ids of a data set depend only on its own texts.
+    Each distinct word gets the next free id at the first occurrence of the word, so no word is
+    unknown. Batches contain these word ids, as with other vocabularies. `characters` maps word ids
+    to the character ids that the model reads. Each TensorFlow graph assigns ids to its words
+    independently. `opened` returns a copy without words, so that the ids of a data set depend only
+    on its own texts.
 
     Args:
         max_characters: C, the number of character ids per word.
@@ -299,7 +300,7 @@ class CharacterWords(PieceVocabulary):
         return self
 
     def tokenize(self, strings: tf.Tensor) -> tf.RaggedTensor:
-        """Encodes lines `(B,)` as word ids `(B, None)` int32; splits words like `split_words`."""
+        """Splits lines `(B,)` like `split_words`, and returns the word ids `(B, None)` int32."""
         return self.tokenize_with_offsets(strings)[0]
 
     def tokenize_with_offsets(self, strings: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:

@@ -96,8 +96,8 @@ class Trace(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         if not self._begun:
             print(
-                f"warning: --profile {self.first}:{self.last} wrote no trace: this session made "
-                f"none of these updates, and the run is at step {self.model.step}",
+                f"warning: --profile {self.first}:{self.last} wrote no trace, because this session "
+                f"made none of these updates (the run is at step {self.model.step})",
                 file=sys.stderr,
             )
         elif not self._ended:

@@ -223,7 +223,7 @@ def save_whole(
             disk, an earlier checkpoint at this path remains unchanged.
     """
     final = storage.as_path(final)
-    mend = "older checkpoints are intact; check the folder's permissions and the free space"
+    mend = "check the folder's permissions and the free space (older checkpoints are intact)"
     with storage.clear_errors(f"cannot write checkpoint {final}", mend):
         if storage.is_remote(final):
             with tempfile.TemporaryDirectory(prefix="macaron_tf-") as aside:
@@ -297,8 +297,8 @@ def refuse_other_files(path: epath.Path, library: str) -> None:
         written |= read_manifest(path)["files"].keys()
     if present - written:
         raise UserError(
-            f"{path} has the file {min(present - written)}, which is not part of a saved model: "
-            "choose another folder"
+            f"{path} contains files that are not part of a saved model, such as "
+            f"{min(present - written)}: choose another folder"
         )
 
 
@@ -310,8 +310,8 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
     """
     if (damage := find_damage(checkpoint)) is not None:
         raise UserError(
-            f"{checkpoint} is a damaged checkpoint, because {damage}: restore the files, or choose "
-            "another checkpoint"
+            f"{checkpoint} is a damaged checkpoint, because {damage}: restore the files from a "
+            "copy, or choose another checkpoint"
         )
     manifest = storage.read_json(storage.as_path(checkpoint) / MANIFEST)
     if manifest["format"] > FORMAT:
@@ -413,8 +413,8 @@ def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list
         # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
         if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
             raise UserError(
-                f"{checkpoint} has {theirs} where the model has {ours}: build the model with the "
-                "settings of the training run"
+                f"{checkpoint} contains {theirs}, but the model has {ours} in its place: build the "
+                "model with the settings of the training run"
             )
 
 
@@ -504,8 +504,8 @@ def last_checkpoints(
     steps = directory.steps(every)
     if len(steps) < count:
         raise UserError(
-            f"{directory.path} has {len(steps)} checkpoints, fewer than the {count} to average: "
-            "ask for fewer, or train with a larger training.keep_last"
+            f"{directory.path} contains {len(steps)} checkpoints, fewer than the {count} to "
+            "average: ask for fewer, or train with a larger training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
 
@@ -566,7 +566,7 @@ def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
 
             if outside := file.visititems_links(add):  # the mean would be written to that file
                 raise UserError(
-                    f"{source} keeps {outside} in another file: give a checkpoint whose weights "
+                    f"{source} stores {outside} in another file: give a checkpoint whose weights "
                     "are all in its own file"
                 )
     with h5py.File(target, "r+") as mean:

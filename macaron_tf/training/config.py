@@ -125,12 +125,17 @@ class TrainingConfig(Settings):
                 f"{self.max_steps} in the {self.schedule} schedule: shorten the warm-up, or train "
                 "for more updates"
             )
-        end, falls = self.schedule_end, self.schedule in ENDING_SCHEDULES
-        if end and not (falls and end < self.learning_rate):
+        end = self.schedule_end
+        if end and self.schedule not in ENDING_SCHEDULES:
             raise self.error(
-                f"schedule_end={end} must be below training.learning_rate={self.learning_rate} and "
-                f"needs the linear or cosine schedule, not {self.schedule}: change the value, or "
-                "leave schedule_end out"
+                f"schedule_end={end} has no effect in the {self.schedule} schedule: set "
+                f"training.schedule to one of {', '.join(ENDING_SCHEDULES)}, or leave "
+                "training.schedule_end out"
+            )
+        if end and end >= self.learning_rate:
+            raise self.error(
+                f"schedule_end={end} must be below training.learning_rate={self.learning_rate}: "
+                "lower training.schedule_end"
             )
 
 

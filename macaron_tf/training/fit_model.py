@@ -92,18 +92,20 @@ class FitModel(TrainedModel, keras.Model):
         clips = optimizer.clipnorm or optimizer.global_clipnorm or optimizer.clipvalue
         if clips or optimizer.gradient_accumulation_steps or optimizer.use_ema:
             raise ValueError(
-                "the optimizer clips, averages or accumulates: use clip_norm, ema_decay or "
-                "accumulation_steps in FitModel's config instead"
+                "the optimizer clips gradients, accumulates them or averages weights, but "
+                "FitModel does this by itself: set clip_norm, accumulation_steps or ema_decay in "
+                "FitModel's config instead"
             )
         for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
             if kwargs.get(name) is not None:
                 raise ValueError(
-                    f"compile() takes no {name} here: the objective computes losses and metrics"
+                    f"compile() of FitModel takes no {name}, because the objective computes losses "
+                    f"and metrics: leave {name} out"
                 )
         if kwargs.get("steps_per_execution", 1) != 1:
             raise ValueError(
-                "compile() takes no steps_per_execution here: set steps_per_call in FitModel's "
-                "config"
+                "compile() of FitModel takes no steps_per_execution: set steps_per_call in "
+                "FitModel's config instead"
             )
         super().compile(optimizer=optimizer, jit_compile=jit_compile is True, **kwargs)
         # `Updates` has already summed the gradients over the replicas. Keras would sum them again.

@@ -56,7 +56,7 @@ class JaxModel(TrainedModel):
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
-        """Returns a dict from a role in the update, such as "optimizer", to the variables."""
+        """Returns a dict that maps roles in an update, such as "optimizer", to variables."""
         return {
             "trained": self.network.trainable_variables,
             "others": [
@@ -235,7 +235,7 @@ class JaxModel(TrainedModel):
         """Computes the sums of a batch, and the new values of `others`.
 
         Returns:
-            Vector `(K + 1,)` of the K sums and a 1, which counts the batch, and the new values.
+            Vector `(K + 1,)` of the K sums and the batch count 1, and the new values of `others`.
         """
         _, packed, after = self._sums(trained, others, batch, "test")
         return jnp.append(packed, 1.0), after

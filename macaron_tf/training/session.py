@@ -327,7 +327,7 @@ class TrainingSession(keras.callbacks.Callback):
         config, state = self.config, self.state
         if config.best_metric not in metrics:
             raise UserError(
-                f"best_metric {config.best_metric!r} is not a metric of the validation: set "
+                f"best_metric={config.best_metric!r} is not a validation metric: set "
                 f"training.best_metric to one of {', '.join(metrics)}"
             )
         score = metrics[config.best_metric]

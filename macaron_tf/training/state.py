@@ -207,8 +207,8 @@ def load_network(
 def _check_shape(checkpoint, name: str, array: np.ndarray, shape, settings: str) -> None:
     if array.shape != tuple(shape):
         raise UserError(
-            f"{name} has shape {array.shape} in {checkpoint} but {tuple(shape)} in the model: "
-            f"use the {settings} that the run started with"
+            f"{name} has shape {array.shape} in {checkpoint}, but {tuple(shape)} in the model: use "
+            f"the {settings} that the run started with"
         )
 
 

@@ -167,7 +167,10 @@ def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
     """
     missing = {"loss_sum", "weight"} - set(sums)
     if missing:
-        raise ValueError(f"the objective returns no {' and no '.join(sorted(missing))}")
+        raise ValueError(
+            "the objective must return loss_sum and weight, but returns no "
+            f"{' and no '.join(sorted(missing))}: add what is missing"
+        )
     names = tuple(sorted(sums))
     return names, ops.stack([ops.cast(sums[name], "float32") for name in names])
 
@@ -232,7 +235,11 @@ class Updates:
         gradients = tape.gradient(sums["loss_sum"], [variable.value for variable in variables])
         unused = [v.path for g, v in zip(gradients, variables, strict=True) if g is None]
         if unused:
-            warnings.warn(f"no gradient reaches {', '.join(unused)}", stacklevel=2)
+            warnings.warn(
+                f"no gradient reaches {', '.join(unused)}, because the loss does not depend on "
+                "these weights",
+                stacklevel=2,
+            )
         self._updated = [v for g, v in zip(gradients, variables, strict=True) if g is not None]
         # An embedding's gradient is sparse, but the sum over micro-batches needs a dense tensor.
         whole = [tf.convert_to_tensor(g) for g in gradients if g is not None]
@@ -384,7 +391,7 @@ class Updates:
         """Sums the results of `test_step` over the replicas' shares of a batch.
 
         Returns:
-            Vector `(K + 1,)` of the K sums and a 1, which counts the batch.
+            Vector `(K + 1,)` of the K sums and the batch count 1.
         """
         sums = self._run(test_step, batch)
         if not self._inside:

@@ -18,7 +18,7 @@ from tests.text.conftest import (  # noqa: F401 -- fixtures
 def vocabulary() -> WordPieceVocabulary:
     """Returns a WordPiece vocabulary with a word-initial and a continuing piece for each letter.
 
-    The word-initial letters have the ids 5 to 30.
+    Word-initial letters have the ids 5 to 30.
     """
     letters = string.ascii_lowercase
     return WordPieceVocabulary([*SPECIAL_PIECES, *letters, *(f"##{x}" for x in letters)])

@@ -1,4 +1,4 @@
-"""Functions for worker processes, which start fast without importing TensorFlow."""
+"""Functions that worker processes run; without TensorFlow imports, the processes start fast."""
 
 import os
 import pathlib
@@ -14,7 +14,10 @@ def scaled(factor: int, number: int) -> tuple[int, int]:
 
 
 def dies(folder: pathlib.Path, item: tuple[int, int]) -> int:
-    """Kills its own process during the first `deaths` attempts at an item."""
+    """Kills its own process on the first `deaths` calls with an item; then returns its number.
+
+    `item` is (number, deaths).
+    """
     number, deaths = item
     attempts = folder / f"attempts-{number}"
     with attempts.open("a") as file:

@@ -122,7 +122,7 @@ def arrays():
 
 @pytest.fixture(scope="module")
 def mixed(toy_pairs, toy_vocabulary):
-    """Returns a mixture in which the first 10% of pairs are one task and the rest another."""
+    """Returns batches of two mixed tasks: the first 10% of the pairs, and the other 90%."""
 
     def draws(numbers):
         return MixingConfig(limit=50).draws((numbers >= len(toy_pairs) // 10).astype(int))
@@ -133,7 +133,7 @@ def mixed(toy_pairs, toy_vocabulary):
 
 @pytest.fixture(params=["data", "sentences", "pairs", "mixed", "arrays"])
 def batches(request):
-    """Returns each type of batches in turn."""
+    """Returns one type of batches for each fixture parameter."""
     return request.getfixturevalue(request.param)
 
 
@@ -162,7 +162,7 @@ def test_rates_of_a_mixture_are_the_formulas():
 
 
 def test_a_mixture_draws_its_tasks_at_their_rates(mixed):
-    """Over 200 epochs, tasks occur at their rates, and examples of one task occur equally often."""
+    """Over 200 epochs, tasks have their mixing rates, and a task's examples occur equally often."""
     size = len(mixed)
     first = (mixed.tokens.indices < 0.1 * (mixed.tokens.indices.max() + 1)).sum()
     rate = min(first, 50) / (min(first, 50) + min(size - first, 50))
@@ -218,7 +218,7 @@ def test_arrays_leave_out_the_rest_of_an_epoch(arrays):
 
 
 def trimmed(value):
-    """Returns an example's array without the zeros at the ends of its rows."""
+    """Returns an array as nested tuples without trailing zeros, or a scalar as a float."""
     if np.ndim(value) == 0:
         return float(value)
     if np.ndim(value[0]):
@@ -228,7 +228,7 @@ def trimmed(value):
 
 @pytest.fixture(scope="module")
 def expected(examples, vocabulary, toy_pairs, toy_vocabulary):
-    """Returns a dict from type of batches to the arrays of all examples, in source order."""
+    """Returns a dict mapping each type of batches to the arrays of all examples in order."""
 
     def encoded(first, second=None):
         second = None if second is None else tf.constant(second)
@@ -262,7 +262,7 @@ def test_each_example_once_and_the_way_back(kind, expected, request):
     assert len(batches) == len(wanted)
 
     def seen(made, *names):
-        """Returns the arrays of every row, padding included; the arrays of `names` come first."""
+        """Returns a tuple of trimmed arrays for each row; the arrays in `names` come first."""
         assert all(set(batch) == {*expected, *names} for batch in made)
         rows = [zip(*(batch[n] for n in (*names, *expected)), strict=True) for batch in made]
         return [tuple(map(trimmed, arrays)) for arrays in itertools.chain(*rows)]
@@ -320,7 +320,7 @@ def test_without_labels(examples, encode, vocabulary):
     data = ExampleBatches(encode(dataclasses.replace(examples, labels=None)), ROWS)
     batch = next(data.evaluation_dataset().as_numpy_iterator())
     assert set(batch) == {"token_ids", "segment_ids", "weight", "index"}
-    refuses("no labels to learn from", data.dataset)
+    refuses("the training examples have no labels", data.dataset)
     refuses("batch_size=0", ExampleBatches, data.encoded, 0)
     sets = Examples((["a a", "d"], ["b", "e e"], ["c", "f"]), None)
     data = ExampleBatches(encode_sets(vocabulary, sets, LENGTH), 2)

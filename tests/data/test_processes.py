@@ -47,7 +47,7 @@ def test_a_killed_worker_is_replaced_unless_the_item_kills_all(tmp_path, monkeyp
 
 
 def test_they_end_with_their_caller(tmp_path):
-    """Workers also end if their parent is killed, as soon as their job is done."""
+    """If the parent process is killed, each worker ends as soon as its current job is done."""
     code = (
         "import sys, time; sys.argv[0] = 'macaron'\n"
         "from macaron_tf.data.processes import Processes\n"
@@ -66,7 +66,7 @@ def test_they_end_with_their_caller(tmp_path):
 
 
 def _children(pid: int | None = None) -> list[int]:
-    """Returns the ids of living worker processes of this process, or of `pid`."""
+    """Returns the ids of running worker processes whose parent is `pid` (default: this process)."""
     command = ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(pid or os.getpid())]
     found = subprocess.run(command, capture_output=True, text=True).stdout
     return [int(line.split()[0]) for line in found.splitlines() if "work(" in line]

@@ -1,4 +1,4 @@
-"""A data service that is missing, disappears or has other batches causes a one-line error."""
+"""Clients raise a one-line error if a data service is missing, stops or serves other batches."""
 
 import socket
 
@@ -105,7 +105,7 @@ def test_an_address_at_which_no_service_answers(listens):
         if listens:
             bound.listen()
         address = f"localhost:{bound.getsockname()[1]}"
-        with pytest.raises(UserError, match=f"no data service answers at {address}: start a"):
+        with pytest.raises(UserError, match=f"no data service responds at {address}: start a"):
             through_service(endless(), address)
 
 

@@ -57,7 +57,7 @@ def test_damage_is_noticed(tokens, tmp_path, name, damage):
 def test_unwritable_place(tokens, tmp_path):
     (tmp_path / "file").write_text("in the way")
     refuses(
-        "cannot write .*file/a.tokens: .*; make room or set MACARON_TF_CACHE to",
+        "cannot write .*file/a.tokens \\(.*\\): make room or set MACARON_TF_CACHE to",
         save_tokens,
         tmp_path / "file" / "a",
         tokens,
@@ -66,7 +66,7 @@ def test_unwritable_place(tokens, tmp_path):
 
 @pytest.fixture
 def few_files():
-    """Yields a limit of open files, which is 20 above the current number."""
+    """Limits this process to 20 more open files; yields the limit."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = len(os.listdir("/proc/self/fd")) + 20
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))

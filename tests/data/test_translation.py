@@ -100,9 +100,9 @@ def test_one_pair_or_none(toy_vocabulary, toy_pairs):
     batches = list(data.dataset(repeat=False).as_numpy_iterator())
     assert len(batches) == 1 and batches[0]["source"].any(axis=1).sum() == 1
     assert batches[0]["source"].shape == data.shapes[0]
-    with pytest.raises(UserError, match="no pair left to batch .removed: 1 empty.: check"):
+    with pytest.raises(UserError, match="no pair of texts is left to batch .removed: 1 empty.: check"):
         TranslationData.from_pairs([("", "x")], toy_vocabulary)
-    with pytest.raises(UserError, match="no pair left to batch .removed: 1 no token.: check"):
+    with pytest.raises(UserError, match="no pair of texts is left to batch .removed: 1 no token.: check"):
         TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
     few = {"batching": BatchingConfig(max_tokens=10)}
     message = "a batch of 10 tokens cannot hold a row"
@@ -179,7 +179,7 @@ def test_errors_leave_no_cache(build, tmp_path):
 
 @pytest.fixture
 def shards(monkeypatch):
-    """Makes shards so small that the toy corpus has five."""
+    """Makes shards small, so that the toy corpus has five shards."""
     for module in (token_shards, translation):
         monkeypatch.setattr(module, "SHARD_PAIRS", 64)
 
@@ -215,7 +215,7 @@ def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, sampling
 
 
 class Killed(BaseException):
-    """An exception that nothing catches, like the death of a process."""
+    """An exception that no handler catches, as if the process had died."""
 
 
 @pytest.mark.parametrize("after", [0, 2, 4])
@@ -291,7 +291,7 @@ def test_a_full_disk(build, shards, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     try:
         refuses(
-            r"cannot write .*shard-00000\.tokens: .*File too large.*; make room or set "
+            r"cannot write .*shard-00000\.tokens .*File too large.*: make room or set "
             "MACARON_TF_CACHE to another folder, then run the same command again",
             build,
             processes=1,

@@ -57,7 +57,7 @@ def test_large_beam_finds_the_best_of_all(name, alpha):
     "alpha", [0.6, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 1.0))]
 )
 def test_exact_stopping_changes_nothing(alpha):
-    """The result equals a NumPy search that always continues to the limit."""
+    """Search with exact stopping finds the outputs of a NumPy search that never stops early."""
     limit = 30
     settings = {"beam_size": 3, "n_best": 2, "length_penalty": alpha, "stopping": "exact"}
     penalty = functools.partial(PENALTIES["gnmt"], alpha)

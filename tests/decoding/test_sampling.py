@@ -1,4 +1,4 @@
-"""Random draws, sampling, and continuation of prompts."""
+"""The random number generator, sampling, and continuation of prompts."""
 
 import functools
 
@@ -88,7 +88,7 @@ EXTREME = [
 @pytest.mark.parametrize("settings", EXTREME)
 @pytest.mark.parametrize("scale", [1.0, -1e5, 3e37])
 def test_extreme_settings_draw_nothing_that_is_ruled_out(settings, scale):
-    """Very small temperatures and `top_p` are greedy; a huge temperature draws uniformly."""
+    """Tiny temperatures and `top_p` give greedy choices; a huge temperature draws uniformly."""
     logits = scale * np.array([9, 1, 3, -2, 2, 9], np.float32)
     logits[[0, 5]] = -np.inf
     logits = tf.tile(tf.constant(logits)[None, None], [1, 4, 1])  # `(1, K, V)`
@@ -117,7 +117,10 @@ def run_sample(toy, sources, limit, seed=0, jit=False, **settings):
 
 
 def first_tokens(draws, **settings):
-    """Returns the first tokens of many samples from fixed `LOGITS` over ids 0 to 7; 7 is barred."""
+    """Samples `draws` texts from the constant `LOGITS`; returns their first tokens.
+
+    `LOGITS` has 8 ids. Id 7 is beyond the vocabulary, so it is never drawn.
+    """
 
     def decode_step(tokens, index, context, cache):
         return tf.tile(LOGITS[None, None], [1, draws, 1]), cache
@@ -130,7 +133,7 @@ def first_tokens(draws, **settings):
 def check_frequencies(tokens, probabilities):
     """Checks that counts are within five binomial standard deviations of their means.
 
-    Tokens of probability 0 must not occur.
+    Asserts that no token of probability 0 occurs.
     """
     draws = len(tokens)
     counts = np.bincount(tokens, minlength=len(probabilities))
@@ -309,7 +312,7 @@ def test_a_prompt_read_at_once_is_gone_on_from_as_one_read_by_steps(monkeypatch,
 
 
 class ReadingToy(Toy):
-    """A toy scorer that records its prefills."""
+    """A toy scorer that records the index and tokens of each prefill call."""
 
     def __init__(self):
         super().__init__(4)

@@ -1,4 +1,4 @@
-"""The best answer over all windows, compared with a brute-force search."""
+"""The best answer span over all windows of a question, compared with brute-force search."""
 
 import itertools
 
@@ -11,7 +11,10 @@ from macaron_tf.decoding.spans import IMPOSSIBLE, best_answers, best_spans, deci
 
 
 def masked(rng, rows, length):
-    """Returns window logits that are masked outside position 0 and the context, 3 to L - 3."""
+    """Returns random logits `(rows, 2, L)` of windows.
+
+    Logits are -1e9 outside position 0 and the context at positions 3 to L - 3.
+    """
     logits = rng.standard_normal((rows, 2, length)).astype(np.float32)
     logits[:, :, 1:3] = logits[:, :, length - 2 :] = -1e9
     return logits
@@ -48,7 +51,10 @@ def test_no_span_is_impossible_to_miss():
 
 
 def places():
-    """Returns the positions of three questions: two windows, an empty context, one window."""
+    """Returns the window positions of three questions.
+
+    Question 0 has two windows, question 1 has an empty context, and question 2 has one window.
+    """
     pieces = tf.ragged.constant([[0, 2, 4, 6, 8, 10, 12], [], [1, 5, 9]], dtype=tf.int64)
     return WindowPositions(
         question=tf.constant([0, 0, 1, 2], tf.int64),

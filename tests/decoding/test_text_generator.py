@@ -94,4 +94,4 @@ def test_a_model_with_banded_layers_goes_on_as_it_does_whole_and_streams_the_sam
 
 def test_a_text_beyond_the_positions_is_refused(model, vocabulary):
     generator = SequenceGenerator(model, vocabulary, longest=4)
-    refuses("shorten the text", generator.row, "the cat sat on the mat .")
+    refuses("shorten the prompt", generator.row, "the cat sat on the mat .")

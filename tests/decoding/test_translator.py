@@ -189,7 +189,9 @@ def test_streaming_equals_translating_at_once_and_cuts_long_lines(translator):
     streamed = [text for chunk in chunks for text in chunk.best]
     assert streamed == translator.translate(lines).best
     assert not chunks[0].warnings and not chunks[1].warnings
-    assert chunks[2].warnings == ["line 5 has 10 tokens: cut to the first 8 tokens."]
+    assert chunks[2].warnings == [
+        "line 5 has 10 tokens, so only the first 8 tokens are translated."
+    ]
     assert chunks[2].best[0] == chunks[1].best[1] != ""
 
 

@@ -111,7 +111,7 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
 def shaken(model, scale: float = 0.3, seed: int = 1):
     """Builds a model and moves its weights far from their initial values.
 
-    Initial logits are almost equal, and would hide errors.
+    An untrained model's logits are almost equal, so they would hide errors.
     """
     if not model.built:
         model.build()
@@ -136,8 +136,8 @@ def trimmed(row) -> tuple:
 def check_greedy(ours, source, their_logits, length) -> None:
     """Checks that a cached greedy search takes the argmax of a whole model's logits at every step.
 
-    PAD and BOS are never chosen. At the length limit, our search must end with EOS, and the
-    reference stops without it.
+    PAD and BOS are never chosen. At the length limit, our search must end with EOS, while the
+    reference stops without EOS.
 
     Args:
         ours: the model whose search is checked.

@@ -1,4 +1,4 @@
-"""Training runs on several devices, in a process of their own.
+"""Trains toy models on several devices, in a process of its own.
 
     python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB [JOB ...]
 
@@ -72,7 +72,7 @@ def run(
         steps: number of updates.
         dropout: dropout rate.
         per_call: number of updates per call of the training function.
-        first: number of first updates that train the last layer alone.
+        first: number of initial updates that train only the last layer.
         optimizer: optimizer name.
     """
     config = dataclasses.replace(
@@ -115,9 +115,9 @@ def run(
 
 
 def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
-    """Writes the metrics of an objective that counts rows to OUT/rows.npz.
+    """Trains with an objective whose weight is the row count; writes metrics to OUT/rows.npz.
 
-    `fit` builds the network. Batches of 3, 3 and 1 rows are pairs of features and labels.
+    `fit` builds the network. The batches have 3, 3 and 1 rows of features and labels.
     """
 
     def objective(network, batch, training):
@@ -206,7 +206,7 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
 
 
 def batch_of(kind: str, index: int) -> dict[str, np.ndarray]:
-    """Returns the micro-batch with an index."""
+    """Returns micro-batch number `index`."""
     if kind in ("toy", "poisoned"):
         batch = toy_batch(index)
         if kind == "poisoned" and index == 12:

@@ -2,7 +2,7 @@
 
     KERAS_BACKEND=jax python -m tests.distribution.own_block_toy
 
-`test_mesh` runs it with `my_gates.py` on PYTHONPATH.
+`test_mesh` runs this module with `my_gates.py` on PYTHONPATH.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Worker processes on this machine."""
+"""Functions that start worker processes on this machine and wait for their end."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Networks too large for any machine's memory can be built without values."""
+"""Networks that exceed any machine's memory can be built without allocating their weights."""
 
 import keras
 import numpy as np

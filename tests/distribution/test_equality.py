@@ -1,4 +1,4 @@
-"""One device, several devices and several processes make the same updates."""
+"""Training on one device, on several devices and in several processes makes equal updates."""
 
 import functools
 
@@ -12,7 +12,7 @@ from tests.distribution.processes import finished, started, toy, two_workers
 
 
 def arrays_of(folder, worker: int | str = 0) -> dict[str, np.ndarray]:
-    """Returns the weights and losses of a run, or the metrics of `every_row`."""
+    """Returns the arrays that `run` or `every_row` wrote into `folder`."""
     return dict(np.load(folder / f"{worker}.npz"))
 
 
@@ -76,7 +76,7 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
 
 @pytest.mark.parametrize(("name", "kind"), [TWO, FOUR])
 def test_an_objective_that_counts_rows_counts_those_of_the_data(results, name, kind, tmp_path):
-    """Metrics count only the data's rows, although no number of replicas divides 3, 3 and 1."""
+    """Metrics count each data row once, although 2 or 4 replicas divide neither 3 rows nor 1."""
     every_row(tf.distribute.get_strategy(), tmp_path)
     one, several = arrays_of(tmp_path, "rows"), results(name, "rows", kind)
     assert one.keys() == several.keys()

@@ -45,7 +45,7 @@ def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
 
 @pytest.mark.slow
 def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
-    """Losses with the data service equal losses of workers that read their own shards."""
+    """With --own-shards, a data service does not change the losses of two workers."""
     settings = toy_settings(write_documents(tmp_path), steps=6)
     settings += ["corpus.rows_per_shard=10", "training.warmup_steps=1"]
     settings += ["training.log_every=1", "training.validate_every=6"]
@@ -76,7 +76,7 @@ def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["transformer_xl_tiny", "xlnet_tiny"])
 def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, recipe):
-    """Training with memory is the same in one process with two replicas and in two processes.
+    """Training with memory gives equal losses on two replicas in one process or in two processes.
 
     Two processes can also resume the run of one process.
     """
@@ -109,7 +109,7 @@ def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, rec
 
 @pytest.mark.slow
 def test_two_workers_translate_as_one_process_does(number_text, tmp_path):
-    """Two workers, with or without a data service, have the losses of one process."""
+    """Two workers, with or without a data service, have the same losses as one process."""
     settings = [*number_settings(number_text, steps=6), "training.log_every=1"]
     settings += ["training.validate_every=6", "training.warmup_steps=1"]
     command = ["-m", "experiments.translate", "train", "multi30k_macaron_tiny"]

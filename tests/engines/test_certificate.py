@@ -1,4 +1,4 @@
-"""Exported files are compared with the network, and differing files are refused."""
+"""The check that compares exported files with the network and refuses files that differ."""
 
 import dataclasses
 import json
@@ -101,7 +101,7 @@ def test_examples_that_do_not_fit_are_refused_before_anything_is_written(classif
     table.write_text("text\tlabel\na b c\tperhaps\n")
     given = {"path": tmp_path / "out", "check": f"tsv:{table}"}
     refuses("other.tsv, line 2: 'perhaps'", classifier.export, **given)
-    refuses("has no score on labelled examples", MODELS["writes"]().export, **given)
+    refuses("needs a task that is scored on labelled examples", MODELS["writes"]().export, **given)
     assert not given["path"].exists()
 
 
@@ -143,7 +143,7 @@ def test_a_network_that_fails_is_no_text_that_is_refused(classifier, tmp_path, m
         return tf.gather(tf.zeros([2]), [5])
 
     monkeypatch.setattr(type(classifier.task), "compute", fails)
-    refuses("computing the network fails .*indices", classifier.export, tmp_path / "out")
+    refuses("cannot compute its outputs .*indices", classifier.export, tmp_path / "out")
 
 
 @pytest.mark.quick

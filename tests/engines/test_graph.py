@@ -1,4 +1,4 @@
-"""Graphs answer texts of every Python type, or raise one-line errors."""
+"""Graphs accept texts of every Python type, or raise one-line errors."""
 
 import dataclasses
 
@@ -100,7 +100,7 @@ def test_many_texts_come_back_in_their_order(classifier):
         (([None],), {}, "text 1 is None, which is not a text"),
         ((["a", float("nan")],), {}, "text 2 is nan, which is not a text"),
         ((3,), {}, "3 is not a text: pass a text or a list of texts"),
-        (("a", "b"), {}, "2 texts or lists of texts: pass 1 .text."),
+        (("a", "b"), {}, "2 texts or lists of texts, but the task takes 1"),
         (([b"caf\xe9"],), {}, "is not UTF-8"),
         (("a",), {"nbest": 3}, "nbest=3 is not an option of a classifier: choose among language"),
         (("a",), {"language": "de"}, "language='de' is not a language of the model"),
@@ -111,8 +111,8 @@ def test_other_input_is_refused(classifier, texts, options, words):
 
 
 def test_the_texts_of_an_example_are_all_there(pairs):
-    refuses("an example has no 'second'", pairs.predict, [{"first": "a"}])
-    refuses("an example has 1 texts: pass 2 texts", pairs.predict, ["a"])
+    refuses("an example lacks the text 'second'", pairs.predict, [{"first": "a"}])
+    refuses("an example has 1 texts, but the task takes 2", pairs.predict, ["a"])
     sizes = r"the numbers of texts differ \(2 of first, 1 of second\)"
     refuses(sizes, pairs.predict, ["a", "b"], ["a"])
     sides = {"first": "a"}, {"second": "b"}
@@ -130,7 +130,9 @@ def test_a_writer_streams_scores_and_takes_numbers(writer):
     refuses("top_p above 0 and at most 1", writer.predict, "a", top_p=2.0)
     refuses("n_best=2 is not an option", writer.predict, "a", n_best=2)
     refuses("n_best=2 is not an option", lambda: list(writer.stream("a", n_best=2)))
-    refuses("temperature=1.0 is not an option: pass", writer.export, "nowhere", temperature=1.0)
+    refuses(
+        "temperature=1.0 is not an option of the task", writer.export, "nowhere", temperature=1.0
+    )
 
 
 def test_gaps_are_filled_with_as_many_pieces_as_asked():

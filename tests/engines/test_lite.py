@@ -1,4 +1,4 @@
-"""LiteRT predicts what the graph predicts, for every system and head that it supports."""
+"""LiteRT predicts what the graph predicts, for every system and head that LiteRT supports."""
 
 import concurrent.futures
 import itertools
@@ -59,7 +59,7 @@ def described(kind: str, **task) -> dict:
 
 
 def with_head(kind: str) -> tuple[Pretrained, list]:
-    """Returns a model with a head, and texts for it."""
+    """Returns a model for the task type `kind`, and input texts."""
     if kind == "choice":
         task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
         return made(EncoderChooser, "bert_tiny", labelled=task), [("a b", "c", "d e f a b c d e f")]
@@ -82,7 +82,7 @@ def with_head(kind: str) -> tuple[Pretrained, list]:
 
 
 def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:
-    """Returns LiteRT's predictions, and checks that LiteRT computed each of them."""
+    """Returns predictions by LiteRT; asserts that no prediction came from the graph instead."""
     model = model.with_lite(kind)
     small = model._graph()._small
     given = []

@@ -219,7 +219,7 @@ def test_refusals(tmp_path):
     model = Pretrained(windowed, vocabulary=VOCABULARY, name="made")
     refuses("sliding-window attention", model.export, tmp_path / "out", lite="fp32")
     assert not [*(tmp_path / "out").glob("*")]
-    refuses("has no exported model", find_version, tmp_path)
+    refuses("contains no exported model", find_version, tmp_path)
 
 
 @pytest.mark.parametrize(

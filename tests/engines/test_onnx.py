@@ -1,4 +1,4 @@
-"""Networks exported to ONNX Runtime and OpenVINO, and loaded there."""
+"""Networks exported to ONNX, and run in ONNX Runtime and in OpenVINO."""
 
 import keras
 import numpy as np
@@ -49,7 +49,7 @@ def onnx():
 
 
 def noisy(model) -> OnePass:
-    """Adds large noise to a model's weights, so that every input counts; returns its task."""
+    """Adds large noise to a model's weights, so that inputs change outputs; returns its task."""
     for weight in model.network.trainable_weights:
         weight.assign_add(keras.random.normal(weight.shape, stddev=0.2, seed=len(weight.path)))
     return model.task

@@ -1,4 +1,4 @@
-"""SQuAD's and CoNLL's metrics, computed by hand, by the official script and by seqeval."""
+"""SQuAD and CoNLL metrics, compared with manual results, the official script and seqeval."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.harness import rejects
 
 
 def one(answer: str, truth: str) -> tuple[float, float]:
-    """Returns the exact match and F1 of an answer."""
+    """Returns the exact match and F1 of an answer, given one reference answer."""
     return tuple(score_answers([answer], [[truth]]).values())
 
 
@@ -141,11 +141,14 @@ def test_an_entity_begins_with_b():
 
 @pytest.mark.parametrize("scheme", ["BIES", "BILU", "BMES", "BMEW"])
 def test_entities_count_the_same_in_every_scheme(scheme):
-    """Valid tags of another scheme have IOB2's scores; an entity needs an end tag."""
+    """Valid tags score the same in another scheme as in IOB2.
+
+    An entity without its end tag does not count.
+    """
     begin, inner, last, single = scheme
 
     def side(rng) -> list[list[tuple[str, str]]]:
-        """Returns sentences of 12 words with (IOB2 tag, tag in the other scheme)."""
+        """Returns sentences of 12 words, each word as (IOB2 tag, tag in the other scheme)."""
         found = []
         for _ in range(30):
             words = []
@@ -176,7 +179,7 @@ def test_entities_count_the_same_in_every_scheme(scheme):
 
 @pytest.mark.parametrize("scheme", ["BI", "BIES"])
 def test_entities_of_any_tags_are_seqeval_s(scheme):
-    """Scores agree with seqeval for random tags, which break the rules of the scheme."""
+    """Scores agree with seqeval for random tags, which may break the rules of the scheme."""
     metrics = pytest.importorskip("seqeval.metrics")
     schemes = pytest.importorskip("seqeval.scheme")
     form = schemes.IOB2 if scheme == "BI" else schemes.IOBES
@@ -222,4 +225,4 @@ def test_nothing_found_is_nothing():
 
 
 def test_tags_of_other_sentences_are_refused():
-    rejects("different numbers of sentences", score_tags, tags("O"), tags("O O"))
+    rejects("differ in the number of sentences", score_tags, tags("O"), tags("O O"))

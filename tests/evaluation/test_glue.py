@@ -91,7 +91,7 @@ def test_outputs_to_predictions():
     assert glue.decide(STSB, [[-1.0], [2.5], [7.0]]).tolist() == [0, 2.5, 5]
     assert glue.score(COLA, glue.decide(COLA, np.full((4, 2), np.nan)), [0, 1, 0, 1])["score"] == 0
     assert glue.score(STSB, glue.decide(STSB, np.full((4, 1), np.nan)), [0, 1, 2, 1])["score"] == 0
-    with pytest.raises(ValueError, match="not \\(N, 2\\)"):
+    with pytest.raises(ValueError, match="must have the shape \\(N, 2\\)"):
         glue.decide(COLA, np.zeros((4, 3)))
 
 
@@ -99,9 +99,9 @@ def test_errors():
     unknown = Task("x", first=("a",), labels=("b", "c"), metrics=("bleu",))
     for error, reason, asked in (
         (UserError, r"'cola' have no labels, .* split \(validation\)", (COLA, [0, 1], None)),
-        (UserError, "no example of 'cola'", (COLA, [], [])),
+        (UserError, "no example of the task 'cola'", (COLA, [], [])),
         (UserError, "unknown metric 'bleu': choose one of accuracy, f1", (unknown, [0], [0])),
-        (ValueError, r"shape \(2,\) and labels \(3,\)", (COLA, [0, 1], [0, 1, 1])),
+        (ValueError, r"shape \(2,\) and labels have the shape \(3,\)", (COLA, [0, 1], [0, 1, 1])),
         (ValueError, "group of each", (MULTIRC, [0, 1], [0, 1])),
     ):
         with pytest.raises(error, match=reason):
@@ -160,7 +160,7 @@ def test_boolq(tmp_path):
 
 
 def test_multirc(tmp_path):
-    """Answers are grouped by paragraph and question, in order."""
+    """MultiRC answers are grouped by paragraph and question, in order."""
     groups = np.array([[1, 2], [0, 0], [0, 1], [0, 0], [1, 2]])
     text = written("multirc", tmp_path, [1, 0, 1, 1, 0], [4, 1, 2, 0, 3], groups=groups)
     one, other = '{"idx": 3, "label": 0}', '{"idx": 4, "label": 1}'
@@ -179,9 +179,9 @@ def test_submission_errors(tmp_path):
     (tmp_path / "file").write_text("")
     for error, reason, asked in (
         (UserError, "STS-B.tsv cannot be written, b", ("stsb", tmp_path, [1, np.nan], [0, 1])),
-        (ValueError, "an index occurs twice", ("cola", tmp_path, [1, 0], [0, 0])),
+        (ValueError, "an example index occurs twice", ("cola", tmp_path, [1, 0], [0, 0])),
         (ValueError, "and indices", ("cola", tmp_path, [1, 0], [0])),
-        (ValueError, "needs the group", ("multirc", tmp_path, [1, 0], [0, 1])),
+        (ValueError, "without the group", ("multirc", tmp_path, [1, 0], [0, 1])),
         (UserError, "cannot write", ("cola", tmp_path / "file", [1], [0])),
     ):
         with pytest.raises(error, match=reason):

@@ -24,7 +24,10 @@ def test_no_tokens_and_hopeless_ones():
 
 
 def test_scores_are_those_of_lins_examples():
-    """Lin 2004, section 3.1: ROUGE-L is 3/4 and 2/4, although the bigram scores are equal."""
+    """ROUGE-L is 3/4 and 2/4 in the examples of Lin 2004, section 3.1.
+
+    ROUGE-2 does not distinguish the two examples.
+    """
     reference = "police killed the gunman"
     one = language.rouge(["Police kill the gunman."], [reference])
     other = language.rouge(["the gunman kill police"], [reference])

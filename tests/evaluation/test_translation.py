@@ -104,7 +104,7 @@ DENSE = {
 @pytest.mark.parametrize("language", DENSE)
 @pytest.mark.parametrize("named", [True, False])
 def test_text_without_spaces_between_words(language, named, capsys):
-    """Equal texts score 100 and others less, with and without the language's name."""
+    """Identical texts score 100 and other texts less, whether or not the language is named."""
     line = DENSE[language]
     metric = TranslationMetric(language.upper() + "-X") if named else None
     same = evaluate_translations([line], [line], metric)
@@ -152,7 +152,7 @@ def test_the_tokenizer_is_sacrebleus(capsys):
 
 
 def test_a_tokenizer_that_cannot_be_used_is_one_sentence(monkeypatch, tmp_path):
-    """A missing package or a model that cannot be downloaded is a one-line error."""
+    """A tokenizer whose package is missing or whose download fails raises a one-line error."""
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_ko_mecab.MeCab", None)
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr("urllib.request.urlopen", lambda url: exec("raise OSError('no network')"))
@@ -163,7 +163,7 @@ def test_a_tokenizer_that_cannot_be_used_is_one_sentence(monkeypatch, tmp_path):
 
 
 def bleu_of_tokens(hypotheses, references) -> float:
-    """Returns multi-bleu.perl's BLEU of the given tokens, computed by sacreBLEU."""
+    """Returns the BLEU of multi-bleu.perl for tokenized lines, computed by sacreBLEU."""
     settings = {"tokenize": "none", "smooth_method": "none", "force": True}
     return sacrebleu.corpus_bleu(hypotheses, [references], **settings).score
 
@@ -221,7 +221,7 @@ def corpus(sentences=80, seed=0):
 
 
 def damaged(lines, rate, seed):
-    """Returns lines in which a fraction `rate` of the words is replaced."""
+    """Replaces each word by a random word with probability `rate`."""
     rng = np.random.default_rng(seed)
     result = []
     for line in lines:

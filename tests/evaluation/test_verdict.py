@@ -1,4 +1,4 @@
-"""Verdicts agree with SciPy's paired t-test and with Holm's correction by hand."""
+"""Verdicts agree with SciPy's paired t-test and with Holm's correction of manual examples."""
 
 import pathlib
 

@@ -47,9 +47,9 @@ def language_run(once, source) -> str:
 
 @pytest.fixture(scope="session")
 def t5_corpus(once) -> str:
-    """Returns a T5 corpus of the toy documents and the words of a toy SST-2.
+    """Prepares a T5 corpus from toy documents and the words of a toy SST-2; returns its folder.
 
-    Without those words, the vocabulary would have letters only.
+    Without the SST-2 words, the vocabulary would contain only letters.
     """
 
     def make(folder) -> None:
@@ -85,7 +85,7 @@ def tables(tmp_path_factory) -> str:
 
 @pytest.fixture(scope="session")
 def tunes(tmp_path_factory) -> str:
-    """Returns a MATLAB file of short piano rolls that repeat three notes in turn."""
+    """Returns a MATLAB file of short piano rolls that cycle through three notes."""
 
     def pieces(count: int, seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
@@ -104,9 +104,10 @@ def tunes(tmp_path_factory) -> str:
 
 @pytest.fixture
 def ran(capsys):
-    """Returns `ran(main, *words)`, which runs a command that must succeed.
+    """Returns `ran(main, *words)`.
 
-    It returns the captured output, with the attributes `out` and `err`.
+    It runs a command, asserts that the command succeeds, and returns the captured output with the
+    attributes `out` and `err`.
     """
 
     def call(main, *words):
@@ -119,9 +120,10 @@ def ran(capsys):
 
 @pytest.fixture
 def answered(tmp_path):
-    """Returns `answered(main, *words, text=...)`, which runs a command on an input file.
+    """Returns `answered(main, *words, text=...)`.
 
-    It returns the text of the command's output file.
+    It writes `text` to an input file, runs a command on that file, asserts that the command
+    succeeds, and returns the content of the output file.
     """
 
     def call(main, *words, text: str | bytes) -> str:

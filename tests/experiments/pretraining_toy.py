@@ -1,4 +1,4 @@
-"""A toy language that a tiny encoder learns in seconds: a document repeats one letter."""
+"""A toy language that a tiny encoder learns in seconds: each document repeats one letter."""
 
 import pathlib
 
@@ -20,7 +20,7 @@ def write_documents(folder: pathlib.Path, count: int = 60, seed: int = 0) -> str
 
 
 def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
-    """Returns settings that shrink a tiny recipe to the toy documents: a run takes seconds.
+    """Returns settings that shrink a tiny recipe, so that it trains on toy documents in seconds.
 
     Args:
         source: source of the documents.
@@ -65,7 +65,7 @@ def t5_settings(recipe: str, block: str, source: str = "text:/nowhere/*") -> lis
 
 
 def flags(settings: list[str]) -> list[str]:
-    """Returns command-line words that set `settings`."""
+    """Returns each setting after a `--set` flag."""
     return [word for setting in settings for word in ("--set", setting)]
 
 

@@ -1,4 +1,4 @@
-"""Toy corpora, and stand-ins for a study's commands that only write output files."""
+"""Toy corpora, and stand-ins that replace a study's commands and only write output files."""
 
 import importlib
 import itertools
@@ -60,7 +60,8 @@ def pretrain(options) -> None:
 def write_timing(run: pathlib.Path, training) -> None:
     """Writes a timing log with 1 second per update.
 
-    Runs whose names begin with "slow" take 2 seconds, and "unsteady-2" takes 1.5 times as long.
+    An update takes 2 seconds in runs whose names begin with "slow", and 1.5 seconds in the run
+    "unsteady-2".
     """
     last, second = training.max_steps, 2.0 if run.name.startswith("slow") else 1.0
     second *= 1.5 if run.name == "unsteady-2" else 1

@@ -109,7 +109,7 @@ def without(flags: list[str], *names: str) -> list[str]:
 
 
 def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = "macaron"):
-    """Returns a `Start`, the recipe of a task, and the task's network with the initial weights.
+    """Returns a `Start`, a task's recipe, and the network with the weights copied from the start.
 
     Args:
         given: model or run that fine-tuning starts from.
@@ -128,7 +128,7 @@ def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = 
 
 
 def write_untrained(run, seed: int = 1, metrics: dict | None = None):
-    """Writes a run with one checkpoint of random weights; returns its network.
+    """Writes a run with one checkpoint of random weights; returns the network.
 
     Args:
         run: the run to write.
@@ -157,7 +157,7 @@ def assert_same_weights(one, other) -> None:
 
 
 def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:
-    """Trains on a toy task by the command line."""
+    """Trains on a toy task with a training command."""
     main = (embed if task in HEADERS else finetune).main
     assert main(["train", task, str(run), *toy_flags(folder, task, **options)]) == 0
 
@@ -189,7 +189,7 @@ def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\t
 def write_toy(folder: pathlib.Path) -> str:
     """Writes tables of praise and blame, and their vocabulary; returns the `tsv:` source.
 
-    TASK-train.tsv and TASK-validation.tsv hold pairs or triplets of such sentences.
+    The files TASK-train.tsv and TASK-validation.tsv hold pairs or triplets of sentences.
     """
     for split, count, seed in (("train", 240, 1), ("validation", 50, 2), ("test", 10, 3)):
         write_table(folder / f"{split}.tsv", sentences(count, seed))
@@ -231,7 +231,7 @@ def sentences(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def related(task: str, count: int, seed: int) -> list[tuple]:
-    """Returns rows of a task on pairs or triplets; sentences of one class are similar."""
+    """Returns examples of a pair or triplet task; sentences with equal classes are similar."""
     rng, rows = np.random.default_rng(seed), []
     pool = sentences(200, seed)
     while len(rows) < count:
@@ -250,8 +250,8 @@ def related(task: str, count: int, seed: int) -> list[tuple]:
 def questions(count: int, seed: int, unanswerable: bool) -> dict:
     """Returns a SQuAD file as a dict.
 
-    "Who?" asks for the context's only name, "Where?" for its only place. Contexts have up to 30
-    words. With `unanswerable`, every third context has no name.
+    The question "Who?" asks for the only name in the context, and "Where?" asks for the only place.
+    Contexts have up to 30 words. With `unanswerable`, every third context has no name.
     """
     rng = np.random.default_rng(seed)
     paragraphs = []
@@ -277,7 +277,7 @@ def questions(count: int, seed: int, unanswerable: bool) -> dict:
 def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
     """Returns sentences of up to 22 words with IOB1 tags.
 
-    Names are people; "the" and a place are an organization.
+    A name is tagged as a person. "the" and the place after it are tagged as an organization.
     """
     rng = np.random.default_rng(seed)
     found = []

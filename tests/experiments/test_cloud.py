@@ -34,7 +34,7 @@ shift; host=$1; shift; exec bash -c "$*"
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Returns a folder with stand-ins, which is first on PATH."""
+    """Puts a folder with stand-ins for `gcloud` and `ssh` first on PATH; returns the folder."""
     for name, text in (("gcloud", GCLOUD), ("ssh", SSH)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)

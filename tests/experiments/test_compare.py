@@ -1,4 +1,4 @@
-"""Comparisons, and what studies share.
+"""The comparison command, and code that all studies share.
 
 Fast tests use stand-ins for commands, and slow tests train on toy languages.
 """
@@ -56,8 +56,8 @@ STRANG = "strang=bert_rab_tiny:model.scheme=channels/2, tokens, channels/2,model
 def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
     """Returns `compared(*words)`, which compares two encoders in tmp_path.
 
-    It returns the JSON record, the Markdown page and the output; if the command fails, it returns
-    the error.
+    `compared` returns the JSON record, the Markdown page and the printed output. If the command
+    fails, `compared` returns the error.
     """
     monkeypatch.setattr(Pretraining, "guessing", lambda self, rows: (5.0, "nothing is learnt"))
 
@@ -102,8 +102,8 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     assert {call[3].rpartition("-")[2] for call in calls} == {"7", "8"}
     for words, message in (
         (["--tuning-seeds", "7"], "--tuning-seeds needs --rates"),
-        (["--rates", "1e-3", "--tuning-seeds", "2"], "--tuning-seeds 2 is also in --seeds"),
-        (["--rates", "9", "99"], "bert_rab_tiny diverged at all --rates"),
+        (["--rates", "1e-3", "--tuning-seeds", "2"], "seed 2 is in both --tuning-seeds and --seeds"),
+        (["--rates", "9", "99"], "bert_rab_tiny diverged at every learning rate"),
         (["--rates", "1e-3", "--set", "training.learning_rate=1"], "give --rates instead"),
     ):
         assert message in compared(*words, status=2)
@@ -496,8 +496,8 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
         (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
         (["--set", "training.seed=7"], "--set training.seed=7: give --seeds instead"),
-        (["--corpus", "DIR"], "--corpus DIR applies to pre-training only"),
-        (["--tasks", "rte"], "--tasks rte applies to pre-training only"),
+        (["--corpus", "DIR"], "--corpus DIR applies only to comparisons of pre-training"),
+        (["--tasks", "rte"], "--tasks rte applies only to comparisons of pre-training"),
     ):
         assert blocks(*arms, *words) == 2 and not calls
         error = capsys.readouterr().err
@@ -507,13 +507,13 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
 def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
     pair = ["bert_tiny", "b=bert_tiny"]
     for words, message in (
-        (["a/b=demo"], "'a/b=demo' has characters other than letters"),
-        (["demo"], "'demo' is the only arm: give two arms or more"),
-        (["demo", "demo:a=b"], "two arms are called demo: name one of them, as in NAME=demo:"),
+        (["a/b=demo"], "'a/b=demo' contains a character other than letters"),
+        (["demo"], "'demo' is the only arm, but a comparison needs at least two"),
+        (["demo", "demo:a=b"], "two arms are called demo: give one of them another name, as in NAME=demo:"),
         (["demo", "b=bert_tiny"], "demo and b are of different kinds, translation and pretraining"),
         (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
         ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
-        ([*pair, "--set", "trainin.seed=1"], "there is no setting 'trainin' here"),
+        ([*pair, "--set", "trainin.seed=1"], "names an unknown setting, 'trainin'"),
         (
             [*pair, "--set", "training.max_steps=9", "batch_size=8"],
             "'batch_size=8' is not an arm, because no",
@@ -522,8 +522,8 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
             ["demo", "b=multi30k_macaron_tiny", "--set", "training.warmup_steps=9000"],
             "training.warmup_steps=9000 is not less than training.max_steps=1600,",
         ),
-        ([*pair, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
-        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, which --seeds"),
+        ([*pair, "--seeds", "1", "1"], "--seeds 1 1 repeats a value: give each value once"),
+        (["bert_tiny", "b=bert_tiny:training.seed=2"], "b sets training.seed, but --seeds"),
         (["bert_tiny", "b=bert_tiny:init=runs/a"], "b sets init=runs/a, but a comparison"),
         (
             ["bert_tiny", "b=bert_tiny:masking.rate=0.3"],
@@ -532,13 +532,13 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["bert_tiny", "gpt_tiny"], "set both to the same value, or give --differ"),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
-            "corpus.langages is not a setting of the text: give another; perhaps you meant 'corpus",
+            "corpus.langages is not a setting of the training data: give another setting; perhaps you meant 'corpus",
         ),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "training.seed"],
-            "--differ training.seed is not a setting of the text",
+            "--differ training.seed is not a setting of the training data",
         ),
-        (["a=sst2", "b=sst2:init=runs/a"], "a has no init: name the weights to start from, as in"),
+        (["a=sst2", "b=sst2:init=runs/a"], "a does not set init, which names the weights to fine-tune: write"),
         (
             ["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"],
             "--equal time does not apply to fine-tuning",

@@ -36,13 +36,13 @@ def corpus(source, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def address():
-    """Yields the address of a service, which must stop cleanly at SIGTERM."""
+    """Yields the address of a data service, and asserts that the service stops at SIGTERM."""
     [port] = free_ports(1)
     process = subprocess.Popen(
         [*COMMAND, "--port", str(port), "--host", "localhost"], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout.readline() == f"data service: give --data-service localhost:{port}\n"
+        assert process.stdout.readline() == f"data service started: give training commands --data-service localhost:{port}\n"
         yield f"localhost:{port}"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -66,7 +66,7 @@ def test_batches_through_the_service_are_the_same(corpus, address, start, choice
 
 @pytest.fixture(scope="module")
 def pairs(toy_pairs, toy_vocabulary, tmp_path_factory):  # noqa: F811
-    """Returns pairs that are tokenized on disk, in batches of several shapes."""
+    """Returns translation data read from a file, in batches of up to five shapes."""
     file = tmp_path_factory.mktemp("pairs") / "pairs.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in toy_pairs))
     batching = BatchingConfig(max_tokens=200, shapes=5)
@@ -103,7 +103,7 @@ def test_pairs_that_the_service_has_not_are_said_here(pairs, address):
     with pytest.raises(tf.errors.OpError) as raised:
         list(TranslationData(elsewhere, pairs.batching).served(address))
     said = str(service_error(raised.value))
-    assert "-gone is not on this machine or differs: set MACARON_TF_CACHE" in said
+    assert "-gone of tokenized text is missing on this machine or has other contents: set MACARON_TF_CACHE" in said
 
 
 def test_what_fails_in_the_service_is_said_here(corpus, address):
@@ -128,7 +128,7 @@ def test_what_fails_in_the_service_is_said_here(corpus, address):
 
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_port_that_is_taken(before, capsys):
-    """Both ports of the service must be free."""
+    """The service fails if its port or the next port is in use."""
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -138,4 +138,6 @@ def test_a_port_that_is_taken(before, capsys):
         f"error: cannot listen on port {port} (Address already in use)" in capsys.readouterr().err
     )
     assert main(["--port", "65535"]) == 2
-    assert "--port 65535: give a whole number from 1 to 65534" in capsys.readouterr().err
+    assert (
+        "--port 65535 is not valid: give a whole number from 1 to 65534" in capsys.readouterr().err
+    )

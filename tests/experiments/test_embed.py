@@ -1,4 +1,4 @@
-"""The commands of sentence embeddings, from weights to vectors, scores and predictions."""
+"""The sentence-embedding commands: training, evaluation, vectors, search and predictions."""
 
 import io
 import json
@@ -197,7 +197,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("sts RUN one=tsv:PAIRS one=tsv:PAIRS", "two sets are called 'one'"),
         ("encode RUN --input /none --output x.npy", "/none cannot be read"),
         ("search RUN --corpus /none", "--corpus /none cannot be read"),
-        ("search RUN --corpus FOLDER/empty", "has no text"),
+        ("search RUN --corpus FOLDER/empty", "contains no text"),
         ("search RUN --corpus FOLDER/empty --top 0", "--top 0"),
     ],
 )

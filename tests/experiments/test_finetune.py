@@ -1,4 +1,4 @@
-"""The fine-tuning commands, from weights to scores and files, on a toy task."""
+"""The fine-tuning commands on a toy task: training, evaluation, predictions and submission."""
 
 import io
 import json
@@ -105,7 +105,7 @@ def test_predict_gives_one_line_for_each_line_in_order(toy_run, monkeypatch, cap
     ],
 )
 def test_the_same_command_goes_on_where_it_stopped(main, task, table, tmp_path, capsys, refused):
-    """A run stopped after 6 updates resumes exactly; other settings or texts are refused."""
+    """After a stop at update 6, the same command finishes the run; other settings are refused."""
     write_toy(tmp_path)
 
     def command(run, steps=14, **changes):
@@ -124,7 +124,7 @@ def test_the_same_command_goes_on_where_it_stopped(main, task, table, tmp_path, 
     header, *rows = (tmp_path / table).read_text().splitlines()
     (tmp_path / table).write_text("\n".join([header, *rows[::-1]]) + "\n")
     other = command("parts", model__dropout=0.1)
-    refused(main, other, "the training text is not what", tmp_path)
+    refused(main, other, "the training data differ from", tmp_path)
 
 
 def test_a_grid_is_one_table_and_trains_nothing_twice(toy, toy_run, tmp_path, ran):
@@ -427,7 +427,7 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
 
 
 def resumed(path):
-    """Opens a run as resumed training does."""
+    """Reads a run's files as resumed training does."""
     run = FinetuningRun.open(path)
     run.result()
     run.checkpoint()

@@ -1,6 +1,6 @@
 """Question answering, tagging, choices and classification by the commands, and a mixed grid.
 
-Choices and classes are learnt by a language model that was pre-trained a little.
+The choice and classification tests fine-tune a language model that was pre-trained briefly.
 """
 
 import dataclasses
@@ -107,7 +107,7 @@ def test_predict_answers_out_of_the_text_as_it_was_given(folder, answered):
 
 
 def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused):
-    """XLNet's row order works: a context, its question, then [CLS]; or words, then [CLS]."""
+    """Question answering and tagging work with [CLS] at the end of a row, as in XLNet."""
     lines = [" ".join(rows) for rows in itertools.permutations((*NAMES, "the", "old", "cat"), 3)]
     made = SentencePieceVocabulary.train(lines, 20, model_type="unigram")
     proto, lower = made.proto, NormalizationConfig(lower_case=True)
@@ -222,7 +222,7 @@ def test_a_diverged_models_outputs_score_nan(folder):
         ("train squad --set max_length=7", "a row of squad needs 8 tokens"),
         ("train conll2003 --source conll:FOLDER/wrong.txt", "wrong.txt, line 2: the tag 'B-CAT'"),
         ("train conll2003 --source text:x", "unknown source 'text:x' of the task 'conll2003'"),
-        ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column(s), not 2"),
+        ("predict RUNS/squad2 --input FOLDER/pairs", "line 2 has 1 column, but must have 2"),
         ("predict RUNS/squad2 --input FOLDER/objects", "line 1 is not a JSON object"),
         ("submit RUNS/squad2 FOLDER", "which the GLUE server does not score"),
         ("baseline squad2 --source squad:RUNS/{split}.json", "squad2 has no baseline"),
@@ -244,7 +244,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(command, error, folder, tm
 
 @pytest.fixture(scope="module")
 def gpt(toy, tmp_path_factory):
-    """Returns a run that was pre-trained for a few updates on the task's sentences."""
+    """Returns a GPT-2 run that was pre-trained for 4 updates on the toy sentences."""
     folder = tmp_path_factory.mktemp("gpt")
     text = "\n".join(sentence for sentence, _ in sentences(400, seed=5))
     (folder / "text.txt").write_text(text)
@@ -270,7 +270,7 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
 
 
 def test_an_adaptive_softmax_is_a_start(toy):
-    """A task model with an adaptive softmax copies the start's embeddings and logits."""
+    """A task model that starts from a model with an adaptive softmax has the same logits."""
     vocabulary = load_encoder_vocabulary(toy / "vocabulary")
     options = {"num_layers": 1, "adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
     config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
@@ -328,7 +328,7 @@ def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
     assert scores_in(tmp_path / "scores")["metrics"]["accuracy"] == opened.result().best_score
     (tmp_path / "lines").write_text("film good\tgood\n")
     arguments = ["predict", str(run), "--input", str(tmp_path / "lines")]
-    refused(main, arguments, "line 1 has 2 column(s), not 3")
+    refused(main, arguments, "line 1 has 2 columns, but must have 3")
     (tmp_path / "lines").write_text("film good\tgood\tbad\nfilm good\t\tbad\n")
     refused(main, arguments, "line 2: fewer than two choices: give two or more")
     lines = ["the film great\tgood\tbad", "very film great\tbad\tgood"]

@@ -1,6 +1,6 @@
-"""Language models of a toy language in which each document repeats one letter.
+"""Pre-training, completion, scoring and prompting of language models on a toy language.
 
-The commands pre-train, complete, score and prompt the models.
+Each document of the toy language repeats one letter.
 """
 
 import json
@@ -104,7 +104,7 @@ def test_a_text_that_cannot_go_on_is_refused_in_a_sentence(language_run, tmp_pat
     for arguments, words in (
         (["complete", str(other), "a"], "experiments.translate translate"),
         (["complete", str(tmp_path), "a"], "is not a run"),
-        (["complete", language_run, "a " * 40], "shorten the text"),
+        (["complete", language_run, "a " * 40], "shorten the prompt"),
         (["complete", language_run, "a", "--top-p", "0"], "top_p"),
         (["sample", language_run, "--checkpoint", "9"], "has no checkpoint 9"),
         (["score", language_run, str(tmp_path / "none.txt")], "cannot read"),
@@ -219,7 +219,9 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     refused(few_shot, ask, "--out", tmp_path)  # a file in the way of OUT is refused first
     ask = [language_run, "--task", "sst2", "--template", "{first}", "--out", out]
     refused(few_shot, [*ask, "--words", "good", "good"], "has an empty or repeated word")
-    refused(few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1: give each value once")
+    refused(
+        few_shot, [*ask, "--shots", "1", "1"], "--shots 1 1 repeats a value: give each value once"
+    )
     # An invalid second model is refused before the first is asked and OUT is made.
     ask = [language_run, "--out", tmp_path / "other", "--task"]
     refused(few_shot, [tmp_path / "nowhere", *ask, *files], "nowhere is not a run", tmp_path)
@@ -258,7 +260,7 @@ class Reader:
 
 
 def test_published_prompts_to_the_letter(tmp_path):
-    """The prompts match the published ones; greedy translations are cut to the first sentence."""
+    """Prompts equal the published prompts; greedy translations are cut to the first sentence."""
     sides = {"en": "One.\nTwo.\nThree.\nFour.\n", "fr": "Un.\nDeux.\nTrois.\nQ.\n"}
     for side, lines in sides.items():
         (tmp_path / f"t.{side}").write_text(lines)

@@ -111,8 +111,8 @@ def test_a_checkpoint_that_cannot_be_written(store):
     status, _, errors = store.train("refused")
     assert status == 2
     assert one_sentence(errors) == (
-        f"error: cannot write checkpoint gs://bucket/refused/{STEP}: the bucket returned HTTP "
-        "503 to repeated requests; run the same command again later"
+        f"error: cannot write checkpoint gs://bucket/refused/{STEP}, because the bucket returned "
+        "HTTP 503 to repeated requests: run the same command again later"
     )
     assert store.faults[0].seen > 10
     assert f"refused/{STEP}/manifest.json" not in store.objects("refused")
@@ -126,11 +126,17 @@ def test_a_checkpoint_that_cannot_be_written(store):
     [
         (
             Fault("^POST /upload", 403),
-            "cannot write gs://bucket/new/.*HTTP 403; check that your cre",
+            "cannot write gs://bucket/new/.*HTTP 403: check that your cre",
         ),
-        (Fault("^GET", 401), "gs://bucket/new/[^ ]*: the bucket returned HTTP 401; check"),
-        (Fault("^GET", 503), "gs://bucket/new/[^ ]*: the bucket returned HTTP 503.*again later"),
-        (Fault(UPLOAD + ".*tensorboard", 429), "cannot write gs://bucket/new/tensorboard: the buc"),
+        (Fault("^GET", 401), "gs://bucket/new/[^ ]*, because the bucket returned HTTP 401: check"),
+        (
+            Fault("^GET", 503),
+            "gs://bucket/new/[^ ]*, because the bucket returned HTTP 503.*again later",
+        ),
+        (
+            Fault(UPLOAD + ".*tensorboard", 429),
+            "cannot write gs://bucket/new/tensorboard, because the buc",
+        ),
     ],
 )
 def test_requests_that_are_refused(store, fault, sentence):
@@ -144,7 +150,7 @@ def test_a_preparation_that_is_refused_goes_on(store):
     store.faults = [Fault(UPLOAD + r".*corpus\.json")]
     status, _, errors = store.prepare("gs://bucket/again")
     assert status == 2
-    wanted = "cannot write gs://bucket/again/corpus.json: the bucket returned HTTP 503"
+    wanted = "cannot write gs://bucket/again/corpus.json, because the bucket returned HTTP 503"
     assert wanted in one_sentence(errors)
     assert "again/corpus.json" not in store.objects("again")
     store.faults = []

@@ -157,7 +157,7 @@ TEXT, TOKENS = "hello well, the wheel", 12
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Returns a dict from name to (Hugging Face model, our model, location) for GPT-2 and GPT."""
+    """Returns a dict mapping "gpt2" and "gpt" to (Hugging Face model, our model, location)."""
     found = {}
     for system in ("gpt2", "gpt"):
         folder, options = tmp_path_factory.mktemp(system), {}
@@ -173,14 +173,14 @@ def models(tmp_path_factory):
 
 
 def their_ids(read, text):
-    """Returns a text's Hugging Face ids, after an end-of-text token for GPT-2."""
+    """Encodes a text as Hugging Face ids, which begin with an end-of-text token for GPT-2."""
     [row] = read.vocabulary.encode_lines([text])
     row = [3, *row] if read.starts else row
     return torch.tensor([[int(read.ids[number]) for number in row]])
 
 
 def their_continuation(theirs, read):
-    """Returns Hugging Face's greedy continuation of `TEXT` in our ids, without unknown tokens."""
+    """Returns Hugging Face's greedy continuation of `TEXT` as our ids; [UNK] is suppressed."""
     asked = their_ids(read, TEXT)
     found = theirs.generate(
         asked,
@@ -213,7 +213,7 @@ def test_only_gpt2_begins_a_text(models, refused):
     refused(
         generate.main,
         ["sample", gpt, "--max-tokens", "5"],
-        "the model can only continue a text",
+        "the model can only continue a prompt",
     )
 
 
@@ -262,7 +262,7 @@ def test_t5_and_bart_answer(directory, tmp_path, ran, capsys):
     *notes, error = capsys.readouterr().err.splitlines()
     assert len(notes) == (directory is t5_directory)  # a note says that unused rows are dropped
     assert error.startswith("error: ")
-    assert "answers texts and cannot score them" in error
+    assert "is an encoder-decoder, which cannot score texts" in error
 
 
 def test_a_place_that_cannot_be_opened_is_refused(models, tmp_path, refused):
@@ -285,7 +285,7 @@ LONGEST = 14  # maximum number of ids in a target
 
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory):
-    """Returns a Hugging Face BART, its tokenizer, and a folder with a barely changed run."""
+    """Returns a Hugging Face BART, its tokenizer, and a folder with a run after one tiny update."""
     folder = tmp_path_factory.mktemp("bart")
     theirs, tokenizer = bart_directory(folder)
     for split in ("train", "validation"):
@@ -333,7 +333,10 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
 
 
 def their_answers(bart):
-    """Returns Hugging Face's greedy answers after </s> <s>, in tokens that our model generates."""
+    """Returns Hugging Face's greedy answers.
+
+    Decoding begins with </s> <s>, and tokens that our model never generates are suppressed.
+    """
     theirs, tokenizer, _ = bart
     answers = []
     for source in framed_in_graph("sst2", tf.constant(LINES)).numpy():

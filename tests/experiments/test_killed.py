@@ -1,4 +1,4 @@
-"""Runs of every type that are killed and resumed end with the bits of an uninterrupted run.
+"""Runs of every type that are killed and resumed are bit-identical to uninterrupted runs.
 
 Quicker tests are in `test_resume` and `tests/training/test_session.py`.
 """
@@ -97,7 +97,10 @@ KINDS = {
 
 
 def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
-    """Returns kills (moment, signal) for each run type; together, all combinations occur."""
+    """Returns a dict mapping run types to kills, each as (moment, signal).
+
+    Across all run types, every combination of moment and signal occurs.
+    """
     rng, cards = random.Random(seed), list(itertools.product(MOMENTS, SIGNALS))
     deck = []
     while len(deck) < KILLS * len(KINDS):
@@ -106,7 +109,9 @@ def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
 
 
 class Session:
-    """The processes of a run; moments are detected from the files in the run's folder.
+    """The processes of a run.
+
+    Files in the run's folder show when a moment, such as a save, has come.
 
     Args:
         words: words of the command.
@@ -209,7 +214,10 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, request, tmp_path):
-    """If one worker is killed, both end; after restarts, the run equals an uninterrupted run."""
+    """If one of two workers is killed, both workers end.
+
+    After restarts, the run is bit-identical to an uninterrupted run.
+    """
     value = request.getfixturevalue
     corpus = prepare("bert_tiny", str(tmp_path / "corpus"), toy_settings(value("source")))
     command = [*pretraining("bert_tiny")(value), "--corpus", corpus, "--strategy", "multi_worker"]

@@ -1,4 +1,4 @@
-"""Classification in several languages: XNLI's records, and a model trained in one language."""
+"""Multilingual classification: XNLI's records, and zero-shot transfer to another language."""
 
 import dataclasses
 
@@ -126,7 +126,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
         ran(main, *score, "en")
         record = scores_in(scores)
         assert record["splits"] == [split] and [*record["metrics"]] == ["en"]
-    refused(main, [*score, "en", "de"], "has the same texts for en and de", tmp_path)
+    refused(main, [*score, "en", "de"], "has identical texts for the languages en and de", tmp_path)
     lines = ["predict", run, "--input", tmp_path / "lines.txt", "--language"]
     (tmp_path / "lines.txt").write_text("\n".join(texts), encoding="utf-8")
     for code, outputs in (("de", expected), ("en", english)):
@@ -135,7 +135,7 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     refused(main, [*lines, "fr"], "language='fr' is not a language of the model", tmp_path)
     refused(main, ["evaluate", run, "--split", "test"], "is one file and has no split", tmp_path)
     tags = ["train", "conll2003", tmp_path / "tags", *given]
-    refused(main, tags, "language='de' applies to classification only, but conll2003", tmp_path)
+    refused(main, tags, "language='de' applies only to classification tasks, but conll2003", tmp_path)
 
 
 def test_words_that_no_graph_can_cut_are_not_exported(tmp_path, refused):

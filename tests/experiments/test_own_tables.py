@@ -1,4 +1,4 @@
-"""Fine-tuning on user tables: the run stores the classes."""
+"""Fine-tuning on user tables, whose class names are stored in the run."""
 
 import json
 
@@ -75,7 +75,7 @@ def test_a_changed_table_is_refused(own, tmp_path, ran, refused, capsys):
     refused(main, other, words, folder)
     try:
         (folder / "own.tsv").write_text(text.replace("review", "text"))
-        refused(main, again, "line 1 has no column(s) named 'review'", folder)
+        refused(main, again, "line 1 has no columns named 'review'", folder)
         (folder / "own.tsv").write_text(text.replace("1 star", "2 stars"))
         refused(main, again, "'2 stars' in column 'stars' is not one of the classes", folder)
         # Added lines would change the held-out part, most of which was trained on.

@@ -201,7 +201,7 @@ def test_settings_are_replaced_by_path():
         ("model.hiden_dim=8", "there is no setting 'hiden_dim' here: .* 'model.hidden_dim'"),
         ("model.hidden_dim=x", "model.hidden_dim='x' must be a whole number"),
         ("training=1", "choose one of training.max_steps"),
-        ("training.seed.x=1", "seed is a single setting, not a section"),
+        ("training.seed.x=1", "uses seed as a section, but seed is a single setting"),
         ("training.seed=many", "training.seed=.many. must be a whole number of at least 0"),
         ("training.seed=1.5", "training.seed=1.5 must be a whole number"),
         ("data.normalization.lower_case=1", "lower_case=1 must be True or False"),
@@ -247,7 +247,9 @@ def test_bad_settings_are_named(setting, message):
 def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
     name = setting.partition("=")[0]
     made = registry.load(recipe, settings=[setting])
-    sentence = f"{name} has no effect here: only {reader} uses this setting; leave {name} out"
+    sentence = (
+        f"{name} has no effect here, because only {reader} uses this setting: leave {name} out"
+    )
     refuses(f"^{re.escape(sentence)}$", refuse_unread, made, [setting, "training.seed=2"])
 
 
@@ -268,7 +270,9 @@ def test_a_setting_that_nothing_reads_is_refused(recipe, setting, reader):
 def test_a_setting_that_no_part_of_the_model_reads_is_refused(recipe, setting, reader):
     name, setting = setting.partition("=")[0], f"model.{setting}"
     made = registry.load(recipe, settings=[setting])
-    refuses(f"model.{name} has no effect here: only {reader}", refuse_unread, made, [setting])
+    refuses(
+        f"model.{name} has no effect here, because only {reader}", refuse_unread, made, [setting]
+    )
 
 
 def test_a_setting_that_a_part_reads_is_taken():
@@ -310,7 +314,10 @@ def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, ca
 
 
 def test_settings_take_effect_together():
-    """A linear schedule's warm-up must end before its last step."""
+    """Settings are validated together, so `max_steps` and `warmup_steps` may come in any order.
+
+    A linear schedule's warm-up must end before the last step.
+    """
     settings = ["training.max_steps=60", "training.warmup_steps=10"]
     for order in (settings, settings[::-1]):
         recipe = registry.load("bert_tiny", settings=order)
@@ -524,14 +531,29 @@ def test_settings_of_settings_may_be_wrong_too():
     [
         (
             "generate sample RUN --seed 99999999999999999999999",
-            "--seed 99999999999999999999999: give a whole number from 0",
+            "--seed 99999999999999999999999 is not valid: give a whole number from 0",
         ),
-        ("generate sample RUN --seed 2147483648", "--seed 2147483648: give a whole number from 0"),
-        ("generate sample RUN --temperature inf", "--temperature inf: give a number from 0 to"),
-        ("generate sample RUN --temperature nan", "--temperature nan: give a number from 0 to"),
-        ("generate sample RUN --top-k -1", "--top-k -1: give a whole number from 0 to"),
-        ("pretrain evaluate RUN --corpus C --memory 0", "--memory 0: give a whole number from 1"),
-        ("compare OUT --jobs 0", "--jobs 0: give a whole number from 1 to"),
+        (
+            "generate sample RUN --seed 2147483648",
+            "--seed 2147483648 is not valid: give a whole number from 0",
+        ),
+        (
+            "generate sample RUN --temperature inf",
+            "--temperature inf is not valid: give a number from 0 to",
+        ),
+        (
+            "generate sample RUN --temperature nan",
+            "--temperature nan is not valid: give a number from 0 to",
+        ),
+        (
+            "generate sample RUN --top-k -1",
+            "--top-k -1 is not valid: give a whole number from 0 to",
+        ),
+        (
+            "pretrain evaluate RUN --corpus C --memory 0",
+            "--memory 0 is not valid: give a whole number from 1",
+        ),
+        ("compare OUT --jobs 0", "--jobs 0 is not valid: give a whole number from 1 to"),
     ],
 )
 def test_numbers_out_of_range_are_one_sentence(words, error, refused):

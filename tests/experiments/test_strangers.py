@@ -1,4 +1,4 @@
-"""Without consent, no command or loader runs code that a stranger's file names."""
+"""Without consent, no command or loader runs code that is named in a stranger's file."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ BLOCKS = (f"bad/evil.py:{NAME}", f"bad.evil:{NAME}", "this:X", f"~/evil.py:{NAME
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Yields a working directory with a stranger's code, which records that it ran."""
+    """Yields a working directory with a stranger's code, which writes a file if it runs."""
     (tmp_path / "bad").mkdir()
     for place in ("bad/evil.py", "evil.py"):
         (tmp_path / place).write_text(EVIL)
@@ -77,7 +77,7 @@ def with_block(value, block: str):
 
 
 def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
-    """Copies a run and changes it as an attacker could, digests included; returns its path."""
+    """Forges a copy of a run as an attacker could, including the code digests; returns its path."""
     copy = here / "run"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)

@@ -1,4 +1,4 @@
-"""T5 and BART on the toy documents: pre-trained by the command, then generating answers."""
+"""T5 and BART, pre-trained on the toy documents by the command, generate answers."""
 
 import dataclasses
 import json
@@ -41,7 +41,7 @@ def test_it_is_pre_trained_and_evaluated(
     assert scores_in(opened.path / "scores")["loss"] == pytest.approx(lines[-1]["loss"], abs=1e-5)
     sentinels = SENTINEL_ROWS if recipe == "t5_tiny" else 0
     assert opened.build_network().config.vocab_size == opened.vocabulary.size + sentinels
-    refuses("is an encoder-decoder: give an encoder", read_init, str(run), kinds=["encoder"])
+    refuses("is an encoder-decoder, but must be an encoder", read_init, str(run), kinds=["encoder"])
     refused(pretrain, ["fill", run, "a [MASK]"], "is a text generator and cannot fill [MASK]")
     if recipe == "t5_tiny":
         words = "give an encoder or a BART or an ELMo"
@@ -82,7 +82,7 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     assert len(answers) == 2 and answers[0] != answers[1]
     opened, network = open_run(str(run))
     [cut] = opened.writer(network).translate(["a " * 500]).warnings
-    assert "line 1" in cut and "cut to the first 127" in cut
+    assert "line 1" in cut and "only the first 127" in cut
     unlabelled = tmp_path / "test.tsv"
     unlabelled.write_text("sentence\na c\n")
     arguments = ["evaluate", str(run), "--source", f"tsv:{tmp_path}/{{split}}.tsv"]
@@ -94,10 +94,10 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     opened, _ = open_run(str(saved))
     assert opened.recipe.usage()["answers"] == TextRun.open(run).recipe.usage()["answers"]
     dataclasses.replace(found, answers={}).save_pretrained(saved)
-    refuses("the task that it answers: give --task", open_run, str(saved))
+    refuses("a task that it was trained for: give --task", open_run, str(saved))
     again = answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n")
     assert again.splitlines() == answers
-    refuses("answers sst2 only: leave out --task rte", open_run, str(run), task="rte")
+    refuses("was trained for sst2, not for rte: leave out --task rte", open_run, str(run), task="rte")
 
 
 @pytest.mark.slow
@@ -137,7 +137,10 @@ def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
 
 @pytest.fixture
 def mixture(t5_run, tables, tmp_path, monkeypatch):
-    """Returns the command that trains one model on two tasks: sentiment, and translated letters."""
+    """Returns a function from a run's path to the command that trains on two mixed tasks.
+
+    The tasks are sentiment classification and letter translation.
+    """
     monkeypatch.setitem(TASKS, "sst2", dataclasses.replace(TASKS["sst2"], source=tables))
     for split, count in (("train", 24), ("validation", 8)):
         (tmp_path / f"{split}.one").write_text("a c\nb d\n" * count)

@@ -104,7 +104,7 @@ def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[in
 
 
 def count_calls(monkeypatch) -> list[str]:
-    """Returns a list to which each later model call appends its signature's name."""
+    """Returns a list to which each later model call appends the name of its signature."""
     calls, run = [], Servable.run
 
     def counted(servable, signature, inputs):
@@ -152,8 +152,8 @@ def ask_elsewhere(cwd, *asked: tuple[str, str, dict[str, list]]) -> list[dict]:
             invalid byte.
 
     Returns:
-        For each call a dict from output name to value, or the message of an InvalidArgumentError
-            under "error".
+        A dict for each call, which maps output names to values. If the call raises an
+            InvalidArgumentError, "error" maps to the message.
     """
     done = subprocess.run(
         [sys.executable, "-c", READER],

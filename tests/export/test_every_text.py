@@ -1,4 +1,4 @@
-"""For 200 varied texts, runs, their exports in plain TensorFlow, and the server agree.
+"""Runs, their exports in plain TensorFlow, and the server agree on 200 varied texts.
 
 Weights are random and large, so that answers differ from text to text without near ties.
 """
@@ -66,7 +66,7 @@ LONG = {"max_length": 48, "model.max_length": 48}
 
 
 def vocabulary_of(kind: str):
-    """Returns a vocabulary trained on the texts, which lacks about half of their characters."""
+    """Returns a vocabulary that was trained on the texts but lacks half of their characters."""
     train = functools.partial(SentencePieceVocabulary.train, TEXTS, character_coverage=0.98)
     cleaned = NormalizationConfig(punctuation=True, remove_nonprinting=True)
     if kind in ("uncased", "cased"):
@@ -290,7 +290,7 @@ KINDS = {
 
 
 def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:
-    """Returns the texts as one column or, for pairs, with a shifted copy as second column."""
+    """Returns the texts as one column; for pairs, a second column holds the texts shifted by 37."""
     columns = [texts]
     if len(kind.columns) == 2:
         columns.append(texts[37:] + texts[:37])
@@ -310,7 +310,7 @@ def parts_of(expected: list) -> list[list[int]]:
 
 
 def export(folder, name: str, kind: Kind) -> None:
-    """Writes a run of an export type, and its SavedModel."""
+    """Writes a run of the given export type, and exports its SavedModel."""
     vocabulary, out = folder / kind.vocabulary / "vocabulary", str(folder / "served" / name)
     if not vocabulary.exists():
         vocabulary_of(kind.vocabulary).save(vocabulary)
@@ -341,7 +341,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """Returns a dict from export type to the run's own answers."""
+    """Returns a dict mapping export types to the run's own answers."""
     return {
         name: kind.expected(folder / name, asked_of(kind, TEXTS)) for name, kind in KINDS.items()
     }
@@ -349,7 +349,10 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def elsewhere(folder, expected, tmp_path_factory):
-    """Returns a dict from export type to answers, from one process with TensorFlow alone."""
+    """Computes the exports' answers in one process with TensorFlow alone.
+
+    Returns a dict mapping each export type to its answers.
+    """
     asked, owners = [], []
     for name, kind in KINDS.items():
         for part in parts_of(expected[name]):
@@ -391,7 +394,10 @@ def over_rest(port: int, name: str, inputs: dict[str, list]) -> dict:
 
 
 def largest_difference(expected: dict, found: dict, row: int, where: str) -> float:
-    """Returns the largest numeric difference, relative for values above 1; texts must be equal."""
+    """Asserts that texts are equal; returns the largest difference between numbers.
+
+    Differences are relative for values above 1.
+    """
     largest = 0.0
     for name, value in expected.items():
         own = found[name if name in found else ""][row]
@@ -412,7 +418,7 @@ def largest_difference(expected: dict, found: dict, row: int, where: str) -> flo
 
 
 def check(name: str, expected: list, found: list[dict], way: str) -> float:
-    """Returns the largest difference over all texts; checks that refused texts are refused."""
+    """Asserts that refused texts are refused; returns the largest difference over other texts."""
     largest, worst = 0.0, None
     for part, answer in zip(parts_of(expected), found, strict=True):
         for row, i in enumerate(part):

@@ -217,7 +217,7 @@ def record_of(folder, name, version=1):
 
 @pytest.fixture(scope="module")
 def number_hypotheses(folder):
-    """Returns the translator's own hypotheses."""
+    """Returns the two best hypotheses of the translation run for each input line."""
     run = TranslationRun.open(folder / "numbers")
     decoding = dataclasses.replace(run.recipe.decoding, n_best=2)
     return run.translator(decoding=decoding).translate(NUMBERS + ODD).hypotheses
@@ -225,7 +225,7 @@ def number_hypotheses(folder):
 
 @pytest.fixture(scope="module")
 def answers(folder, number_hypotheses, tmp_path_factory):
-    """Returns a dict from name to the outputs for all inputs, from one new process."""
+    """Runs all exports in one new process; returns a dict mapping names to lists of outputs."""
     asked = [
         (str(served(folder, name)), "serving_default", inputs)
         for name, rows in INPUTS.items()
@@ -442,7 +442,7 @@ def test_the_server_and_the_command_say_the_same(folder, capsys):
 def test_a_compiled_translator_says_of_one_line_what_the_run_says(
     folder, number_hypotheses, tmp_path, monkeypatch
 ):
-    """A compiled export translates one line as the run does."""
+    """An export that XLA compiles translates one line as the run does."""
     monkeypatch.setattr(translation, "_COMPILED_LENGTHS", (8,))
     path = macaron_tf.load(folder / "numbers").export(tmp_path / "served", n_best=2, compiled=True)
     # Each signature warms up with a text of at most 7 pieces.
@@ -489,7 +489,7 @@ def test_a_quantized_network_is_not_exported_in_bfloat16(folder, tmp_path, refus
     found = macaron_tf.load(folder / "sst2")
     found.network.quantize("int8")
     found.save_pretrained(tmp_path / "int8")
-    words = "is quantized to int8: leave the flag out"
+    words = "is quantized to int8, but must have float weights: leave the flag out"
     refused(main, [tmp_path / "int8", tmp_path / "out", "--bfloat16"], words)
 
 
@@ -642,7 +642,7 @@ def test_every_export_is_on_record(folder):
         ("{runs}/bart {tmp}/out --beam-size 2", "--beam-size"),
         ("{runs}/numbers {tmp}/out --n-best 99", "n_best"),
         ("{runs}/numbers {tmp}/damaged/model.json/out", "cannot be written"),
-        ("{runs}/sst2 {runs}/served/sst2 --version 1", "--version 1 exists"),
+        ("{runs}/sst2 {runs}/served/sst2 --version 1", "--version 1 already exists"),
         ("hugging-face:DIR {tmp}/out --checkpoint best", "has no checkpoints"),
     ],
 )

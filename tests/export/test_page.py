@@ -111,7 +111,7 @@ class Page:
         return self.at("state").text, self.at("answer").text
 
     def ask(self, model: str, **fields: str) -> str:
-        """Enters texts and clicks; returns a model's answer."""
+        """Enters texts, clicks the button, asserts that no error appears; returns the answer."""
         Select(self.at("model")).select_by_visible_text(model)
         for name, text in fields.items():
             self.wait(lambda _, name=name: self.at(f"input-{name}").is_displayed())

@@ -116,9 +116,9 @@ def test_a_check_that_names_rows_costs_the_good_requests_one_run():
 
 @pytest.mark.parametrize("rows", ["", "0 1 2 3 4 5 6 7", "99", "9" * 5000, "3"])
 def test_a_check_that_names_no_rows_or_wrong_ones_fails_only_the_guilty(rows):
-    """If an error message does not name valid rows, the batch is bisected.
+    """If an error message does not name the bad rows, the batch is bisected to find them.
 
-    A text may imitate the message, and other models' messages name no rows.
+    Other models' messages name no rows, and an input text may imitate such a message.
     """
     error = tf.errors.InvalidArgumentError(None, None, f"assertion failed: [a] [rows:] [{rows}]")
     calls, answers = run_once([1, 2, 3, 4, 5, 6, -7, 8], lambda x: error)

@@ -1,4 +1,4 @@
-"""The clients, with a live server and without a server."""
+"""The REST and gRPC clients, with and without a running server."""
 
 import concurrent.futures
 import functools
@@ -23,7 +23,7 @@ LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]
 
 @pytest.fixture(params=["rest", "grpc"])
 def connect(request, live_server):
-    """Returns a constructor of clients for the live server, for each protocol."""
+    """Returns a client constructor for the live server, once with REST and once with gRPC."""
     if request.param == "rest":
         return functools.partial(RestClient, live_server.url, "toy")
     return functools.partial(GrpcClient, f"127.0.0.1:{live_server.grpc_port}", "toy")
@@ -76,7 +76,7 @@ def test_32_concurrent_clients_each_get_their_own_answers(connect, monkeypatch):
 
 @pytest.mark.parametrize("lines", [["ab"], ["ab", "c"]])
 def test_an_output_without_a_row_for_each_line_is_one_sentence(connect, monkeypatch, lines):
-    """A scalar string output is not treated as a row of characters."""
+    """A client raises an error if an output, here a scalar string, has no row for each line."""
     monkeypatch.setattr(base_client, "_SIGNATURE", "motto")
     client = connect()
     with pytest.raises(
@@ -108,7 +108,7 @@ def test_versions_and_names(connect, live_server):
 )
 def test_what_is_no_address_is_one_sentence(address, capsys):
     assert command.main(["--url", address, "a"]) == 2
-    assert "is not the address of a server: write http://HOST:PORT" in capsys.readouterr().err
+    assert "is not the HTTP address of a server: write http://HOST:PORT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_an_input_is_a_number_of_its_type(given, words):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"{}", "does not answer in TensorFlow Serving's format"),
-        (b'{"metadata": null}', "does not answer in TensorFlow Serving's format"),
-        (b'{"metadata": {"signature_def": {}}}', "does not answer in TensorFlow Serving's format"),
-        (b'{"metadata": [1]}', "does not answer in TensorFlow Serving's format"),
+        (b"{}", "a response that is not in TensorFlow Serving's format"),
+        (b'{"metadata": null}', "a response that is not in TensorFlow Serving's format"),
+        (b'{"metadata": {"signature_def": {}}}', "a response that is not in TensorFlow Serving's format"),
+        (b'{"metadata": [1]}', "a response that is not in TensorFlow Serving's format"),
         (b"[" * 100_000, "[[[' (HTTP status 200) is not a JSON object: check"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_refused_connection_is_tried_again_and_then_an_error():
 
 
 class BusyServer(http.server.BaseHTTPRequestHandler):
-    """A server that returns 503 twice, once as a proxy's page, then answers."""
+    """A server that returns 503 for two requests, first with an HTML page, and then answers."""
 
     count = 0
 
@@ -240,7 +240,7 @@ def test_the_command_translates_arguments_and_standard_input(live_server, monkey
     assert command.main([*flags, "--batch-size", "2"]) == 0
     printed = capsys.readouterr()
     assert printed.out == "v1:C\nv1:\nv1:D\rE\u2028F\nv1:G\ufffdH\n"
-    assert printed.err == "warning: line 4 is not UTF-8: bytes become U+FFFD\n"
+    assert printed.err == "warning: line 4 is not UTF-8: invalid bytes are replaced by U+FFFD\n"
     assert command.main([*flags, "--n-best", "a"]) == 0
     assert capsys.readouterr().out == "0 ||| v1:A ||| -0.1000\n0 ||| v1:A? ||| -1.2000\n"
     grpc_flags = ["--grpc", f"127.0.0.1:{live_server.grpc_port}", "--name", "toy"]

@@ -104,9 +104,9 @@ def test_a_port_in_use_is_one_sentence(model_folder, taken_port, kind, capfd):
     "arguments, words",
     [
         (["{}/missing"], "is not a folder"),
-        (["{}"], "has no version of a model"),
-        (["gs://bucket/served"], "gs://bucket/served is in a bucket: copy the"),
-        (["{}/toy/1"], "is a version"),
+        (["{}"], "contains no version of a model"),
+        (["gs://bucket/served"], "gs://bucket/served is in a bucket, which"),
+        (["{}/toy/1"], "is the folder of a single model version"),
         (["{}/toy", "--host", "300.1.1.1"], "--host '300.1.1.1' is not an address of this"),
         (["{}/toy", "--host", "192.0.2.1"], "--host '192.0.2.1' is not an address of this"),
         (["{}/toy", "--host", "a" * 70], "is not an address of this machine"),

@@ -151,7 +151,9 @@ def test_long_answers_are_printed_in_pieces_as_whole(shape):
 
 
 def test_complex_numbers_are_not_cut_to_their_real_part():
-    with pytest.raises(ServingError, match="output 'y': JSON cannot express the type complex64"):
+    with pytest.raises(
+        ServingError, match="output 'y' has the type complex64, which JSON cannot express"
+    ):
         encode(False, y=np.array([1 + 2j], np.complex64))
 
 

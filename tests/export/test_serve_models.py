@@ -154,9 +154,9 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
         (entry("a/b", "/a"), "the model 'a/b': name: the name 'a/b' cannot be part of a URL"),
         (entry("a", "a"), "the model 'a': base_path: 'a' is not an absolute"),
         (entry("a", "/a").replace("tensorflow", "torch"), "model_platform: 'torch' is not sup"),
-        (entry("a", "/a") + entry("a", "/b"), "the model 'a': name: another config has the same"),
+        (entry("a", "/a") + entry("a", "/b"), "the model 'a': name: another model has the same"),
         (entry("a", "/a", ONLY_3), "version_labels: the label 'x' has version 1"),
-        (entry("a", "/a", "model_version_policy { specific {} }"), "specific has no version"),
+        (entry("a", "/a", "model_version_policy { specific {} }"), "lists no versions, but must list"),
         (entry("a", "/nowhere"), "/nowhere is not a folder"),
         (entry("a", "{one}", ONLY_3.replace("1", "3")), "loads (model_version_policy asks for 3)"),
         (

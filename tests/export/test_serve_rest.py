@@ -79,7 +79,7 @@ def test_the_status_of_a_model_that_loads_is_503(tmp_path):
 
 
 def metrics(port) -> dict[str, float]:
-    """Returns a dict from metric name and labels to value; checks every line's format."""
+    """Returns a dict mapping labelled metric names to values; checks the format of every line."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", "/monitoring/prometheus/metrics")
     response = connection.getresponse()
@@ -313,7 +313,7 @@ def test_a_client_that_sends_many_pieces_waits_for_the_others():
     turns = []
 
     class Watched(Bodies):
-        """A `Bodies` that records each piece of a body, and when the loop has served all others."""
+        """A `Bodies` that records chunk sizes, and when the event loop ran other callbacks."""
 
         @contextlib.contextmanager
         def share(self):
@@ -389,7 +389,7 @@ def test_a_client_that_goes_away_midway_disturbs_nobody(port, caplog):
 
 
 def test_idle_and_slow_connections_block_nobody(model_folder):
-    """The server answers requests although over 100 idle or slow connections stay open."""
+    """The server answers requests although over 100 idle or slow connections are open."""
     never = {"header_timeout": 9e5, "idle_timeout": 9e5}
     config = ServerConfig(str(model_folder), "toy", rest_port=0, grpc_port=0, **never)
     with ModelServer(config) as server, contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Warm-up, and the ops that a server must have."""
+"""Warm-up requests, and the operations that a server must have registered."""
 
 import importlib.util
 import pathlib
@@ -16,7 +16,7 @@ from macaron_tf.engines import warm_up
 
 @pytest.fixture
 def runs(monkeypatch):
-    """Returns a list of (signature, inputs), one for each later call of the model."""
+    """Returns a list to which each later model call appends (signature name, inputs)."""
     seen = []
     original = Servable.run
 
@@ -41,7 +41,7 @@ def test_each_signature_gets_a_made_up_row(model_folder, runs):
     "text, expected", [("recorded", 1), ("FAIL", 1), (None, 0), (b"no message", 0)]
 )
 def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
-    """A request that fails, or a damaged file, does not prevent serving the version."""
+    """Warm-up replays recorded requests; a failing request or a damaged file raises no error."""
     path = model_folder / "1" / servable_module.WARMUP_REQUESTS
     path.parent.mkdir()
     if text is None:
@@ -59,7 +59,10 @@ def test_recorded_requests_are_replayed(model_folder, runs, text, expected):
 
 
 def test_an_export_records_a_request_of_each_signature(tmp_path, runs, caplog, monkeypatch):
-    """Refused requests are not recorded, because TensorFlow Serving would not load the model."""
+    """An export records one request per signature, except requests that the signature refuses.
+
+    TensorFlow Serving would not load a model with a recorded request that fails.
+    """
 
     def strict(text, max_tokens):
         short = tf.debugging.Assert(tf.reduce_all(tf.strings.length(text) < 9), ["too long"])

@@ -1,4 +1,4 @@
-"""Model versions on disk and in a bucket: written atomically, loaded, switched under load, removed.
+"""Model versions, on disk and in a bucket, are written atomically, loaded, switched and removed.
 
 Broken versions are skipped.
 """
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.quick
 
 
 class Doubled(tf.Module):
-    """A stand-in for a graph and its task; it doubles a number and has 400 KB of weights."""
+    """A stand-in for a graph and its task, which doubles a number and has 400 KB of weights."""
 
     texts = ()
     network = types.SimpleNamespace(compute_dtype="float32")
@@ -93,7 +93,7 @@ def test_a_version_is_whole(disk_or_bucket):
     assert loaded(x=tf.constant(3.0))["y"].numpy() == 6.0
     assert storage.read_bytes(path / "assets.extra" / "vocabulary.json") == b"{}"
     assert sorted(entry.name for entry in storage.as_path(out).iterdir()) == ["1", "2"]
-    refuses("--version 2 exists", write, out, version=2)
+    refuses("--version 2 already exists", write, out, version=2)
 
 
 def test_exports_of_a_model_are_written_one_after_another(tmp_path):
@@ -116,7 +116,7 @@ def test_exports_into_a_bucket_take_numbers_of_their_own(tmp_path):
 
 @pytest.mark.parametrize("version", [0, -1, 2**63, 10**20])
 def test_a_version_is_an_int64(tmp_path, version):
-    refuses(f"--version {version}: give a number from 1", write, tmp_path, version)
+    refuses(f"--version {version} is not valid: give a number from 1", write, tmp_path, version)
     assert not list(tmp_path.iterdir())
 
 
@@ -125,7 +125,7 @@ def test_the_next_version_never_overflows(tmp_path):
     (tmp_path / "\N{ARABIC-INDIC DIGIT SEVEN}").mkdir()
     assert write(tmp_path).name == "1"
     (tmp_path / str(2**63 - 1)).mkdir()
-    refuses(f"--version {2**63}: give a number from 1", write, tmp_path)
+    refuses(f"--version {2**63} is not valid: give a number from 1", write, tmp_path)
     publish(tmp_path, 10**20)
     assert list(find_versions(str(tmp_path))) == [1]
 
@@ -160,7 +160,7 @@ def test_a_full_disk_leaves_the_older_version(tmp_path):
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
     try:
-        refuses(r"cannot be written: .*; choose another path", write, tmp_path)
+        refuses(r"cannot be written \(.*\): choose another path", write, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert [entry.name for entry in tmp_path.iterdir()] == ["1"]
@@ -207,7 +207,10 @@ def manager(tmp_path):
 
 
 def settle(manager) -> int:
-    """Polls twice, as versions must stay unchanged between polls; returns the served version."""
+    """Polls twice, and returns the served version.
+
+    The manager loads a version only if the version is unchanged between two polls.
+    """
     manager.poll()
     manager.poll()
     return manager.current

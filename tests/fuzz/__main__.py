@@ -1,4 +1,4 @@
-"""Fuzzes with one seed after another: `python -m tests.fuzz --seed N --minutes M`."""
+"""Runs the fuzz tests with successive seeds: `python -m tests.fuzz --seed N --minutes M`."""
 
 import argparse
 import itertools

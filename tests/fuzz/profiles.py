@@ -19,7 +19,7 @@ LONG = os.environ.get("MACARON_TF_FUZZ") == "long"
 
 
 def examples(quick: int, long: int) -> Callable:
-    """Returns a decorator that sets the number of cases of a test in each profile."""
+    """Returns a decorator that sets a test's number of cases in each profile."""
     return hypothesis.settings(
         max_examples=long if LONG else quick,
         derandomize=not LONG,

@@ -1,4 +1,4 @@
-"""Flags of the commands; only parsers run."""
+"""Fuzz tests of command-line flags, in which only the parsers run."""
 
 import argparse
 import contextlib
@@ -30,14 +30,14 @@ PARSED = sorted(MODULES)
 
 @functools.cache
 def main_of(command: str):
-    """Returns the `main` function of a command, which a package has in `__main__`."""
+    """Returns the `main` function of a command's module, or of its package's `__main__`."""
     module = MODULES[command]
     package = importlib.util.find_spec(module).submodule_search_locations is not None
     return importlib.import_module(f"{module}.__main__" if package else module).main
 
 
 def said(main, *words: str) -> str:
-    """Returns the output of a command that must exit with status 0."""
+    """Runs a command with `words`, such as --help, and returns what the command prints."""
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         assert survive(main, [*words]) in (None, 0)
     return shown.getvalue()
@@ -109,11 +109,14 @@ BENCHMARKS = [
 
 
 class Parsed(BaseException):
-    """Carries a parser out of a command's `main`."""
+    """An exception that carries a parser out of a command's `main`."""
 
 
 def places(parser: argparse.ArgumentParser, names: list[str], begin=()):
-    """Yields the words around each path argument; checks that `names` has all other arguments."""
+    """Yields the words before and after each path argument of a command.
+
+    Asserts that `names` contains all arguments that are not paths.
+    """
     before, options = list(begin), [one for one in parser._actions if one.option_strings]
     needed = [word for one in options if one.required for word in (one.option_strings[0], "x")]
     for action in parser._actions:
@@ -146,9 +149,9 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
         for words, more in places(caught.value.args[0], [*WORDS, *ALSO.get(module, ())]):
             tried.append(words)
             for bad, why in (
-                ("gs:/b/x", "gs:/b/x: gs:/ is not supported; give a local path"),
-                ("gs://", "gs://: gs:// is not supported; give a local path"),
-                ("s3://b/x", "s3://b/x: s3:// is not supported; give a local path"),
+                ("gs:/b/x", "gs:/b/x is not a supported path: give a local path"),
+                ("gs://", "gs:// is not a supported path: give a local path"),
+                ("s3://b/x", "s3://b/x is not a supported path: give a local path"),
             ):
                 assert main([*words, bad, *more]) == 2, (module, words)
                 said = capsys.readouterr().err

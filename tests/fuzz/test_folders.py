@@ -1,4 +1,4 @@
-"""Damaged folders of runs and corpora."""
+"""Fuzz tests that damage the folders of runs and corpora."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ def corpus(tmp_path_factory) -> pathlib.Path:
 
 
 def open_run(folder: pathlib.Path) -> None:
-    """Opens a run by the library and by its command."""
+    """Opens a run with `macaron_tf.load` and with `TranslationRun`; a `UserError` is allowed."""
     survive(macaron_tf.load, folder)
     opened = survive(TranslationRun.open, folder)
     if opened is not None and (chosen := survive(opened.checkpoint)) is not None:
@@ -49,7 +49,7 @@ _WORDS = [b"", b"0", b"-1", b"null", b"[]", b"{}", b'"', b"\0", b"\xff", b"1e999
 
 @strategies.composite
 def damages(draw):
-    """Draws a function that damages a file's bytes, or returns `None` to delete the file."""
+    """Draws a function that damages a file's content, or returns `None` to delete the file."""
     kind = draw(strategies.sampled_from(["delete", "cut", "flip", "insert", "replace", "number"]))
     place, bit = draw(strategies.floats(0, 1, exclude_max=True)), draw(strategies.integers(0, 7))
     word = draw(strategies.sampled_from(_WORDS) | strategies.binary(max_size=4))

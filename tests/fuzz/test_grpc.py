@@ -52,7 +52,10 @@ def tensors(draw):
 
 @strategies.composite
 def requests(draw):
-    """Draws the bytes of a PredictRequest, whose first fields other requests share."""
+    """Draws the bytes of a PredictRequest.
+
+    Other request types have the same first fields.
+    """
     request = predict_pb2.PredictRequest()
     spec = request.model_spec
     spec.name = draw(strategies.sampled_from(["toy", "toy", "toy", "other", ""]) | _words)

@@ -1,4 +1,4 @@
-"""Settings of every recipe type, in the form of `--set`."""
+"""Fuzz tests of the settings of every recipe type, in the form of `--set`."""
 
 import functools
 
@@ -21,7 +21,7 @@ def known() -> list[tuple[str, str, str]]:
 
 
 def check(name: str, settings: list[str]) -> None:
-    """Checks that changed settings are refused, or unchanged after writing and reading."""
+    """Asserts that settings are refused, or that the recipe is unchanged by a JSON round trip."""
     recipe = survive(registry.load, name, settings=settings)
     if recipe is None or survive(recipe.model_config) is None:
         return

@@ -1,4 +1,4 @@
-"""T5, BART and MarianMT, read from Hugging Face files, agree with the PyTorch models."""
+"""T5, BART and MarianMT, read from Hugging Face files, agree with Hugging Face's PyTorch models."""
 
 import functools
 
@@ -39,7 +39,8 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
         kind: class of the model.
         config: configuration of the model.
         scale: standard deviation of the noise.
-        seeds: seeds of the initial weights and of the noise; `None` continues the first sequence.
+        seeds: seeds of the initial weights and of the noise. If the second seed is `None`, the
+            noise continues the random sequence of the weights.
         constant: weights with this text in their name keep their values.
         own_output: whether the output matrix is untied, as in T5 1.1.
     """
@@ -57,7 +58,7 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
 
 
 def marian(activation="relu"):
-    """Returns a random MarianMTModel, whose decoder starts with the padding token."""
+    """Returns a MarianMTModel with random weights, whose decoder starts with the padding token."""
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
         **WIDTHS,
@@ -134,7 +135,7 @@ def sources(our_size, batch=5, length=15):
 
 
 def their_logits(model, ids, source, target):
-    """Returns Hugging Face's logits of our ids for rows of our ids."""
+    """Runs a Hugging Face model on rows of our ids; returns logits in the order of our ids."""
     with torch.no_grad():
         found = model(
             input_ids=torch.tensor(ids[source]),
@@ -226,7 +227,7 @@ def test_the_answers_of_a_bart_agree():
 
 
 def test_beam_search_of_a_fixed_length_agrees():
-    """Beam search with a fixed number of steps finds the same best tokens as Hugging Face."""
+    """Beam search with a fixed number of steps finds the same best hypotheses as Hugging Face."""
     theirs = marian()
     read = in_memory(theirs)
     source = sources(len(read.ids), length=9)
@@ -252,7 +253,11 @@ def test_beam_search_of_a_fixed_length_agrees():
     [
         ("marian", {"scale_embedding": False}, "scale_embedding=False"),
         ("marian", {"activation_function": "quick_gelu"}, "activation_function='quick_gelu'"),
-        ("marian", {"d_model": "32"}, "configuration has d_model='32': it must be a whole number"),
+        (
+            "marian",
+            {"d_model": "32"},
+            "configuration has d_model='32', but d_model must be a whole number",
+        ),
         ("marian", {"pad_token_id": None}, "has pad_token_id=None"),
         ("marian", {"decoder_vocab_size": 70}, "decoder_vocab_size=70"),
         ("marian", {}, "have no model.shared.weight"),
@@ -268,7 +273,7 @@ def test_what_has_no_place_in_our_model_is_refused(system, changes, reason):
 def test_a_wrong_directory_is_one_sentence(tmp_path):
     for change, reason in (
         (lambda: None, r"no config\.json"),
-        (lambda: marian().config.save_pretrained(tmp_path), "has no weights"),
+        (lambda: marian().config.save_pretrained(tmp_path), "contains no weights"),
         (
             lambda: transformers.BertConfig().save_pretrained(tmp_path),
             "only 't5', 'bart', 'marian'",
@@ -279,7 +284,10 @@ def test_a_wrong_directory_is_one_sentence(tmp_path):
 
 
 def t5_directory(directory):
-    """Saves a T5 with its tokenizer; its table has unused rows, as published tables do."""
+    """Saves a T5 and its tokenizer; returns both.
+
+    The embedding table has unused rows, as in published models.
+    """
     proto = train_sentencepiece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
     (directory / "spiece.model").write_bytes(proto)
     tokenizer = transformers.T5Tokenizer.from_pretrained(directory)

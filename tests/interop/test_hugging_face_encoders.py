@@ -1,6 +1,6 @@
-"""Reading a Hugging Face encoder directory without PyTorch: what is read, ignored and refused.
+"""Reading Hugging Face encoders without PyTorch, and files that are ignored or refused.
 
-Sentence-transformers add pooling, normalization and a maximum length.
+A sentence-transformers folder adds pooling, normalization and a maximum length.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def test_everything_is_read(tmp_path):
 
 @pytest.mark.parametrize("layout", ["rounded", "early names"])
 def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
-    """A table may be padded to a multiple of 64, and names may come from TensorFlow."""
+    """Weights are equal if a table is padded to a multiple of 64 or names come from TensorFlow."""
     state, config = toys.random_state(), {}
     plain = read_encoder(toys.write_bert(tmp_path / "a", state))
     tokens, bias = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
@@ -134,7 +134,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
             {"added_tokens": [{"id": 10, "content": "[ENT]"}]},
             "ids up to 10, but the model",
         ),
-        (model["vocab"], {"b": 99}, "has the word 'b' with id 99, which does not fit"),
+        (model["vocab"], {"b": 99}, "has the word 'b' with id 99, but ids must be from 0 to"),
         (model, {"type": "BPE"}, "not a byte-level BPE"),
         (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):
@@ -158,7 +158,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
     ],
 )
 def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
-    """The ids agree with the tokenizers package, also in a graph, with offsets, and saved."""
+    """Ids agree with the tokenizers package in Python, in a graph, with offsets and when saved."""
     tokenizers = pytest.importorskip("tokenizers")
     toys.write_bert(tmp_path, toys.random_state(12), {"vocab_size": 12})
     case = {"do_lower_case": lower_case} if file != "added_tokens.json" else {}
@@ -186,13 +186,13 @@ def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
 @pytest.mark.parametrize(
     ("file", "contents", "reason"),
     [
-        ("added_tokens.json", {"[X]": "one"}, "has added tokens without ids"),
-        ("added_tokens.json", {"[X]": None}, "has added tokens without ids"),
-        ("added_tokens.json", {"[X]": -1}, "which does not fit"),
-        ("added_tokens.json", {"[X]": 10**12}, "which does not fit"),
+        ("added_tokens.json", {"[X]": "one"}, "added tokens without valid ids"),
+        ("added_tokens.json", {"[X]": None}, "added tokens without valid ids"),
+        ("added_tokens.json", {"[X]": -1}, "but ids must be from 0 to"),
+        ("added_tokens.json", {"[X]": 10**12}, "but ids must be from 0 to"),
         ("added_tokens.json", [], "added_tokens.json"),
-        ("tokenizer.json", {"added_tokens": [{"id": 10}]}, "has added tokens without ids"),
-        ("tokenizer.json", {"added_tokens": [7]}, "has added tokens without ids"),
+        ("tokenizer.json", {"added_tokens": [{"id": 10}]}, "added tokens without valid ids"),
+        ("tokenizer.json", {"added_tokens": [7]}, "added tokens without valid ids"),
     ],
 )
 def test_odd_added_tokens_are_one_sentence(file, contents, reason, tmp_path):
@@ -211,21 +211,36 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"config": {"model_type": "mpnet"}}, "'mpnet': only 'bert', 'distilbert', 'roberta'"),
+        ({"config": {"model_type": "mpnet"}}, "'mpnet', but only 'bert', 'distilbert', 'roberta'"),
         ({"config": {"position_embedding_type": "relative_key"}}, "type='relative_key'"),
         ({"config": {"is_decoder": True}}, "is_decoder=True"),
         ({"config": {"pad_token_id": 1}}, "pad_token_id=1"),
         ({"config": {"hidden_act": "quick_gelu"}}, "hidden_act='quick_gelu'"),
         ({"config": {"num_attention_heads": 3}}, "hidden_dim=8 is not a multiple of num_heads=3"),
-        ({"config": {"num_hidden_layers": 3}}, r"no encoder\.layer\.2\.attention\.self\.query"),
+        (
+            {"config": {"num_hidden_layers": 3}},
+            r"no array called encoder\.layer\.2\.attention\.self\.query",
+        ),
         ({"config": {"num_hidden_layers": 1}}, r"has encoder\.layer\.1\.attention"),
-        ({"config": {"max_position_embeddings": 16}}, r"positions/table has shape \(16, 8\)"),
-        ({"config": {"num_hidden_layers": "2"}}, r"config\.json has num_hidden_layers='2': it"),
+        (
+            {"config": {"max_position_embeddings": 16}},
+            r"positions/table have shape .* must have shape \(16, 8\)",
+        ),
+        ({"config": {"num_hidden_layers": "2"}}, r"config\.json has num_hidden_layers='2', but"),
         ({"config": {"num_hidden_layers": None}}, r"config\.json has num_hidden_layers=None"),
-        ({"config": {"num_hidden_layers": 2.0}}, "=2.0: it must be a whole number"),
-        ({"config": {"num_hidden_layers": True}}, "=True: it must be a whole number"),
-        ({"config": {"hidden_dropout_prob": "0.1"}}, "='0.1': it must be a number"),
-        ({"config": {"hidden_act": ["gelu"]}}, r"hidden_act=\['gelu'\]: only relu"),
+        (
+            {"config": {"num_hidden_layers": 2.0}},
+            "=2.0, but num_hidden_layers must be a whole number",
+        ),
+        (
+            {"config": {"num_hidden_layers": True}},
+            "=True, but num_hidden_layers must be a whole number",
+        ),
+        (
+            {"config": {"hidden_dropout_prob": "0.1"}},
+            "='0.1', but hidden_dropout_prob must be a number",
+        ),
+        ({"config": {"hidden_act": ["gelu"]}}, r"hidden_act=\['gelu'\], but only relu"),
         ({"config": {"layer_norm_eps": None}}, "layer_norm_eps=None"),
         ({"tokenizer_config": {"strip_accents": False}}, "strip_accents=False"),
         ({"tokenizer_config": {"tokenize_chinese_chars": False}}, "chinese_chars=False"),
@@ -234,7 +249,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
         ({"words": [toys.WORDS[1], toys.WORDS[0], *toys.WORDS[2:]]}, r"\[PAD\] is on line 2"),
         (
             {"state": {**toys.random_state(), OUTPUT: np.ones((10, 8), "float32")}},
-            "only models that tie the two",
+            "only tied embeddings can be read",
         ),
     ],
 )
@@ -247,7 +262,9 @@ def test_settings_that_a_file_leaves_out_are_those_of_bert_config(tmp_path):
     del config["num_hidden_layers"], config["type_vocab_size"]
     toys.write_bert(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config))
-    refuses(r"no encoder\.layer\.2\.", read_encoder, tmp_path)  # the config says 12 layers
+    refuses(
+        r"no array called encoder\.layer\.2\.", read_encoder, tmp_path
+    )  # the config says 12 layers
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
     read = read_encoder(tmp_path).network.config
     assert (read.num_segments, read.dropout) == (2, 0.0)
@@ -259,7 +276,7 @@ def test_missing_and_damaged_files_are_one_sentence(tmp_path):
     weights = tmp_path / "model.safetensors"
     for change, reason in (
         (lambda: weights.write_bytes(weights.read_bytes()[:-9]), "cannot be read"),
-        (weights.unlink, "has no weights"),
+        (weights.unlink, "contains no weights"),
         (
             (tmp_path / "model.safetensors.index.json").touch,
             r"index\.json is damaged \(Expecting value",
@@ -318,10 +335,10 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
     ("changes", "reason"),
     [
         ({"kinds": ["Transformer", "Pooling", "Dense"]}, "Transformer, Pooling, Dense: only"),
-        ({"kinds": ["Transformer"]}, "has the modules Transformer: only"),
+        ({"kinds": ["Transformer"]}, "lists the modules Transformer, but only"),
         ({"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}}, "by mean_sqrt_len_tokens: only"),
         ({"pooling": TWO}, "by cls_token and max_tokens: only one"),
-        ({"pooling": {"pooling_mode_cls_token": False}}, "pools by nothing"),
+        ({"pooling": {"pooling_mode_cls_token": False}}, "sets the pooling to nothing"),
         ({"sentence": {"do_lower_case": True}}, "do_lower_case=True"),
         ({"sentence": {"max_seq_length": "9"}}, "max_seq_length='9'"),
     ],
@@ -362,7 +379,10 @@ def test_the_released_modern_bert_is_the_catalogs():
         ({"layer_types": [[1]] * 22}, "config.json is damaged"),
         ({"rope_parameters": 3}, "config.json is damaged"),
         ({"rope_parameters": {"full_attention": {"rope_type": ["llama3"]}}}, "rope_type="),
-        ({"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "has no factor"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "linear"}}},
+            "lacks the field factor",
+        ),
     ],
 )
 def test_damaged_layers_and_rotations_are_named(fields, reason):

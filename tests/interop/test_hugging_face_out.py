@@ -42,7 +42,7 @@ def model(network, **fields) -> Pretrained:
 
 
 def written(made: Pretrained, place) -> dict:
-    """Saves a model; returns its config.json."""
+    """Saves a model; returns the content of its config.json."""
     made.save_pretrained(place, format=FORMAT)
     return json.loads((place / "config.json").read_text())
 
@@ -98,7 +98,7 @@ def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path)
 
 
 def test_scores_of_a_regression_are_theirs(tmp_path):
-    """Our model predicts standardized scores; the saved head's weights undo the standardization."""
+    """Our model predicts standardized scores, so the scale and the mean are saved in its head."""
     import safetensors.numpy
 
     task = {"mean": 2.5, "deviation": 1.5}
@@ -193,7 +193,7 @@ def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
 
 
 def test_the_command_writes_another_library_s_model_again(tmp_path, capsys):
-    """A directory that is read and written again has the same arrays under the same names."""
+    """A Hugging Face folder that is read and saved again has the same arrays and names."""
     import safetensors.numpy
 
     place, out = write_bert(tmp_path / "in"), tmp_path / "out"

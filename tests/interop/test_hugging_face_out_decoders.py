@@ -107,7 +107,10 @@ def sequence_model(kind: str, **options) -> Pretrained:
 
 
 def their_ids(kind: str, made: Pretrained) -> np.ndarray:
-    """Returns Hugging Face's id of each of our pieces; MarianMT has EOS first and padding last."""
+    """Returns the Hugging Face id of each of our pieces.
+
+    MarianMT has EOS first and padding last.
+    """
     ids = np.arange(made.vocabulary.pieces)
     if kind == "post-norm":
         last = len(ids) - 2  # padding starts an answer
@@ -116,13 +119,16 @@ def their_ids(kind: str, made: Pretrained) -> np.ndarray:
 
 
 def log_probabilities(logits) -> np.ndarray:
-    """Returns log-probabilities over ordinary pieces; MarianMT's logits differ by a constant."""
+    """Returns log-probabilities over the pieces from id 5 on.
+
+    The softmax removes a constant by which MarianMT's logits differ.
+    """
     logits = numpy_of(logits)[..., 5:]
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 def saved(made: Pretrained, place) -> dict:
-    """Saves a model; returns its config.json."""
+    """Saves a model; returns the content of its config.json."""
     made.save_pretrained(place, format=FORMAT)
     return json.loads((place / "config.json").read_text())
 
@@ -200,7 +206,10 @@ def test_two_vocabularies_are_refused(tmp_path):
 
 
 def opened(kind: str, place):
-    """Returns a transformers model that must have exactly the saved weights, and its tokenizer."""
+    """Loads a saved model and its tokenizer with transformers.
+
+    Asserts that no weight is missing or unexpected.
+    """
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     theirs, loaded = getattr(transformers, kind).from_pretrained(place, output_loading_info=True)

@@ -1,4 +1,4 @@
-"""Encoders of our own blocks as folders with our PyTorch model file."""
+"""Encoders with our own blocks, saved as Hugging Face folders with our PyTorch model file."""
 
 import json
 
@@ -173,7 +173,7 @@ def test_distances_have_their_buckets(tmp_path):
 
 
 def test_it_learns_there(tmp_path):
-    """A few SGD steps in PyTorch lower the loss."""
+    """A few SGD steps in PyTorch lower the loss of the saved model."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     written(EncoderClassifier, SYSTEMS["swish_rnn"], tmp_path / "out", num_classes=2)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 -- letters of several scripts
-"""Encoders loaded by transformers have exactly the saved weights, and equal ids and outputs."""
+"""Saved encoders that transformers opens have the same weights, ids and outputs as ours."""
 
 import json
 import pathlib
@@ -100,7 +100,10 @@ def model(network, vocabulary, **fields) -> Pretrained:
 
 
 def opened(made: Pretrained, place):
-    """Saves a model; returns Hugging Face's model, tokenizer and configuration."""
+    """Saves a model; returns the transformers model, tokenizer and configuration loaded from it.
+
+    Asserts that no weight is missing or unexpected.
+    """
     made.save_pretrained(place, format="hugging-face")
     fields = json.loads((place / "config.json").read_text())
     kind = getattr(transformers, fields["architectures"][0])

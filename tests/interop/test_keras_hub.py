@@ -1,4 +1,4 @@
-"""KerasHub's tasks, tokenizers and presets with our networks."""
+"""KerasHub's tasks, tokenizers and presets, used with our networks."""
 
 import importlib
 import sys
@@ -376,7 +376,7 @@ def test_other_vocabularies_and_networks_are_refused():
 
 
 def test_the_package_is_optional(monkeypatch):
-    """Without KerasHub, importing `macaron_tf.interop.keras_hub` says what to install."""
+    """Without KerasHub, importing `macaron_tf.interop.keras_hub` fails and names the package."""
     monkeypatch.setitem(sys.modules, "keras_hub", None)
     monkeypatch.delitem(sys.modules, "macaron_tf.interop.keras_hub")
     refuses(

@@ -1,4 +1,4 @@
-"""Our models agree with KerasHub and TensorFlow Model Garden models of equal weights."""
+"""Our models agree with KerasHub and TensorFlow Model Garden models that have equal weights."""
 
 import functools
 import json
@@ -76,7 +76,7 @@ def backbone():
 def check_bert(read, hidden, pooled, logits=None):
     """Checks the hidden states, the pooled vectors, and the logits if there is a head.
 
-    Table rows without a token must not be predicted.
+    Asserts that table rows without a token have logits below -9,000.
     """
     real = inputs()["token_ids"] != 0
     found = numpy_of(read.network.encoder(inputs(), training=False))
@@ -271,7 +271,10 @@ def our_model(**options):
 
 
 def copy_layers(theirs, ours, **changes) -> None:
-    """Copies a KerasHub model's weights to our model; `changes` replaces some of its parts."""
+    """Copies a KerasHub model's weights to our model.
+
+    `changes` replaces parts such as "encoder" or "norms" of the KerasHub model.
+    """
     parts = {name: changes.get(name, getattr(theirs, name)) for name in ("encoder", "decoder")}
     layers = {f"{name}_{n}": one for name, part in parts.items() for n, one in enumerate(part)}
     norms = changes.get("norms", theirs.norms)
@@ -446,7 +449,7 @@ def test_the_pooler_is_the_one_that_was_trained(tmp_path):
         ({"embedding_size": 16}, "embedding_size=16: only 32"),
         ({"num_hidden_layers": 9}, "have no _pooler_layer/kernel"),
         ({"num_hidden_layers": 1}, "have no _pooler_layer/kernel"),
-        ({"num_hidden_layers": "2"}, r"bert_config\.json has num_hidden_layers='2': it must be"),
+        ({"num_hidden_layers": "2"}, r"bert_config\.json has num_hidden_layers='2', but"),
         ({"intermediate_size": None}, r"bert_config\.json has intermediate_size=None"),
     ],
 )
@@ -462,6 +465,6 @@ def test_a_folder_that_is_no_model_garden_bert_is_one_sentence(tmp_path):
     read(r"has no bert_config\.json")
     write(tmp_path, tf.train.Checkpoint(encoder=pretrainer().encoder_network))
     (tmp_path / "other.index").touch()
-    read("has 2 checkpoints")
+    read("contains 2 checkpoints")
     (tmp_path / "bert_config.json").write_text('{"hidden_size": 32}')
     read(r"bert_config\.json has no intermediate_size")

@@ -115,7 +115,7 @@ def write_vocabulary(kind, directory) -> int:
 def make(family, kind, directory, **options):
     """Saves a Hugging Face model with random weights; returns the model.
 
-    `kind` is the class name without the family.
+    `kind` is the end of the class name, such as "ForMaskedLM".
     """
     name, settings, vocabulary, pad = FAMILIES[family]
     shapes = OTHER_SHAPES.get(name, SHAPES)
@@ -164,7 +164,7 @@ def call(model, inputs):
 
 
 def compare(read, inputs, expected):
-    """Checks hidden states at real positions, and token logits if the model has that head.
+    """Checks hidden states at real positions, and token logits if the model has such a head.
 
     Returns:
         Our hidden states, and a bool array of real positions.
@@ -356,18 +356,22 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         (
             "modernbert",
             {"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 2.0}}},
-            "rope_type='yarn': only default, linear, llama3 can be read",
+            "rope_type='yarn', but only default, linear, llama3 can be read",
         ),
-        ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3: only 1"),
-        ("albert", {"inner_group_num": 2}, "inner_group_num=2: only 1"),
+        ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3, but only 1"),
+        ("albert", {"inner_group_num": 2}, "inner_group_num=2, but only 1"),
         ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* lacks"),
-        ("xlm", {"causal": True}, "causal=True: only False"),
-        ("xlm", {"lang2id": {"en": 0}}, "n_langs=3, but the number of languages"),
-        ("xlm", {"lang2id": {"en": 1}}, "lang2id={'en': 1}: it must number the languages from 0"),
+        ("xlm", {"causal": True}, "causal=True, but only False"),
+        ("xlm", {"lang2id": {"en": 0}}, "n_langs=3, but lang2id lists 1 languages"),
+        (
+            "xlm",
+            {"lang2id": {"en": 1}},
+            "lang2id={'en': 1}, but lang2id must number the languages from 0",
+        ),
         ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": None}}, "must number the languages from 0"),
         ("xlm", {"lang2id": {"en": 0, "de": "1", "fr": 2}}, "must number the languages from 0"),
         ("xlm", {"lang2id": 3}, "must number the languages from 0"),
-        ("roberta", {"pad_token_id": 0}, "pad_token_id=0, but the vocabulary pads with 1"),
+        ("roberta", {"pad_token_id": 0}, "pad_token_id=0, but the padding token has id 1"),
     ],
 )
 def test_what_has_no_place_in_our_model_is_refused(family, options, reason, tmp_path):
@@ -401,7 +405,7 @@ def test_an_import_is_saved_and_loaded(tmp_path):
 
 
 def vectors(hidden, mask) -> np.ndarray:
-    """Returns unit vectors `(B, D)`, the normalized means over the positions of the mask."""
+    """Averages hidden states where `mask` is 1; returns unit vectors `(B, D)`."""
     mask = np.asarray(mask)[..., None].astype("float32")
     found = (hidden * mask).sum(1) / mask.sum(1)
     return found / np.linalg.norm(found, axis=1, keepdims=True)

@@ -75,7 +75,7 @@ GPTS = [family for family in FAMILIES if family != "xlnet"]
 
 
 def write_merges(directory, names, merges, last=()) -> int:
-    """Writes a tokenizer's two files; returns the number of ids."""
+    """Writes vocab.json and merges.txt; returns the number of ids."""
     names = [*names, *(merge.replace(" ", "") for merge in merges), *last]
     (directory / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
     (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
@@ -128,7 +128,7 @@ def test_logits_and_log_probabilities_agree(family, tmp_path):
 
 
 def test_parallel_branches_and_a_turned_part_of_heads_are_gpt_js():
-    """A block with parallel branches and partial rotary positions agrees with GPT-J.
+    """A block with parallel branches and partial rotary embeddings agrees with GPT-J.
 
     GPT-J rotates neighbouring channels 2 i and 2 i + 1, so the test reorders the channels.
     """
@@ -351,7 +351,7 @@ def test_a_vocabulary_of_another_model_is_refused(tmp_path):
     make("gpt2", tmp_path)
     numbers = json.loads((tmp_path / "vocab.json").read_text())
     (tmp_path / "vocab.json").write_text(json.dumps({**numbers, "zz": len(numbers)}))
-    refuses("restore the model's own vocabulary", read_language_model, tmp_path)
+    refuses("use the tokenizer files that belong", read_language_model, tmp_path)
 
 
 def drawn(seed=0):
@@ -393,7 +393,7 @@ def test_the_content_stream_is_the_encoder_s_and_nobody_sees_padding(tmp_path, o
 
 
 def task_rows(padded=2):
-    """Returns two rows `context [SEP] question [SEP] [CLS]`; the second is shorter."""
+    """Returns two rows `context [SEP] question [SEP] [CLS]`; the second row is shorter."""
     tokens, segments = drawn()["token_ids"], np.zeros((B, L), "int32")
     for row, (context, length) in enumerate(((5, L), (3, L - padded))):
         segments[row, context : length - 1] = 1
@@ -443,7 +443,10 @@ def test_the_answers_of_an_xlnet_agree(tmp_path):
 
 @pytest.mark.parametrize("both", [False, True])
 def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
-    """Both streams agree over three segments; with `both`, half of the batch is reversed."""
+    """Both streams agree over three segments with memory.
+
+    If `both` is True, half of the batch is read backward.
+    """
     theirs = make("xlnet", tmp_path)
     read = read_xlnet(tmp_path)
     theirs.transformer.bi_data = both

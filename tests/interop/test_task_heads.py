@@ -110,7 +110,7 @@ CASES = [
 
 
 def trained(family: str, task: str) -> Pretrained:
-    """Returns a model with random weights and a task description, as a run has."""
+    """Returns a model with random weights and a task description."""
     make, described, _ = (CAUSAL if family == "gpt2" else TASKS)[task]
     vocabulary = vocabulary_of(family)
     config = EncoderConfig(vocabulary.size, 32, 128, 4, 2, max_length=40, **FAMILIES[family])
@@ -131,7 +131,7 @@ def trained(family: str, task: str) -> Pretrained:
 
 
 def check_answers(ours, theirs) -> None:
-    """Checks that predictions are equal, and numbers to 1e-6."""
+    """Asserts that two predictions are equal; numbers may differ by 1e-6."""
     assert type(ours) is type(theirs)
     if isinstance(ours, dict):
         assert ours.keys() == theirs.keys()
@@ -185,10 +185,13 @@ def test_the_lines_of_a_card_of_our_own_run(task, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"id2label": ["x"]}, "config.json is damaged.*restore its fields architectures and"),
+        ({"id2label": ["x"]}, "config.json is damaged.*correct its fields architectures and"),
         ({"architectures": 3}, "config.json is damaged"),
-        ({"classifier_dropout": "much"}, "classifier_dropout='much': it must be a number"),
-        ({"macaron_tf": {"task": {}}}, "is damaged.*restore its field macaron_tf, or remove"),
+        (
+            {"classifier_dropout": "much"},
+            "classifier_dropout='much', but classifier_dropout must be a number",
+        ),
+        ({"macaron_tf": {"task": {}}}, "is damaged.*correct its field macaron_tf, or remove"),
     ],
 )
 def test_a_damaged_head_is_one_sentence(changes, sentence, tmp_path):
@@ -199,7 +202,7 @@ def test_a_damaged_head_is_one_sentence(changes, sentence, tmp_path):
 
 
 def test_a_record_of_another_head_does_not_count(tmp_path):
-    """If transformers changed the labels, our task record in the config is ignored."""
+    """If transformers changed a model's labels, the task record that we saved is ignored."""
     trained("bert", "classes").save_pretrained(tmp_path / "out", format=FORMAT)
     fields = json.loads((tmp_path / "out/config.json").read_text())
     fields["macaron_tf"]["task"]["labels"] = ["p", "q"]

@@ -119,7 +119,7 @@ def test_byte_pairs(system, files, options, tmp_path):
 def write_xlm(lines: list[list[str]], directory: pathlib.Path, **options) -> None:
     """Writes XLM's files in Hugging Face format, with merges learnt on words.
 
-    Some results of merges, and some letters, are not pieces.
+    Some merged strings and some letters are not in the vocabulary.
     """
     tokenizers = pytest.importorskip("tokenizers")
     learner = tokenizers.Tokenizer(tokenizers.models.BPE(end_of_word_suffix="</w>"))
@@ -149,7 +149,7 @@ def read_side(name: str, code: str, tfds) -> list[str]:
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_xlms_words_and_codes(lower_case, tmp_path, tfds):
-    """XLM's ids agree in three languages, on odd text, and in a language with its own rules."""
+    """XLM's ids agree in three languages, on unusual text, and in a language with special rules."""
     transformers = pytest.importorskip("transformers")
     texts = {
         "en": [
@@ -230,7 +230,7 @@ def test_xlnets_segments(tmp_path):
 
 
 def test_xlnets_digits_stand_without_their_commas(tmp_path):
-    """XLNet's code, and the published `tokenizer.json`, split digits from a comma after them."""
+    """A comma after digits is a separate piece, as in XLNet's code and `tokenizer.json`."""
     proto = sentencepiece_model_pb2.ModelProto()
     proto.ParseFromString(train_sentencepiece(**XLNET))
     normal = proto.SentencePiece.NORMAL
@@ -245,7 +245,7 @@ def test_xlnets_digits_stand_without_their_commas(tmp_path):
 
 @pytest.mark.parametrize("system", ["Albert", "XLNet"])
 def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
-    """Ids agree with SentencePiece, not with transformers, which puts other spaces around signs."""
+    """Ids agree with SentencePiece; transformers puts other spaces around punctuation."""
     transformers = pytest.importorskip("transformers")
     options = {"Albert": ALBERT, "XLNet": XLNET}[system]
     proto = train_sentencepiece(**{**options, "user_defined_symbols": ["(", "€", "<eop>"]})
@@ -283,7 +283,7 @@ def test_t5s(tmp_path):
 
 
 def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
-    """Added tokens follow the file's pieces, and split texts as in the tokenizers package."""
+    """Added tokens get the ids after the file's pieces, and are cut out of texts before merging."""
     tokenizers = pytest.importorskip("tokenizers")
     texts = ["the <e1> dog<é>the", "<e1>", "<é> <e1>the "]
     learnt = BytePairVocabulary.train(TRAINING, 300)
@@ -363,7 +363,7 @@ def test_bytes_of_unknown_characters(model_type, tmp_path):
     whole = json.loads((tmp_path / "tokenizer.json").read_text())
     whole["model"]["vocab"][5][0] = "no byte"
     (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
-    refuses("byte_fallback=true but no piece <0x01>", read_vocabulary, tmp_path)
+    refuses("byte_fallback=true, but lacks the token <0x01>", read_vocabulary, tmp_path)
 
 
 def test_the_real_albert_vocabulary(shared_data):

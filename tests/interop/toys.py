@@ -1,4 +1,7 @@
-"""A Hugging Face BERT directory with random weights, written without Hugging Face, and checks."""
+"""Toy Hugging Face models with random weights, and functions that compare arrays with them.
+
+A BERT directory is written without Hugging Face packages.
+"""
 
 import json
 import pathlib
@@ -21,7 +24,7 @@ CONFIG = {
 
 
 def random_state(rows: int = len(WORDS)) -> dict[str, np.ndarray]:
-    """Returns a dict from Hugging Face name to random weight for a BertForPreTraining."""
+    """Returns a dict mapping a BertForPreTraining's Hugging Face weight names to random arrays."""
     shapes = {
         "bert.embeddings.word_embeddings.weight": (rows, 8),
         "bert.embeddings.position_embeddings.weight": (12, 8),

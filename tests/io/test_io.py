@@ -35,7 +35,9 @@ def test_a_path_goes_where_it_is_said(tmp_path):
     path = storage.as_path("gs://bucket/run") / "checkpoints"
     assert storage.is_remote(path)
     assert str(path) == os.fspath(path) == "gs://bucket/run/checkpoints"
-    with pytest.raises(UserError, match=r"nope:// is not supported; give a local path or gs://"):
+    with pytest.raises(
+        UserError, match="nope://.* is not a supported path: give a local path or gs://"
+    ):
         storage.as_path("nope://bucket/run")
 
 
@@ -57,7 +59,7 @@ def test_a_file_is_replaced_as_a_whole(disk_or_bucket):
     assert storage.read_bytes(path) == b"whole"
     assert storage.size(path) == 5
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
-    with pytest.raises(UserError, match=r"cannot read .*/nothing: .*check the path"):
+    with pytest.raises(UserError, match=r"cannot read .*/nothing \(.*check the path"):
         storage.read_bytes(path.with_name("nothing"))
 
 
@@ -80,7 +82,7 @@ def test_work_that_fails_is_not_called_a_file_that_cannot_be_written(tmp_path):
     with pytest.raises(tf.errors.ResourceExhaustedError), storage.open_aside(tmp_path / "x"):
         raise error
     assert not [*tmp_path.iterdir()]
-    full = pytest.raises(UserError, match="cannot write /dev/full: No space left")
+    full = pytest.raises(UserError, match="cannot write /dev/full \\(No space left")
     with full, storage.open_aside("/dev/full") as file:
         file.write(bytes(100_000))
 
@@ -89,7 +91,7 @@ def test_a_local_name_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     storage.write_aside("file", b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
-    refuses("cannot write file/x: ", storage.write_aside, "file/x", b"")
+    refuses(r"cannot write file/x \(", storage.write_aside, "file/x", b"")
 
 
 def test_a_copy_for_libraries_that_read_no_bucket(tmp_path, bucket):
@@ -130,22 +132,18 @@ def test_tfds_of_a_bucket(bucket, tfds_dir):
 
 
 @pytest.mark.parametrize(
-    "place, said",
+    "place",
     [
-        ("gs:/b/x", "gs:/ is"), ("gs://", "gs:// is"), ("gs:///x", "gs:/// is"), ("gs:b", "gs: is"),
-        ("GS://b/x", "GS:// is"), ("s3://b/x", "s3:// is"), ("s3:/b/x", "s3:/ is"),
-        ("hdfs://host/x", "hdfs:// is"), ("memory://x", "memory:// is"), ("ftp:/h/x", "ftp:/ is"),
-        ("file:///tmp/x", "file:/// is"), ("tsv:gs:/b/x.tsv", "gs:/ is"), ("a,s3://b", "s3:// is"),
-        ("NAME=gs:/b/x", "gs:/ is"), ("runs/odd://x", "odd:// is"), ("http://h/x", "http:// is"),
+        *("gs:/b/x", "gs://", "gs:///x", "gs:b", "GS://b/x", "s3://b/x", "s3:/b/x"),
+        *("hdfs://host/x", "memory://x", "ftp:/h/x", "file:///tmp/x", "tsv:gs:/b/x.tsv"),
+        *("a,s3://b", "NAME=gs:/b/x", "runs/odd://x", "http://h/x"),
     ],
-)  # fmt: skip
-def test_other_stores_are_one_sentence(place, said):
-    pattern = re.escape(f"{place}: {said} not supported; give a local path or gs://BUCKET/NAME")
-    refuses(pattern, errors.check_path, place)
-    refuses(pattern, storage.as_path, place)
-    refuses(
-        re.escape(f"{said} not supported; give a local path") + "$", errors.check_path, place, 1
-    )
+)
+def test_other_stores_are_one_sentence(place):
+    sentence = re.escape(f"{place} is not a supported path: give a local path")
+    refuses(f"{sentence} or gs://BUCKET/NAME$", errors.check_path, place)
+    refuses(f"{sentence} or gs://BUCKET/NAME$", storage.as_path, place)
+    refuses(f"{sentence}$", errors.check_path, place, 1)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,7 @@ def test_places_that_stay_as_they_are(place):
 
 
 def test_a_home_that_no_shell_replaced(monkeypatch):
-    """The home folder in `--out=~/x`, which bash does not expand, is expanded."""
+    """Replaces "~" by the home folder, because bash does not expand `--out=~/x`."""
     monkeypatch.setenv("HOME", "/home/me")
     assert errors.check_path("~/x") == "/home/me/x"
 
@@ -190,7 +188,7 @@ def test_a_damaged_json_file_is_one_sentence(content, why, tmp_path):
 
 def test_a_json_file(tmp_path, disk_or_bucket):
     file = storage.as_path(disk_or_bucket) / "x.json"
-    refuses(f"cannot read {file}: .*; check the path", storage.read_json, file)
+    refuses(f"cannot read {file} \\(.*\\): check the path", storage.read_json, file)
     storage.write_aside(file, b'{"step": 1, "more": [[]]}')
     assert storage.read_json(file, step=int, more=list) == {"step": 1, "more": [[]]}
     refuses(r"damaged \(not a list\): restore it", storage.read_json, file, list)
@@ -199,10 +197,10 @@ def test_a_json_file(tmp_path, disk_or_bucket):
 
 def test_memory_mapped_files_are_on_the_disk(bucket, monkeypatch):
     monkeypatch.setenv("MACARON_TF_CACHE", bucket)
-    refuses("ram://.*: ram:// is not supported; give a local path$", files.cache_directory)
+    refuses("ram://.* is not a supported path: give a local path$", files.cache_directory)
     for value in ("gs:/b/cache", "s3://b/cache", "hdfs://b/cache"):
         monkeypatch.setenv("MACARON_TF_CACHE", value)
-        refuses(f"{value}: .* is not supported; give a local path$", files.cache_directory)
+        refuses(f"{value} is not a supported path: give a local path$", files.cache_directory)
 
 
 @pytest.mark.parametrize("text", [b"", b"one", b"one\n", b"one\n\ntwo\r\nthree", b"\n" * 9])
@@ -246,7 +244,7 @@ def test_names_and_times_do_not_count(tmp_path):
     assert not files.same_contents(one, files.content_stamps([tmp_path / "b"]))
     assert not files.same_contents(one, one + same)
     for stamp in (files.state_stamp, lambda path: files.content_stamps([path])):
-        refuses(r"cannot read .*/nope: .*; check the path", stamp, tmp_path / "nope")
+        refuses(r"cannot read .*/nope \(.*\): check the path", stamp, tmp_path / "nope")
 
 
 HOLDER = """
@@ -279,7 +277,7 @@ def test_a_second_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path,
         ):
             pass
     (tmp_path / "file").write_text("in the way")
-    unwritable = pytest.raises(UserError, match="cannot write .*; choose another path")
+    unwritable = pytest.raises(UserError, match="cannot write .* \\(.*\\): choose another path")
     with unwritable, files.only_writer(tmp_path / "file", "training"):
         pass
     with files.only_writer(bucket, "training"):  # a bucket has no locks
@@ -294,15 +292,15 @@ ANSWERED = f"All 10 retry attempts failed. The last failure: {REQUEST}HTTP respo
     ("error", "sentence"),
     [
         (tf.errors.AbortedError(None, None, f"{ANSWERED}\n\t when uploading gs://b/run/x.json"),
-         "cannot access gs://b/run/x.json: the bucket returned HTTP 503 to repeated requests; run "
-         "the same command again later"),
+         "cannot access gs://b/run/x.json, because the bucket returned HTTP 503 to repeated "
+         "requests: run the same command again later"),
         (tf.errors.PermissionDeniedError(None, None, f"{REQUEST}HTTP response code 403"),
-         "cannot access a bucket: the bucket returned HTTP 403; check that your credentials may "
-         "read and write the bucket"),
+         "cannot access a bucket, because the bucket returned HTTP 403: check that your "
+         "credentials may read and write the bucket"),
         (tf.errors.FailedPreconditionError(None, None, f"{REQUEST}libcurl code 6 meaning 'Could "
          "not resolve hostname', error details: Could not resolve host: x\n\t when reading gs://b/y"),
-         "cannot access gs://b/y: requests do not reach the bucket (could not resolve hostname); "
-         "check the network and run the same command again"),
+         "cannot access gs://b/y, because requests do not reach the bucket (could not resolve "
+         "hostname): check the network and run the same command again"),
     ],
 )  # fmt: skip
 def test_a_bucket_that_refuses_a_request(error, sentence, capsys):
@@ -312,13 +310,13 @@ def test_a_bucket_that_refuses_a_request(error, sentence, capsys):
 
     assert main([]) == 2
     assert capsys.readouterr().err == f"error: {sentence}\n"
-    reason, mend = sentence.partition(": ")[2].split("; ")
+    reason, mend = sentence.partition(", because ")[2].split(": ")
 
     def write():
         with storage.clear_errors("cannot write it"):
             raise error
 
-    refuses(f"^cannot write it: {re.escape(f'{reason}; {mend}')}$", write)
+    refuses(f"^{re.escape(f'cannot write it, because {reason}: {mend}')}$", write)
     assert storage.reason(error) == reason
 
 

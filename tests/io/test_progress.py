@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(params=[Terminal, io.StringIO])
 def stream(request, monkeypatch):
-    """Replaces standard error, and shows progress for work of any duration."""
+    """Returns a stream that replaces stderr; progress is shown for work of 0.01 seconds or more."""
     for seconds in ("_PATIENCE", "_SECONDS", "_REFRESH"):
         monkeypatch.setattr(progress, seconds, 0.01)
     stream = request.param()
@@ -27,7 +27,7 @@ def stream(request, monkeypatch):
 
 
 def wait_for(stream, words: str) -> None:
-    """Waits until words are shown, however busy the machine is."""
+    """Waits without a time limit until the stream contains `words`."""
     while words not in stream.getvalue():
         time.sleep(0.005)
 

@@ -14,7 +14,7 @@ SEED = jnp.array([7, 3], jnp.uint32)
 
 
 def plain(query, key, value, seen, seed, scale, causal, window, rate):
-    """Computes `flash_attention` with full matrices and the same dropout."""
+    """Computes what `flash_attention` returns, with full matrices and the same dropout mask."""
     (rows, length, heads, _), count = query.shape, key.shape[1]
     key, value = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
     scores = jnp.einsum("bthd,bshd->bhts", query, key) * scale

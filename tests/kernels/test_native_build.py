@@ -23,7 +23,7 @@ echo library > "$2"
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Returns a function that installs a stand-in for the compiler, with an empty cache."""
+    """Returns a function that installs a stand-in compiler and an empty kernel cache."""
 
     def install(ending: str = "") -> pathlib.Path:
         path = tmp_path / "compiler"

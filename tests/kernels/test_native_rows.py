@@ -1,4 +1,4 @@
-"""Native norms, GELU and cross-entropy agree with TensorFlow, and dropout with statistics."""
+"""Native norms, GELU and cross-entropy agree with TensorFlow; dropout has the right statistics."""
 
 from functools import partial
 
@@ -76,7 +76,10 @@ def test_cross_entropy_and_its_gradient(shape, dtype, smoothing):
 
 
 def test_cross_entropy_of_hard_rows():
-    """Losses and gradients agree for impossible classes, certain rows, NaN scores and no rows."""
+    """Losses and gradients equal TensorFlow's for infinite, huge and NaN logits.
+
+    An empty batch has an empty result, and labels out of range raise an error.
+    """
     scores = [[-np.inf, 0, 1], [1e4, -1e4, 0], [np.nan, 0, 0], [np.inf, 0, 0], [-np.inf] * 3]
     labels = np.array([2, 1, 1, 1, 0])
     found = with_gradients(lambda x: native.cross_entropy(x, labels)[0], np.float32(scores))
@@ -127,7 +130,7 @@ def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
 
 
 def swish(kernel, *options):
-    """Returns the native function and its reference, with one padded position."""
+    """Returns the native and the reference function for two rows with one padded position."""
     mask = tf.constant([[True] * 5, [True] * 4 + [False]])
     return [lambda *x, how=how: kernel(*x, 2, *options, mask, implementation=how) for how in WAYS]
 
@@ -166,7 +169,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients_of_gradients_and_forward_mode(name):
-    """Forward-mode derivatives and gradients of gradients agree with the reference."""
+    """Second-order gradients and forward-mode derivatives agree with the reference."""
     kernel, reference, shapes = KERNELS[name]
     given = [tf.constant(normal(*shape, seed=i), tf.float32) for i, shape in enumerate(shapes)]
     direction = [tf.cos(x) for x in given]

@@ -144,7 +144,10 @@ def test_a_step_longer_than_the_sequence_leaves_the_rest_of_the_start_alone():
 
 
 def test_sequences_do_not_mix_and_runs_repeat_bit_for_bit():
-    """Results do not depend on how columns are split among threads: 300 columns are split here."""
+    """Sequences do not affect one another, and repeated runs are bit-identical.
+
+    300 columns are split among several threads.
+    """
     x, vectors, *_ = inputs(20, 300, 1, "gelu", batch=4)
     runs = [
         with_gradients(run_native, "float32", x, vectors, 1, "gelu", None, None) for _ in range(3)
@@ -169,7 +172,10 @@ def test_graphs_of_unknown_shapes_and_loops(gate):
         ]
     )
     def doubled(x, mask):
-        """Returns the sum of three runs with growing x in a graph's loop, and the gradient."""
+        """Sums the outputs of three kernel runs in a graph loop, for the inputs 0, x and 2 x.
+
+        Returns the sum and its gradient with respect to x.
+        """
         with tf.GradientTape() as tape:
             tape.watch(x)
             _, total = tf.while_loop(
@@ -231,7 +237,7 @@ def test_a_saved_model_can_refuse_it(tmp_path):
 
 
 def test_every_loop_is_vectorized():
-    """Every loop is vectorized; a scalar loop would take eight times as long."""
+    """The compiler vectorizes every loop; a scalar loop would take eight times as long."""
     if platform.machine() != "x86_64" or not shutil.which("objdump"):
         pytest.skip("no objdump, or another processor")
     library = str(native.library_path())
@@ -253,7 +259,7 @@ def test_every_loop_is_vectorized():
 
 @pytest.mark.thorough
 def test_replicas_of_a_new_process():
-    """In a new process, the library loads from the cache, and two replicas sum to the gradient."""
+    """In a new process, the library loads from the cache, and replicas' gradients add up."""
     program = """
         import numpy as np, tensorflow as tf
         cpu, two = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()

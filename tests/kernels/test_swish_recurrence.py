@@ -14,7 +14,7 @@ LENGTHS = [1, 2, 3, 4, 5, 7, 8, 16, 31, 67]
 
 
 def as_it_runs(kernel, *arguments, implementation="auto", **options):
-    """Runs the kernel with an implementation, which for `"xla"` is compiled by XLA."""
+    """Runs a kernel with the given implementation; "xla" compiles the call with XLA."""
     if implementation == "native":
         native = pytest.importorskip("macaron_tf.kernels.native")
         if not native.available():
@@ -42,7 +42,10 @@ FORMS = [None, *GATES]  # the recurrence alone, and gated
 
 
 def inputs(length, width, step_size, gate, masked=0, batch=2):
-    """Returns x, the vectors, a mask and an initial state; masked = 2 starts texts within rows."""
+    """Returns x, the weight vectors, a mask and an initial state.
+
+    `masked` = 0 means no mask, 1 masks padding, and 2 also starts new texts within rows.
+    """
     x = 3 * normal(batch, length, width * (1 if gate is None else 2))
     vectors = [1 + normal(width, seed=1), normal(width, seed=2)]
     if gate is not None:
@@ -75,7 +78,7 @@ def by_the_equations(x, vectors, step_size, gate, mask=None, start=None):
 
 
 def with_gradients(function, dtype, x, vectors, step_size, gate, mask, start):
-    """Returns the value, and its gradients for x, the vectors and the initial state, in float64."""
+    """Returns a value and its gradients for x, the vectors and the initial state, as float64."""
     tensors = [tf.cast(x, dtype), *(tf.cast(vector, "float32") for vector in vectors)]
     if start is not None:
         tensors.append(tf.cast(start, "float32"))
@@ -97,7 +100,7 @@ def relative_error(actual, expected):
 
 
 def run(implementation):
-    """Returns an implementation as a function for `with_gradients`."""
+    """Returns a function for `with_gradients` that runs the given implementation."""
 
     def function(x, vectors, step_size, gate, mask=None, start=None):
         options = {"mask": mask, "implementation": implementation}
@@ -147,7 +150,7 @@ def test_values_and_gradients_are_those_of_float64(implementation, gate, step_si
 
 
 def plain(length):
-    """Returns x, alpha and beta."""
+    """Returns x, alpha and beta for rows of `length` positions."""
     x, vectors, *_ = inputs(length, 5, 1, None)
     return x, *vectors
 
@@ -175,7 +178,7 @@ def test_it_is_equation_3_at_every_length(implementation, step_size):
 
 
 def test_the_state_is_float32_in_mixed_precision():
-    """The state is float32; a bfloat16 state of 256 could not grow by 1."""
+    """With bfloat16 inputs, the state is float32, so only the result is rounded to bfloat16."""
     x, alpha, beta = plain(64)
     half = tf.cast(x, tf.bfloat16)
     c = swish_recurrence(half, alpha, beta)

@@ -69,7 +69,7 @@ def test_missing_peers_are_one_sentence(monkeypatch, capsys):
         monkeypatch.setenv(name, "2")  # a variable that is set is restored
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert decoding.main([]) == 2
-    assert capsys.readouterr().err.startswith("error: the peers are not installed")
+    assert capsys.readouterr().err.startswith("error: the libraries to compare with are not installed")
 
 
 def test_a_recurrence_that_errs_is_not_timed():
@@ -198,33 +198,57 @@ def test_every_subject_takes_its_options():
 @pytest.mark.parametrize(
     ("name", "arguments", "sentence"),
     [
-        ("recurrence", "--rounds 0", "--rounds 0: give a whole number from 1 to"),
-        ("recurrence", "--warm-up 0", "--warm-up 0: give a whole number from 1 to"),
-        ("decoding", "--new-tokens 1", "--new-tokens 1: give a whole number from 2 to"),
-        ("prompts", "--batch-sizes 1 64", "--batch-sizes 64: give a whole number from 1 to 32"),
+        ("recurrence", "--rounds 0", "--rounds 0 is not valid: give a whole number from 1 to"),
+        ("recurrence", "--warm-up 0", "--warm-up 0 is not valid: give a whole number from 1 to"),
+        (
+            "decoding",
+            "--new-tokens 1",
+            "--new-tokens 1 is not valid: give a whole number from 2 to",
+        ),
+        (
+            "prompts",
+            "--batch-sizes 1 64",
+            "--batch-sizes 64 is not valid: give a whole number from 1 to 32",
+        ),
         ("prompts", "--prompt-tokens 993", "sum of --prompt-tokens and --new-tokens is 1025"),
-        ("pairs", "--sentences 1", "--sentences 1: give a whole number from 2 to"),
+        ("pairs", "--sentences 1", "--sentences 1 is not valid: give a whole number from 2 to"),
         (
             "generation",
             "--ends 64 100",
             "give a --width that is a multiple of 64, and values of --ends",
         ),
-        ("train_step", "--steps 0", "--steps 0: give a whole number"),
-        ("train_step", "--dropout 1", "--dropout 1: give a number from 0 to below 1"),
-        ("input_pipeline", "--megabytes 0.5", "--megabytes 0.5: give a number from 1 to"),
-        ("input_pipeline", "--batch-size 0", "--batch-size 0: give a whole number from 1 to"),
-        ("input_pipeline", "--lengths 128 4", "--lengths 4: give a whole number from 8 to"),
+        ("train_step", "--steps 0", "--steps 0 is not valid: give a whole number"),
+        ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number from 0 to below 1"),
+        (
+            "input_pipeline",
+            "--megabytes 0.5",
+            "--megabytes 0.5 is not valid: give a number from 1 to",
+        ),
+        (
+            "input_pipeline",
+            "--batch-size 0",
+            "--batch-size 0 is not valid: give a whole number from 1 to",
+        ),
+        (
+            "input_pipeline",
+            "--lengths 128 4",
+            "--lengths 4 is not valid: give a whole number from 8 to",
+        ),
         ("serving", "--rows 0", "--rows 0"),
         ("serving", "--batch-sizes 4 0", "--batch-sizes 0"),
         ("serving", "--layers 0", "--layers 0"),
         ("scaling", "--widths 64 100", "the width 100"),
-        ("scaling", "--lengths 64", "--lengths has only one value: give two or more"),
+        ("scaling", "--lengths 64", "--lengths has only one value, but fitting"),
         ("scaling", "--depths 0 1", "--depths 0"),
         ("scaling", "--tokens 512", "--tokens is 512"),
         ("scaling", "--dropout nan", "--dropout nan"),
         ("__main__", "--only speed", "--only speed must be one of recurrence,"),
-        ("translation_training", "--updates 0", "--updates 0: give a whole number from 1 to"),
-        ("translation_training", "--our-tokens -1", "--our-tokens -1: give"),
+        (
+            "translation_training",
+            "--updates 0",
+            "--updates 0 is not valid: give a whole number from 1 to",
+        ),
+        ("translation_training", "--our-tokens -1", "--our-tokens -1 is not valid: give"),
         (
             "translation_training",
             "--validate-every 501",
@@ -242,8 +266,11 @@ def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
 
 @pytest.fixture
 def children(monkeypatch):
-    """Replaces benchmark child processes by stand-ins; returns a dict from module to outcome."""
-    ends = {"decoding": (2, "error: the peers are not installed"), "scaling": (1, "Boom")}
+    """Replaces benchmark child processes by stand-ins.
+
+    Returns a dict mapping modules to (exit status, last line of output).
+    """
+    ends = {"decoding": (2, "error: the libraries to compare with are not installed"), "scaling": (1, "Boom")}
 
     def run(command, stdout, stderr, check):
         status, words = ends.get(command[2].rpartition(".")[2], (0, "done"))
@@ -262,7 +289,7 @@ def test_a_missing_peer_is_a_line_and_a_failure_a_status(children, tmp_path, cap
     assert benchmarks.main(["--only", "serving", "decoding", "--out", out]) == 0
     printed = capsys.readouterr().out
     assert "| serving | batch 1 | SavedModel | peer | 0.50 of its time (0.50 to 0.50) |" in printed
-    assert "| decoding | not run | - | - | the peers are not installed |" in printed
+    assert "| decoding | not run | - | - | the libraries to compare with are not installed |" in printed
     assert "| serving |" in (tmp_path / "README.md").read_text()
     assert benchmarks.main(["--only", "scaling", "--out", out]) == 1
     assert f"failed: see {tmp_path / 'scaling' / 'log.txt'}" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The input benchmark's contenders read the same tokens and mask equally many."""
+"""The input benchmark's contenders read the same tokens, and mask the same number of tokens."""
 
 import itertools
 
@@ -45,7 +45,7 @@ def test_the_contenders_read_equal_tokens_and_count_them(work):
 
 def test_text_that_the_tokenizers_cut_otherwise_is_not_timed(texts, vocabulary, tmp_path):
     spelt = input_pipeline.Work([*texts, "a [MASK] b"], vocabulary, LENGTH, BATCH, tmp_path)
-    refuses("the text contains a special piece", spelt.check)
+    refuses("the text contains a special token", spelt.check)
 
 
 def test_all_ask_for_as_many_tokens_and_hide_as_many(work, vocabulary):

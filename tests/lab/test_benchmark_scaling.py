@@ -67,7 +67,10 @@ print(peak_of(work))
 
 
 def test_a_peak_is_what_lived_at_once():
-    """The peak is measured in a process of its own, because other threads allocate memory here."""
+    """The measured peak is the maximum number of bytes allocated at the same time.
+
+    A separate process measures the peak, because other threads allocate memory in this process.
+    """
     if not workers.CLEAR.exists():
         pytest.skip("no /proc/self/clear_refs")
     environment = {**os.environ, **workers.GIVE_BACK_MEMORY}

@@ -1,4 +1,4 @@
-"""The soak test tells lost, wrong and right answers apart, and a short run succeeds."""
+"""The soak test distinguishes lost, wrong and correct responses, and a short run succeeds."""
 
 import json
 import random

@@ -34,9 +34,9 @@ def test_a_worker_runs_its_contenders_and_counts_their_cpu_time():
 def test_a_worker_that_fails_is_one_sentence(capfd):
     worker = Worker(OTHERS, {"hidden_dim": 7}, {})
     assert worker.run("other", 3) == 0.0
-    refuses("step_toy:others ended with status 1", worker.run, "other", 4)
+    refuses("step_toy:others ended with exit status 1", worker.run, "other", 4)
     assert "RuntimeError: it fails" in capfd.readouterr().err
-    refuses("no_such_module.* ended with status 1", Worker, "no_such_module:contenders", {}, {})
+    refuses("no_such_module.* ended with exit status 1", Worker, "no_such_module:contenders", {}, {})
 
 
 def test_the_batch_is_the_same_for_all_and_15_percent_masked():

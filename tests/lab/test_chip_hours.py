@@ -61,7 +61,7 @@ def test_the_table_goes_between_the_marks(tmp_path, capsys):
     text = guide.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n")
     assert "old" not in text and text.count("| swish_rnn_base |") == 1
-    refuses("lacks the lines", chip_hours.with_table, "no marks", "", "README.md")
+    refuses("does not contain the lines", chip_hours.with_table, "no marks", "", "README.md")
     assert chip_hours.main([str(guide)]) == 2
     assert (
         "is damaged (Expecting value: line 1 column 1 (char 0)): give a file"

@@ -51,7 +51,7 @@ def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
     cases = [(tmp_path / "nothing", "is no run"), (mixed, "has no blocks that consist of")]
     for place, words in cases:
         refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)
-    words = "--seeds has an effect on random operators only: leave"
+    words = "--seeds applies only to random operators, but --runs"
     refused(ode.main, ["--runs", good, "--seeds", "1"], words, tmp_path)
 
 

@@ -200,9 +200,9 @@ def test_the_swish_rnn_papers_tables_have_its_metrics_beside_the_scores(monkeypa
     [
         (
             ["encoders", "--systems", "GPT"],
-            "--systems 'GPT' does not exist: choose from tokens; pairs; masks",
+            "--systems 'GPT' is not a known system: choose from tokens; pairs; masks",
         ),
-        (["encoders", "--jobs", "0"], "--jobs 0: give a whole number"),
+        (["encoders", "--jobs", "0"], "--jobs 0 is not valid: give a whole number"),
     ],
 )
 def test_bad_input_is_one_sentence(tmp_path, refused, words, message):

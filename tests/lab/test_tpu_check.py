@@ -1,4 +1,4 @@
-"""The TPU check: its HLO parser, arithmetic and exit statuses; with libtpu, also a real check."""
+"""The TPU check: its HLO parser, arithmetic and exit statuses, and a real check with libtpu."""
 
 import json
 import pathlib
@@ -141,7 +141,7 @@ def test_the_bytes_of_collectives_are_read_from_their_results():
 
 
 def test_text_without_estimates_is_refused():
-    rejects("no HLO module", estimate, "HloModule nothing")
+    rejects("not an HLO module", estimate, "HloModule nothing")
 
 
 @pytest.mark.parametrize(("name", "clock"), [("v4", 1.05), ("v5e", 1.50), ("v5p", 1.75)])
@@ -245,18 +245,18 @@ def test_results_are_merged_by_what_they_are_about():
     command = "bert_tiny other --topology v4:2x2x1 --compilations 1"
     assert json.loads(text)["command"] == f"python -m experiments.lab.tpu_check {command}"
     assert "| bert_tiny | v4:2x2x1 | yes |" in check.as_markdown([old], facts)
-    refuses(r"x\.json holds no results", check.merged, [new], "[]", "x.json")
+    refuses(r"x\.json does not contain results", check.merged, [new], "[]", "x.json")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "name a recipe"),
+        ([], "no recipe is given"),
         (["bert_tiny", "--topology", "v9:2x2"], "--topology v9:2x2: write a chip"),
         (["bert_tiny", "--topology", "v4"], "--topology v4: write a chip"),
-        (["bert_tiny", "--batch", "0"], "--batch 0: give a whole number"),
+        (["bert_tiny", "--batch", "0"], "--batch 0 is not valid: give a whole number"),
         (["no_such"], "no recipe is called 'no_such'"),
-        (["bert_tiny", "--set", "model.no=1"], "there is no setting 'no' here"),
+        (["bert_tiny", "--set", "model.no=1"], "names an unknown setting, 'no'"),
         (["wmt14_macaron_base", "--batch", "8"], "a batch of 8 tokens cannot hold a row"),
     ],
 )
@@ -305,7 +305,7 @@ def test_the_slices_of_a_model_follow_from_its_bytes(capsys, monkeypatch, tmp_pa
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """Replaces the compiler of the check by a stand-in that finds no fault."""
+    """Replaces the compiler of the check by a stand-in that reports no problem."""
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
     monkeypatch.setattr(check, "_PACKAGES", ("keras",))
     monkeypatch.setattr(compiler, "compile_step", lambda *_: GOOD)
@@ -421,7 +421,7 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
     traced, trace = {}, step.Step.trace
 
     def trace_once(self, model, shape):
-        """Traces each shape once, because a trace takes seconds."""
+        """Caches the trace of each shape, because a trace takes seconds."""
         if shape not in traced:
             traced[shape] = trace(self, model, shape)
         return traced[shape]

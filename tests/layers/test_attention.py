@@ -103,7 +103,7 @@ def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
 
 
 def test_a_window_is_of_attention_over_the_text_itself():
-    message = "window=3 must be 0 or more, and 0 in cross-attention"
+    message = "window=3 is not possible in cross-attention"
     rejects(message, MultiHeadAttention, 2, cross=True, window=3)
     rejects("window=-1 must be", MultiHeadAttention, 2, causal=True, window=-1)
     rejects("set cross=False, window=0", RelativeAttention, 2, causal=True, window=3)
@@ -120,7 +120,7 @@ def test_masks_of_every_rank_say_the_same():
     outputs = [np.asarray(layer(x, attention_mask=mask)) for mask in by_rank]
     np.testing.assert_array_equal(outputs[0], outputs[1])
     np.testing.assert_array_equal(outputs[0], outputs[2])
-    rejects("give a mask of rank 2, 3 or 4", layer, x, attention_mask=keys[0])
+    rejects("must have rank 2, 3 or 4", layer, x, attention_mask=keys[0])
 
 
 def test_a_row_with_nothing_to_attend_stays_finite():
@@ -160,7 +160,7 @@ CAUSAL = [
 
 
 def table(edges):
-    """Returns the buckets of the distances 0, 1, ..., 512."""
+    """Returns the bucket of each distance from 0 to 512."""
     starts = [(n, n) for n in range(edges[0][0])] + edges
     found = np.zeros(513, int)
     for start, bucket in starts:
@@ -272,7 +272,7 @@ SIZES = {"num_heads": H, "feed_forward_dim": 192}
 def by_the_equations(layer, x, past=None, seen=None, segment_ids=None, hidden=None):
     """Computes section 3.3 of Dai et al. 2019 with loops over heads, queries and keys in float64.
 
-    `hidden`, `(B, L, L)`, says which keys of x each query may attend to.
+    `hidden`, `(B, L, L)`, is True where a query may attend to a key of x.
     """
     w = weights_of(layer)
     past = np.zeros((len(x), 0, D)) if past is None else past.astype("float64")
@@ -386,7 +386,7 @@ def test_a_memory_that_is_too_short_forgets():
 
 @pytest.mark.parametrize("window", [4, None])
 def test_reading_at_once_is_a_token_at_a_time(window):
-    """Prefill equals decoding token by token, with a relative bias and beyond the window too."""
+    """Prefill equals decoding token by token, also with a relative bias and beyond the window."""
     x = normal(2, 10, D)
     layer = randomized(attention(causal=True, clamp_length=6), x.shape)
     bias = RelativePositionBias(H, 4, 8, bidirectional=False, initializer="normal")

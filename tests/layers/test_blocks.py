@@ -25,7 +25,7 @@ def test_a_residual_is_one_euler_step(norm, step_size):
 
 
 def test_the_half_step_is_exactly_a_half():
-    """A step of 0.5 is half a step to the bit, because powers of two are exact."""
+    """A step size of 0.5 adds exactly half of the sub-layer's output, without a rounding error."""
     x = normal(2, 3, 8)
     full = layers.Residual(layers.FeedForward(16), norm="pre")
     full(x)
@@ -137,7 +137,7 @@ def test_a_memory_is_attended_but_for_its_padding(name):
 
 
 class Pair(keras.Model):
-    """A model of two blocks, whose second block shares sub-layers of the first."""
+    """A model of two blocks, whose second block shares sub-layers with the first block."""
 
     def __init__(self, name, operators, options):
         super().__init__()

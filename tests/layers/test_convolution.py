@@ -7,7 +7,7 @@ from tests.harness import normal, numpy_of, randomized
 
 
 def by_the_equation(x, direction, length, bias, dilation):
-    """Computes sums over taps in float64 by position, with W = g v / |v| for each filter."""
+    """Computes weight-normalized convolution (W = g v / |v| per filter) in float64, tap by tap."""
     taps, _, filters = direction.shape
     y = np.zeros((*x.shape[:2], filters))
     for f in range(filters):

@@ -182,7 +182,7 @@ def test_adaptive_softmax_is_the_paper_s_product_and_sums_to_one(cutoffs, diviso
 
 @pytest.mark.parametrize("divisor", [1, 2])
 def test_tied_adaptive_softmax_is_a_full_softmax_by_the_embeddings(divisor):
-    """A tied adaptive softmax equals one softmax over all tokens, computed here in float64."""
+    """A tied adaptive softmax equals one softmax over all tokens, computed in float64."""
     x, cutoffs = normal(3, 5, 16).astype("float64"), (4, 9, 20)
     tokens = AdaptiveEmbedding(30, 16, cutoffs, divisor, dtype="float64")
     randomized(tokens, ids(2, 3), scale=1.0)

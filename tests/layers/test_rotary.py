@@ -13,7 +13,7 @@ BASE = 50.0
 
 
 def by_the_equations(layer, x, positions):
-    """Computes eq. 14 to 16 of Su et al. 2021 with complex numbers in float64; causal, by head."""
+    """Computes causal rotary attention (Su et al. 2021, eq. 14 to 16) in float64, head by head."""
     weights = [np.asarray(w, "float64") for w in layer.get_weights()]
     query, key_value, output = weights
     query = (x @ query).reshape(*x.shape[:2], H, D)
@@ -55,7 +55,7 @@ def test_odd_heads_and_uneven_groups_are_refused():
 
 
 class Fading(MultiHeadAttention):
-    """Rotates queries and keys by its own angle, and reduces scores by 0.1 per position."""
+    """Attention with its own rotation, whose scores fall by 0.1 per position of distance."""
 
     def rotate(self, query, key, positions):
         scale = ops.cos(0.3 * ops.cast(positions, query.dtype))[..., None]

@@ -68,27 +68,30 @@ def test_a_text_is_a_scheme(text, scheme):
         ("(tokens, channels)", r"'\(tokens' is not a valid operator"),
         ("tokens, chanels", "operator='chanels' must be one of 'tokens', 'memory', 'channels'"),
         ("tokens, channels step 0", "the step size 0 of channels has no effect"),
-        ("tokens, channels width 0", "the width of channels is 0.0: give a positive"),
+        ("tokens, channels width 0", "the width 0.0 of channels is not positive"),
         ("tokens width 1/2", "tokens cannot have a width: leave width"),
         ("tokens/0", "1/0 is not a number"),
         ("tokens step 1/2/3", "1/2/3 is not a number"),
-        ("2 x (channels)", "lets no position see another position: add tokens"),
-        ("0 x (tokens)", "0 x 1 operators are not allowed: give 1 to 100"),
-        ("51 x (tokens, channels)", "51 x 2 operators are not allowed"),
-        ("2 x (99 x tokens)", "at most 100 operators, not 198"),
+        ("2 x (channels)", "lets no position see another position: add the operator tokens"),
+        ("0 x (tokens)", "0 x 1 operators are out of range: give 1 to 100"),
+        ("51 x (tokens, channels)", "51 x 2 operators are out of range"),
+        ("2 x (99 x tokens)", "198 operators are too many: give at most 100"),
         ("tokens by huen", "solver='huen' must be one of 'euler', 'midpoint', 'heun', 'rk4'"),
-        ("tokens again, channels", "'again' needs tokens earlier in the scheme"),
+        ("tokens again, channels", "'tokens again' comes before any other tokens"),
         ("tokens, channels, channels width 1/2 again", "leave width out"),
         ("tokens with relu, channels", "tokens cannot have an activation: leave out 'with"),
         ("tokens, channels, channels with relu again", "channels with 'again' cannot have an act"),
         ("tokens, channels with reluu", "activation function identifier: reluu"),
         ("tokens &, channels", "'' is not a valid operator"),
         ("tokens & channels step 0", "the step size 0 of channels has no effect"),
-        ("tokens & 2 x channels", "& joins single operators: write each repeat out"),
-        ("2 x (tokens, channels) & channels", "& joins single operators"),
-        ("tokens & 2 x (channels)", "& joins single operators"),
+        ("tokens & 2 x channels", "& cannot join a repeat .* write each operator out"),
+        ("2 x (tokens, channels) & channels", "& cannot join a repeat"),
+        ("tokens & 2 x (channels)", "& cannot join a repeat"),
         ("tokens & (channels, tokens)", r"'\(channels' is not a valid operator"),
-        ("tokens, channels/64", "width 0.015625 of feed_forward_dim=16 is less than one channel"),
+        (
+            "tokens, channels/64",
+            "leaves less than one channel, because feed_forward_dim=16 is .* width 0.015625",
+        ),
     ],
 )
 def test_a_wrong_text_is_one_sentence(text, sentence):
@@ -212,7 +215,7 @@ EULER, MIDPOINT = (lambda f, x, h: x + h * f(x)), (lambda f, x, h: x + h * f(x +
     ],
 )
 def test_a_scheme_is_its_solvers_steps(scheme, steps, norm):
-    """The output and all gradients equal those of explicit steps, also under XLA."""
+    """A scheme's output and gradients equal explicitly written solver steps, also under XLA."""
     x = normal(2, 5, 8)
     block = randomized(TransformerBlock(**OPTIONS, norm=norm, scheme=scheme), x.shape)
 
@@ -252,7 +255,7 @@ def test_every_block_takes_a_scheme(name):
 def test_channels_that_are_no_feed_forward_take_no_activation():
     for scheme in ("tokens, channels with relu", "channels/2 with relu, tokens, channels/2"):
         MacaronBlock(**OPTIONS, scheme=scheme)
-        with pytest.raises(SettingError, match="SwishRNNBlock takes no activation: remove"):
+        with pytest.raises(SettingError, match="SwishRNNBlock takes none: remove"):
             block_class("swish_rnn")(**OPTIONS, scheme=scheme)
 
 

@@ -11,7 +11,7 @@ OPTIONS = {"num_heads": 2, "feed_forward_dim": 192}
 
 
 def reference(layer, x):
-    """Computes equations 2 to 4 of Lei et al. 2022 in float64."""
+    """Computes the SwishRNN layer, equations 2 to 4 of Lei et al. 2022, in float64."""
     w = weights_of(layer)
     vectors = [w[name] for name in ("alpha", "beta", "state_bias", "gate_bias")]
     h = by_the_equations(x @ w["inner/kernel"], vectors, layer.step_size, layer.gate)

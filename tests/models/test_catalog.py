@@ -103,7 +103,7 @@ BERTS = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
 def forgotten():
     """Clears variables without values after each test.
 
-    Otherwise Keras would allocate gigabytes for these variables at its next symbolic call.
+    Otherwise, Keras would allocate gigabytes for these variables in its next symbolic call.
     """
     yield
     keras.utils.clear_session(free_memory=False)
@@ -127,7 +127,7 @@ def counted(name: str, **changes) -> int:
 
 
 def parameters(name: str, pooler: bool = False, **changes) -> int:
-    """Returns a model's parameter count from models with one and two layers.
+    """Returns a model's parameter count, extrapolated from models with one and two layers.
 
     A slow test checks the extrapolation.
     """
@@ -181,7 +181,7 @@ def test_all_layers_count_alike(name):
 
 @pytest.mark.parametrize(("sharing", "embedding_dim", "millions"), ABLATIONS)
 def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim, millions):
-    """In the paper, only models without sharing include the pooler's 0.59M parameters."""
+    """The paper counts the pooler's 0.59M parameters only in models without sharing."""
     changes = {"sharing": sharing, "embedding_dim": embedding_dim}
     count = parameters("albert_base", pooler=sharing != "none", **changes)
     assert round(count / 1e6) == millions
@@ -189,7 +189,7 @@ def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim
 
 @pytest.mark.parametrize(("name", "millions"), [("albert_xlarge", 58.7), ("albert_xxlarge", 222.6)])
 def test_the_largest_alberts_are_what_their_shapes_come_to(name, millions):
-    """The slides print 60M and 235M, which no count of these sizes gives.
+    """ALBERT's parameter counts follow from its sizes; the slides' 60M and 235M do not.
 
     The count is V E + 512 E + E D for embeddings, 12 D^2 + 13 D for the one layer, and D^2 for the
     pooler.
@@ -217,7 +217,7 @@ def test_all_berts_hold_equal_matrices(size):
     "size", ["tiny", "small", *(pytest.param(s, marks=pytest.mark.slow) for s in ("base", "big"))]
 )
 def test_macaron_and_transformer_have_equal_parameters(size):
-    """Matrices have equal sizes; a Macaron layer has an extra output bias and LayerNorm: 3 D."""
+    """A Macaron layer has 3 D more parameters than a Transformer layer: a bias and a LayerNorm."""
     macaron, plain = (shaped(f"{name}_{size}", vocab_size=8) for name in ("macaron", "transformer"))
     assert matrices(macaron) == matrices(plain)
     config = macaron.config
@@ -307,8 +307,8 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (T5, {"positions": "rotary"}, "positions='rotary' and relative_bias exclude each other"),
         (ELMO, {"max_characters": 2}, "max_characters"),
         (TCN, {"widths": ()}, "widths"),
-        (TCN, {"input_dim": 0}, "but not both"),
-        (TCN, {"vocab_size": 9}, "but not both"),
+        (TCN, {"input_dim": 0}, "must not both be set"),
+        (TCN, {"vocab_size": 9}, "must not both be set"),
         (TCN, {"tied": True}, "tied=True needs"),
     ],
 )
@@ -327,7 +327,7 @@ def test_a_bad_field_is_named(config, changes, words):
     ],
 )
 def test_biases_of_any_rank_are_spared_the_weight_decay(system, biases):
-    """Weight decay spares biases of any rank, but no matrix, embedding or segment vector."""
+    """Weight decay excludes biases of any rank, but no matrix, embedding or segment vector."""
     sizes = {"vocab_size": 20, "hidden_dim": 16, "feed_forward_dim": 32, "num_heads": 2}
     model = catalog.build(system, **sizes)
     config = TrainingConfig(weight_decay=0.1, decay_vectors=False)

@@ -86,7 +86,7 @@ def test_a_system_s_model_keeps_its_contract(name, tmp_path):
 
 
 def behind(layer, inputs):
-    """Returns a functional model: a layer, and a linear layer over its mean vector."""
+    """Returns a functional model that applies a linear layer to the mean of a layer's vectors."""
     x = keras.layers.GlobalAveragePooling1D()(layer(inputs))
     return keras.Model(inputs, keras.layers.Dense(2)(x))
 

@@ -1,4 +1,4 @@
-"""Packed rows whose documents are isolated give the results of one document per row."""
+"""Packed rows with isolated documents give the same results as one document per row."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ def test_a_language_model_learns_what_it_learns_from_unpacked_rows(system):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_an_encoder_sees_a_document_alone(system):
-    """A packed document has the hidden states, losses and gradients of a document alone.
+    """A packed document has the same hidden states, losses and gradients as an unpacked document.
 
     [SEP] ends each document, and each row has one [CLS].
     """

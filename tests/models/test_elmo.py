@@ -23,7 +23,7 @@ def drawn(**changes) -> Elmo:
 
 
 def word_vector(w: dict, prefix: str, characters, filters, num_highways) -> np.ndarray:
-    """Computes Kim et al. 2016: each filter's maximum over positions of a word, then highways."""
+    """Computes Kim et al. 2016: maxima of character filters over a word, then highway layers."""
     x = w[f"{prefix}table"][characters]  # `(C, E)`
     found = []
     for width, _ in filters:
@@ -136,7 +136,7 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
 )
 def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
-    """ELMo's mixtures enter at the LSTM's input, its output, or both, as in a NumPy version."""
+    """ELMo's vectors enter at the LSTM's input, its output, or both, as in a NumPy version."""
     config = dataclasses.replace(TAGGER, elmo_place=place)
     model, characters = built(WordTagger, config, noise=0.5), words(2, 7)
     found, w = numpy_of(model(characters)), weights_of(model)

@@ -132,9 +132,9 @@ def test_unscaled_queries_start_narrower():
 
 
 def test_relative_biases_start_as_t5_s_own_code_draws_them():
-    """T5's relative biases are normal with standard deviation D^-1/2; encoders' biases are 0.
+    """T5's initial relative biases are normal with standard deviation D^-1/2, as in T5's own code.
 
-    A table has 32 buckets and 64 heads.
+    Encoders start with biases of 0. A table has 32 buckets and 64 heads.
     """
     wide = {"num_heads": 64, "head_dim": 1, "vocab_size": 8, "relative_bias": "per_layer"}
     config = models.catalog.config("t5_tiny", **{**SHAPES, **wide})

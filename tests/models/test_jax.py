@@ -21,7 +21,10 @@ def models():
 
 @pytest.fixture(scope="module")
 def on_jax(models, tmp_path_factory):
-    """Returns all numbers from one JAX process, whose imports take longer than the models."""
+    """Returns the outputs of all models from one JAX process.
+
+    Importing JAX takes longer than running the models.
+    """
     folder = tmp_path_factory.mktemp("jax")
     weights = {
         f"{name}/{i}": w

@@ -1,4 +1,4 @@
-"""Llama's layers with Adafactor, int8, LoRA and SavedModels, and in other models."""
+"""Llama's layers: Adafactor, int8, LoRA, SavedModels, and their use in other models."""
 
 import keras
 import numpy as np
@@ -113,4 +113,4 @@ def test_other_kinds_of_positions_exclude_rotary_ones():
         ("transformer_xl_tiny", {"num_kv_heads": 2}, "only attention in block=transformer"),
         ("gmlp_tiny", {"positions": "rotary"}, "only attention in block=transformer"),
     ):
-        rejects(f"{next(iter(option))} has no effect here: {reader}", build, name, **option)
+        rejects(f"{next(iter(option))} has no effect here, because {reader}", build, name, **option)

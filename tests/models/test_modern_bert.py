@@ -1,4 +1,4 @@
-"""ModernBERT's parts: bidirectional local attention, two rotary bases, a norm left out."""
+"""ModernBERT's parts: bidirectional local attention, two rotary bases and an omitted norm."""
 
 import numpy as np
 import pytest

@@ -19,9 +19,9 @@ def language_model(**options):
 
 
 def encoder_decoder(**options):
-    """Returns a model whose gradients flow to the memory and the relative bias.
+    """Returns an encoder-decoder, and a function that computes its hidden states.
 
-    Two branches share a norm.
+    Gradients flow to the encoder's output and the relative bias. Two branches share a norm.
     """
     options |= {"relative_bias": "shared", "scheme": "channels/2, tokens & channels/2"}
     config = EncoderDecoderConfig(*SHAPE, 2, 2, **DROPOUTS, **options)
@@ -41,7 +41,10 @@ def segments(**options):
 
 
 def two_streams(**options):
-    """Returns a model without segments, whose gradients flow from queries to the content's keys."""
+    """Returns a two-stream model without segments, and a function that computes its query stream.
+
+    Gradients flow from the queries to the keys of the content stream.
+    """
     config = EncoderConfig(*SHAPE, 2, positions="transformer_xl", **DROPOUTS, **options)
     network = TwoStreamModel(config, memory_length=3)
     inputs = {
@@ -57,7 +60,7 @@ def two_streams(**options):
 
 
 def two_steps(make, remat: bool, jit_compile: bool) -> list[np.ndarray]:
-    """Returns the gradients of two steps with different dropout, and the final random states."""
+    """Returns losses and gradients of two steps with dropout, and the final random states."""
     keras.utils.set_random_seed(1)
     network, hidden = make(remat=remat)
     network.build()

@@ -50,7 +50,7 @@ SCHEMES = [
 
 @pytest.mark.parametrize(("make", "inputs", "options"), SYSTEMS)
 def test_a_transformer_with_macarons_scheme_is_the_macaron_to_the_bit(make, inputs, options):
-    """A Transformer with Macaron's scheme equals a Macaron to the bit, initial weights included."""
+    """A Transformer with Macaron's scheme is bit-identical to a Macaron from initialization on."""
     macaron = make(block="macaron", **options)
     other = make(block="transformer", scheme=MACARON, **options)
     assert other.count_params() == macaron.count_params()

@@ -34,7 +34,7 @@ def other_token(token_ids, row, column):
 
 
 def segments_of(model, token_ids, length, past=None):
-    """Returns the logits of all segments, and the last memory."""
+    """Processes token ids in segments of `length`; returns all logits and the last memory."""
     past = model.init_memory(len(token_ids)) if past is None else past
     found = []
     for start in range(0, token_ids.shape[1], length):
@@ -86,7 +86,10 @@ def test_streaming_and_reading_are_segments_of_one_token(block, softmax):
 
 @pytest.mark.parametrize("softmax", SOFTMAXES[1:])
 def test_an_adaptive_softmax_learns_writes_and_is_as_tied_as_said(softmax):
-    """An adaptive softmax has the loss of a full softmax: probabilities sum to one."""
+    """An adaptive softmax has normalized log-probabilities, and its loss is their cross-entropy.
+
+    Every row of a tied table has a gradient.
+    """
     token_ids = ids(2, 9, vocab_size=V)
     model = language_model(memory_length=4, **softmax)
     rows = {"token_ids": tf.constant(token_ids)}
@@ -161,7 +164,7 @@ def two_streams(**overrides):
 
 
 def inputs_of(guessed=(1, 3, 4), seed=0):
-    """Returns two rows whose tokens at `guessed` are predicted in a random order for each row."""
+    """Returns two rows whose tokens at `guessed` are predicted, in a random order for each row."""
     order = np.full((2, L), -1, "int32")
     rng = np.random.default_rng(seed)
     for row in order:

@@ -1,4 +1,4 @@
-"""The task models: masks, both orders of two texts, sentence vectors."""
+"""Task models: masks, both orders of two texts, and sentence vectors."""
 
 import dataclasses
 

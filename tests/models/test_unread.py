@@ -125,7 +125,10 @@ def test_what_a_network_does_not_read_changes_nothing(family):
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_network_reads_changes_it(family):
-    """Every setting that a network reads changes its outputs, except settings of heads."""
+    """Each setting that a network does not report as ignored changes its outputs.
+
+    Settings of heads are exempt.
+    """
     config = config_of(family)
     heads = ("output_bias", "adaptive_divisor", "tied")
     known = hints_of(type(config)).keys() & READERS.keys()
@@ -144,7 +147,9 @@ def test_what_a_network_reads_changes_it(family):
 
 
 def test_a_build_is_refused():
-    sentence = "clamp_length has no effect here: only positions=transformer_xl uses this setting"
+    sentence = (
+        "clamp_length has no effect here, because only positions=transformer_xl uses this setting"
+    )
     sentence = f"^{sentence}, but this network uses head_dim, scaled"
     rejects(sentence, catalog.build, "bert_tiny", clamp_length=3)
     rejects("gated has no effect here", catalog.build, "swish_rnn_tiny", gated=True)

@@ -74,7 +74,7 @@ BATCH, SEGMENT = 4, 8
 
 
 def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
-    """Returns a network with memory for the texts of an update in `turns` micro-batches."""
+    """Returns a network with memory for updates of `turns` micro-batches."""
     config = tiny(causal=True, positions="transformer_xl", num_segments=0, num_layers=2)
     network = built(models.SegmentLanguageModel, config, memory_length)
     network.keep_memory(BATCH // turns, turns)
@@ -82,7 +82,7 @@ def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
 
 
 def streams(count, padded=False) -> tf.data.Dataset:
-    """Returns rows that continue from batch to batch, like those of `stream_dataset`."""
+    """Returns rows that continue from batch to batch, as in `stream_dataset`."""
     text = ids(BATCH, count * SEGMENT, vocab_size=60)
     rows = np.zeros((count, BATCH, SEGMENT + 2), "int32")
     rows[:, :, 0], rows[:, :, -1] = CLS, SEP
@@ -143,7 +143,7 @@ def test_evaluation_leaves_the_memory_of_training_alone():
 
 
 def test_an_update_s_micro_batches_have_texts_of_their_own():
-    """Three updates with two micro-batches equal three with one batch of all texts."""
+    """Three updates on two micro-batches each equal three updates on whole batches."""
 
     def trained(turns):
         network, batch = remembering(8, turns), BATCH // turns
@@ -173,7 +173,10 @@ WEIGHTS = np.array([1, 1, 1, 1, 0], "float32")
 
 
 def language_loss(model, token_ids) -> float:
-    """Returns L1 of one row: the mean loss over its tokens except the first and last."""
+    """Returns L1, GPT's auxiliary loss of one row: the mean over its inner tokens.
+
+    The first and the last token do not count.
+    """
     real = token_ids[token_ids != 0]
     logits = numpy_of(model.language_model({"token_ids": real[None]}))[0]
     return float(np.mean(nll_of(logits[:-2], real[1:-1])))
@@ -213,7 +216,7 @@ def test_the_losses_are_the_papers(symmetric, choices, language_weight):
 
 
 def sentences() -> dict[str, tf.Tensor]:
-    """Returns characters and next words of three sentences, the last of which is shorter."""
+    """Returns the characters and next words of three sentences; the third sentence is shorter."""
     characters = words(3, 6)
     answers = np.random.default_rng(1).integers(0, 11, (3, 6)).astype("int32")
     characters[2, 4:], answers[2, 4:] = 0, -1

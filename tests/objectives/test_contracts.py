@@ -45,7 +45,10 @@ NAMES = [name for name in SYSTEMS if name not in ("roberta", "xlm", "xlm_causal"
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sums_add_up_over_rows_and_padding_adds_nothing(name):
-    """Sums over rows add up, so replicas may split a batch; padding adds nothing."""
+    """An objective's sums for parts of a batch add up to its sums for the batch.
+
+    Therefore replicas may split a batch. Rows of padding add nothing.
+    """
     network, objective, batch = case(name)
     padding = {key: tf.zeros_like(x[:1]) for key, x in batch.items()}
     if name == "elmo":

@@ -20,7 +20,7 @@ EOS, FIRST = 3, toy.VOCABULARY.size
 
 
 def pair_of(objective, rows, vocabulary=toy.VOCABULARY):
-    """Returns the source and target of rows `[CLS] text [SEP]`, `(B, L)`."""
+    """Returns the source and target that an objective makes from rows `[CLS] text [SEP]`."""
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
     [batch] = objective.dataset(dataset, MaskingConfig(), vocabulary, seed=1)
     return batch["source"].numpy(), batch["target"].numpy()
@@ -217,7 +217,7 @@ def test_every_order_of_spans_and_words_is_as_likely():
 
 
 def words_in(ids) -> list[tuple]:
-    """Returns the words in a text's ids without masks; ids below 45 begin a word."""
+    """Splits ids into words, and leaves [MASK] ids out; an id below 45 begins a word."""
     starts = np.flatnonzero((ids < 45) | (np.r_[toy.MASK, ids[:-1]] == toy.MASK))
     words = [tuple(word) for word in np.split(ids, starts[1:])]
     return [word for word in words if word != (toy.MASK,)]

@@ -23,7 +23,7 @@ D = 16
 
 
 class ToyNetwork:
-    """A network with hidden states as a variable, which counts projected positions."""
+    """A stand-in network whose hidden states are a variable; it counts projected positions."""
 
     def __init__(self, rows, length):
         self.hidden = tf.Variable(normal(rows, length, D))
@@ -53,7 +53,7 @@ def batch_of(lengths):
 
 
 def expected_sums(batch, network):
-    """Computes the objective's sums in NumPy."""
+    """Computes in NumPy the sums that `MaskedLanguageObjective` returns."""
     batch = {name: tensor.numpy() for name, tensor in batch.items()}
     hidden = network.hidden.numpy()
     rows, places = np.nonzero(batch["masked_weights"])
@@ -193,7 +193,7 @@ def network():
 
 
 def sampled(logits, draw):
-    """Samples a token by the inverse cumulative distribution, [PAD] excluded."""
+    """Samples a token other than [PAD] from logits by the inverse cumulative distribution."""
     p = np.exp(np.float64(logits[1:]) - logits[1:].max())
     return 1 + int(np.searchsorted(np.cumsum(p / p.sum()), draw, side="right"))
 
@@ -275,7 +275,10 @@ def test_a_sample_that_is_the_original_counts_as_real(network):
 
 
 def gradients_of(network, batch, weights):
-    """Returns a dict from path to the largest gradient of a weighted sum of the two losses."""
+    """Returns a dict mapping weight paths to the largest absolute gradient.
+
+    The loss is a weighted sum of the generator's and the discriminator's losses.
+    """
     generator, discriminator = weights
     objective = ReplacedTokenObjective()
     with tf.GradientTape() as tape:

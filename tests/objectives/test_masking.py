@@ -11,14 +11,17 @@ SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
 
 
 def assert_share(hits, draws, probability, what):
-    """Checks a frequency to 4.5 binomial standard deviations: 1 in 150,000 correct runs fails."""
+    """Checks a frequency to 4.5 binomial standard deviations.
+
+    1 in 150,000 checks of a correct frequency fails.
+    """
     tolerance = 4.5 * np.sqrt(probability * (1 - probability) / draws)
     assert abs(hits / draws - probability) < tolerance, what
 
 
 @pytest.fixture(scope="module")
 def many():
-    """Returns 1,400 rows of 510 ordinary tokens, of which more than 10^5 are masked."""
+    """Returns 1,400 rows of 510 ordinary tokens, and their masked batch with over 10^5 masks."""
     original = toy.full_rows(1400, 512)
     return original, toy.masked(original)
 
@@ -151,7 +154,7 @@ def test_a_length_that_is_not_static_is_refused():
 
 
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():
-    """All tokens of a span share a fate, and random replacements are drawn independently."""
+    """All tokens of a span are masked, kept or replaced together; replacements are independent."""
     vocabulary = toy.ToyVocabulary(pieces=30_000)
     original = toy.full_rows(1400, 512, pieces=30_000)
     config = MaskingConfig(choice="spans", fate="span", round_up=True)

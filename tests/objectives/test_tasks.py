@@ -1,4 +1,4 @@
-"""Sums of the task objectives agree with NumPy."""
+"""Sums that the task objectives compute agree with NumPy."""
 
 import numpy as np
 import pytest

@@ -30,7 +30,7 @@ def test_loss_is_cross_entropy_against_the_smoothed_target(smoothing):
 @pytest.mark.parametrize("engine", ["auto", "loop", "xla", "jax"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_class_that_is_ruled_out_leaves_numbers(engine, dtype, monkeypatch):
-    """If a class has the logit -inf, the loss is that of the other classes."""
+    """If a class has the logit -inf, the loss equals the loss over the other classes."""
     logits = tf.cast([[1, 2, -np.inf, 0], [-np.inf, 2, -np.inf, -np.inf]], dtype)
     labels, expected = tf.constant([0, 1]), [1.407606, 0.0]
 

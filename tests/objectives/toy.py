@@ -18,7 +18,7 @@ STOP = 9
 
 @dataclasses.dataclass(frozen=True)
 class ToyVocabulary:
-    """A toy vocabulary: ids 0 to 4 are special and 9 is the full stop.
+    """A toy vocabulary, in which ids 0 to 4 are special and id 9 is the full stop.
 
     The last `continuing` pieces continue a word.
     """
@@ -171,7 +171,7 @@ def masked_at(batch) -> np.ndarray:
 def expected_lengths(law, budget: int) -> np.ndarray:
     """Returns the expected number of draws of each length until a budget is spent.
 
-    The last draw is cut to what is left of the budget.
+    The last draw is truncated to the rest of the budget.
 
     Args:
         law: probability of each length 0, 1, ...

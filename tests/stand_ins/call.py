@@ -1,4 +1,4 @@
-"""A call of a program: its parsed command line, and the state of the account."""
+"""Calls of a stand-in program: the parsed command line and the account's state."""
 
 import fcntl
 import json
@@ -74,7 +74,7 @@ class Call:
             raise Problem(f"{empty[0]} is empty")
 
     def state(self, change=None):
-        """Returns the account's state after `change(state)`, under a file lock."""
+        """Applies `change` to the account's state under a file lock; returns the state."""
         with open(self.folder / "state.json", "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             state = json.load(file)

@@ -102,7 +102,10 @@ class Google(Call):
         self.state(lambda state: state["buckets"][self.words[0]].append(who))
 
     def place(self, name: str) -> pathlib.Path:
-        """Returns the local path of an object; raises if this machine may not read the bucket."""
+        """Returns the local path of an object.
+
+        Raises a `Problem` if this machine may not read the bucket.
+        """
         bucket, _, path = name.removeprefix("gs://").partition("/")
         members = self.have("buckets", f"gs://{bucket}", "bucket")
         if self.machine != "here":
@@ -220,7 +223,7 @@ class Google(Call):
     gcloud_compute_tpus_tpu_vm_ssh = gcloud_compute_ssh
 
     def send(self, name: str, host: int, command: str) -> int:
-        """Runs a shell command on a rented machine, with that machine's environment alone."""
+        """Runs a shell command on a rented machine, with only the machine's own environment."""
         home = self.folder / "machines" / name / str(host)
         machine = environment(self.folder, f"{name}/{host}", home)
         machine["CHECKOUT"] = os.environ["CHECKOUT"]

@@ -1,4 +1,4 @@
-"""What the stand-ins know of the real programs, from their reference pages of 2025 and 2026."""
+"""Commands, flags and services of the real programs, from reference pages of 2025 and 2026."""
 
 # Lines of command | number of arguments | flags. A flag that takes a value ends with `=`, and a
 # required flag begins with `!`.

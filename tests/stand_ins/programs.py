@@ -14,7 +14,7 @@ from tests.stand_ins.known import FILES, PUBLIC
 
 
 class Programs(Google):
-    """Stand-ins for the other programs, with a method for each."""
+    """Stand-ins for `gcloud` and all other programs, with a method for each program."""
 
     def here(self) -> None:
         if self.machine != "here":

@@ -1,4 +1,4 @@
-"""Every type of vocabulary: in graphs and outside, files, hash, text, offsets and pairs."""
+"""Every vocabulary type: results in graphs and in Python, files, hashes, offsets and pairs."""
 # ruff: noqa: RUF001 -- Greek is Greek here
 
 import dataclasses
@@ -194,10 +194,10 @@ def test_damage_is_refused(vocabulary, tmp_path):
     whole = record.read_text()
     changed = {**json.loads(whole), "hash": "0123456789abcdef"}
     for content, message in (
-        (json.dumps(changed), "vocabulary mismatch: .* with vocabulary 0123456789ab, not with"),
+        (json.dumps(changed), "vocabulary mismatch between .*hash 0123456789ab\\) and"),
         (whole[:40], r"vocabulary\.json is damaged"),
         (whole.replace('"settings"', '"other"'), r"vocabulary\.json is damaged"),
-        (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes': give a vocabulary"),
+        (whole.replace(f'"{vocabulary.kind}"', '"runes"'), "of kind 'runes', but must be of kind"),
         ('{"format": 1}', r"vocabulary\.json is damaged"),
     ):
         record.write_text(content)
@@ -278,7 +278,7 @@ def test_bytes_joined_are_the_decoded_line(vocabulary):
 
 
 def test_a_stream_and_a_graph_say_the_same(vocabulary):
-    """A streaming detokenizer and a graph give the same text, for random ids too."""
+    """A streaming detokenizer and a graph give the same text, even for random ids."""
     detokenizer = vocabulary.detokenizer
     rng = np.random.default_rng(0)
     rows = rng.integers(0, vocabulary.size, (40, 25)).astype(np.int32)
@@ -296,7 +296,7 @@ GERMAN = ["Ein HUND läuft", "", "zwei  Hunde  laufen .", "ein Überhund"]
 
 @pytest.fixture(scope="module")
 def pair() -> PairVocabulary:
-    """Returns a SentencePiece vocabulary for English and a cased WordPiece one for German."""
+    """Returns a vocabulary pair: SentencePiece for English and cased WordPiece for German."""
     english = ["a dog runs", "two dogs run ."] * 9
     german = ["ein hund läuft", "zwei hunde laufen .", "überhund"] * 9
     source = SentencePieceVocabulary.train(english, 40, character_coverage=1.0)
@@ -359,7 +359,7 @@ TEXTS = [
 
 
 def located(vocabulary, texts):
-    """Returns a list of (piece, text that it covers) for each text."""
+    """Returns, for each text, a list of (piece id, text that the piece covers)."""
     found = vocabulary.encode_with_offsets(tf.constant(texts))
     rows = zip(
         texts, found.ids.to_list(), found.starts.to_list(), found.ends.to_list(), strict=True

@@ -1,4 +1,4 @@
-"""Byte pairs: GPT-2's and GPT's pieces, both implementations, word starts, training, errors."""
+"""Byte-pair encoding: GPT-2's and GPT's pieces, both implementations, training and errors."""
 
 import itertools
 import json
@@ -77,7 +77,7 @@ def test_real_text_equals_the_tokenizers_package_and_comes_back(gpt2, real_pairs
 
 
 def test_every_character_is_cut_alike_in_the_graph_and_outside(vocabulary):
-    """A graph and Python split every 97th Unicode character alike, between letters and signs."""
+    """A graph and Python split texts around every 97th Unicode character in the same way."""
     characters = [chr(c) for c in range(1, 0x110000, 97) if not 0xD800 <= c < 0xE000]
     text = [f"a{c}b 1{c}{c} x{c}  {c}-{c}" for c in characters] + ODD
     rows = vocabulary.encode_lines(text)
@@ -138,7 +138,7 @@ def test_pieces_are_found_in_the_text(vocabulary, prefix):
 def test_errors_are_sentences(lines):
     refuses("too small, because the bytes alone need 261", BytePairVocabulary.train, lines, 260)
     units = list(byte_alphabet())
-    refuses("has the piece 'a' twice", BytePairVocabulary, [*units, "a"], [])
+    refuses("contains the piece 'a' twice", BytePairVocabulary, [*units, "a"], [])
     refuses("no piece for the byte 255", BytePairVocabulary, units[:-1], [])
     refuses("lacks a piece of the merge 'a b'", BytePairVocabulary, units, ["a b"])
 
@@ -227,7 +227,7 @@ def test_a_pair_of_vocabularies_decodes_as_its_target():
 
 @pytest.fixture
 def release(tmp_path) -> dict:
-    """Writes the two files of an XLM release, in which some results of merges are no pieces."""
+    """Writes the two files of an XLM release, whose vocabulary lacks some merged strings."""
     merges = ["h e", "l l", "he ll", "hell o</w>", "w e</w>", "' s</w>"]
     (tmp_path / "codes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(merges)))
     pieces = ["hello", "we", "he@@", "w@@", "o", ".", "'s", "d@@"]

@@ -1,4 +1,4 @@
-"""Normalization in graphs equals sacremoses and Python on real lines, and keeps offsets."""
+"""Normalization in graphs equals sacremoses and Python on real lines, and gives offsets."""
 # ruff: noqa: RUF001 -- look-alike punctuation is what this file is about
 
 import re

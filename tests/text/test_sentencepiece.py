@@ -1,4 +1,4 @@
-"""SentencePiece: special ids, reproducible bytes, SentencePiece's own decoding, errors."""
+"""SentencePiece vocabularies: special ids, reproducible files, decoding and errors."""
 # ruff: noqa: RUF001 -- a fraction slash and a full-width letter are themselves
 
 import io
@@ -145,7 +145,7 @@ def test_a_model_with_other_special_ids_is_refused(lines, options):
         sentence_iterator=iter(lines), model_writer=model, vocab_size=50, model_type="bpe",
         minloglevel=2, **options,
     )  # fmt: skip
-    refuses("has PAD, UNK, BOS, EOS at", lambda: SentencePieceVocabulary(model.getvalue()))
+    refuses("has PAD, UNK, BOS and EOS at", lambda: SentencePieceVocabulary(model.getvalue()))
 
 
 def test_accents_and_quotes_are_folded_as_in_albert(lines, encoders):

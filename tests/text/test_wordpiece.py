@@ -1,4 +1,4 @@
-"""WordPiece: BERT's own ids on real and strange text, training, errors, graph mode."""
+"""WordPiece vocabularies: BERT's ids on real and unusual text, training, errors and graph mode."""
 # ruff: noqa: RUF001 -- look-alike characters are to be told apart
 
 import gzip
@@ -107,7 +107,10 @@ def test_rare_characters_are_left_out():
 
 
 def test_thousands_of_characters_become_pieces_where_the_text_has_them():
-    """Rare Chinese characters become pieces if they fit, so few characters are unknown."""
+    """Rare Chinese characters are added to the vocabulary while there is room.
+
+    If all characters fit, less than 0.1% of tokens are unknown.
+    """
     rng = np.random.default_rng(0)
     drawn = np.array([chr(0x4E00 + i) for i in range(3000)])
     share = 1 / np.arange(1, 3001)
@@ -143,7 +146,10 @@ def test_thousands_of_characters_become_pieces_where_the_text_has_them():
 
 
 def test_of_a_piece_that_stands_twice_the_last_id_counts_and_the_others_stay(tmp_path):
-    """A duplicate piece has its last id, as in Hugging Face's loader, and other ids are kept."""
+    """A duplicate piece gets the id of its last occurrence, as in Hugging Face's loader.
+
+    The ids of other pieces do not change.
+    """
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIAL, "a", "b", "a", "##c", ""]) + "\n")
     vocabulary = WordPieceVocabulary.from_file(path)
@@ -159,7 +165,7 @@ def test_a_file_that_is_no_vocabulary(tmp_path):
     refuses(r"cannot read .*vocab\.txt", WordPieceVocabulary.from_file, path)
     for words, message in (
         (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] is on line 2"),
-        ([], r"no piece \[PAD\]"),
+        ([], r"no token \[PAD\]"),
     ):
         path.write_text("\n".join(words))
         refuses(message, WordPieceVocabulary.from_file, path)

@@ -65,7 +65,7 @@ def objective(network, batch, training):
 def learnt(
     remat: bool, data: int = 1, model: int = 1, optimizer: str = "adam"
 ) -> dict[str, np.ndarray]:
-    """Returns the weights and logged sums after three updates of a model with both block types."""
+    """Trains a model with two block types for three updates; returns weights and logged sums."""
     use_mesh({"data": data, "model": model})
     keras.utils.set_random_seed(1)
     shape = dict(causal=True, norm="pre", block=("transformer", "swish_rnn"), dropout=0.1)

@@ -37,7 +37,7 @@ class TellSteps(keras.callbacks.Callback):
 
 
 def validate(model, step):
-    """Returns the loss on three batches, and a sample line."""
+    """Returns the loss on three batches, and a list with one sample line."""
     tell("validation")
     metrics = model.evaluate(toy_dataset(1000, 1003), return_dict=True, verbose=0)
     return {"loss": metrics["loss"], "samples": [f"sample of step {step}"]}

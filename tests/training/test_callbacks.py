@@ -94,14 +94,14 @@ def test_a_trace_of_some_updates(tmp_path, capsys):
     assert list((tmp_path / "tensorboard/plugins/profile").glob("*/*.xplane.pb"))
     [late] = Callbacks.parsed([], "30:40").make(tmp_path)
     run(tmp_path, dataclasses.replace(config, max_steps=8), callbacks=[late])
-    assert "made none of these updates, and the run is at step 8" in capsys.readouterr().err
+    assert "made none of these updates (the run is at step 8" in capsys.readouterr().err
 
 
 def test_refusals(place):
     def parsed(*calls, profile=None):
         Callbacks.parsed(calls, profile).make("run")
 
-    refuses("not of type Callback: give a subclass of keras", parsed, f"{place}:Other")
+    refuses("is not a subclass of keras", parsed, f"{place}:Other")
     refuses("there is no module 'nowhere'", parsed, "nowhere:Callback")
     refuses("write NAME", parsed, f"{place}:Tracker(3)")
     refuses("Tracker.*unexpected keyword", parsed, f"{place}:Tracker(often=3)")

@@ -149,7 +149,7 @@ def test_a_damaged_one_is_reported_and_skipped(anywhere, capsys, damage, name):
 
 
 def test_any_bit_of_a_manifest_counts(directory):
-    """A flipped bit is detected, or leaves the manifest's values unchanged."""
+    """Each flipped bit in a manifest is detected, or leaves the manifest's values unchanged."""
     path = directory.of_step(10) / "manifest.json"
     content = path.read_bytes()
     whole = json.loads(content)

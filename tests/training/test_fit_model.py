@@ -84,7 +84,10 @@ def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_
 
 
 def in_one_program(model, **options):
-    """Compiles a whole update as on a TPU, where micro-batches have one shape."""
+    """Compiles a whole update into one program, as on a TPU.
+
+    All micro-batches must have the same shape.
+    """
     model.prepare()
     updates = model.updates
     return tf.function(
@@ -140,7 +143,7 @@ def test_metrics_are_means_over_tokens():
 
 
 def poisoned(index):
-    """Returns an objective whose loss is NaN on batches as long as batch `index`."""
+    """Returns an objective whose loss is NaN for batches of the same length as batch `index`."""
 
     def objective(network, batch, training):
         sums = toy_objective(network, batch, training)
@@ -320,7 +323,10 @@ def test_it_compiles_under_xla():
 
 
 def test_the_first_stage_is_training_that_part_alone():
-    """The first stage equals freezing the other layers: gradient norm, clipping and update."""
+    """Training the first stage equals training with all other layers frozen.
+
+    Gradient norm, clipping and update are equal.
+    """
     model, alone = staged(), staged(steps=0)
     for name in ("embedding", "head"):
         alone.network.get_layer(name).trainable = False

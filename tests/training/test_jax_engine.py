@@ -77,7 +77,7 @@ def losses_of(run_dir: pathlib.Path, after: int = 0) -> dict[tuple[str, int], fl
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory):
-    """Returns a folder with TensorFlow's run, a copy of its start, and the runs of `jax_toy`."""
+    """Returns a folder with a TensorFlow run, a copy that ends at step 5, and runs by `jax_toy`."""
     folder = tmp_path_factory.mktemp("engines")
     keras.utils.set_random_seed(CONFIG.seed)
     config = dataclasses.replace(CONFIG, keep_last=9)
@@ -93,7 +93,7 @@ def toys(tmp_path_factory):
 
 @pytest.mark.slow
 def test_updates_are_those_of_tensorflow(toys):
-    """The engines agree with clipping, uneven micro-batches, weight decay and an average."""
+    """Both engines make equal updates with clipping, uneven micro-batches, decay and averaging."""
     ours, theirs = (state_of(toys / name, 20) for name in ("from_tensorflow", "tensorflow"))
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
@@ -104,7 +104,7 @@ def test_updates_are_those_of_tensorflow(toys):
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_to_the_bit(toys):
-    """A stopped run resumes to the same bits, with dropout."""
+    """A stopped run resumes bit-identically, with dropout."""
     ours, theirs = (state_of(toys / name, 20) for name in ("stopped", "whole"))
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
@@ -118,7 +118,7 @@ def test_a_stopped_run_goes_on_to_the_bit(toys):
     ("name", "plain"), [("remat", "plain"), ("mesh", "plain"), ("muon_mesh", "muon")]
 )
 def test_recomputing_and_meshes_make_the_same_updates(toys, name, plain):
-    """Rematerialization, and meshes that shard weights and moments, do not change updates."""
+    """Neither rematerialization nor sharding of weights and moments changes the updates."""
     ours, theirs = (np.load(toys / f"{one}.npz") for one in (name, plain))
     for path, expected in theirs.items():
         np.testing.assert_allclose(ours[path], expected, rtol=1e-6, atol=1e-6, err_msg=path)
@@ -146,7 +146,10 @@ def test_engines_that_cannot_be_are_refused(words, sentence, refused, tmp_path):
 
 
 def without_keys(path: str, array: np.ndarray) -> np.ndarray:
-    """Removes key biases from fused biases; only rounding errors and Adam move key biases."""
+    """Removes the key biases from the fused bias of an attention layer.
+
+    Their exact gradient is 0, so only rounding errors, which Adam scales up, change key biases.
+    """
     if "query_key_value/vars/1" in path:
         queries, _, values = np.split(array, 3)
         return np.concatenate([queries, values])
@@ -157,7 +160,7 @@ TEXTS = ("text", "source", "target")  # of signatures
 
 
 def answers_of(run: pathlib.Path, out: pathlib.Path) -> dict[str, np.ndarray]:
-    """Returns a dict from signature and output to what a run's export answers for one text."""
+    """Exports a run; returns a dict mapping signature and output names to values for one text."""
     load(run).export(out)
     answers = {}
     for name, function in tf.saved_model.load(str(out / "1")).signatures.items():
@@ -188,10 +191,11 @@ MESHES = {"1": "data=1", "8x1": "data=8", "4x2": "data=4,model=2", "2x4": "data=
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
-    """20 updates after 5 of TensorFlow's agree: JAX to 1e-5, and meshes with one device to 1e-6.
+    """After 5 updates by TensorFlow, 20 more have equal losses on TensorFlow and every JAX mesh.
 
-    XLNet's position and segment biases have tiny gradients, which Adam would scale up, so XLNet's
-    epsilon is 1e-3. Exports of both runs agree too.
+    Losses agree to 1e-5 between TensorFlow and one JAX device, and to 1e-6 between meshes. XLNet's
+    position and segment biases have tiny gradients, which Adam would scale up, so XLNet's epsilon
+    is 1e-3. Exports of both runs agree too.
     """
     small = flags([f"{name}={value}" for name, value in SMALL.items()])
     if system == "xlnet_tiny":

@@ -1,4 +1,4 @@
-"""Several processes on the JAX engine make the updates of one process, whatever the mesh."""
+"""Several processes on the JAX engine make the same updates as one process, on any mesh."""
 
 import json
 import pathlib
@@ -40,7 +40,10 @@ def run(jobs: list[str], count: int, devices: int = 1, network: str = "language"
 
 
 def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -> None:
-    """Checks weights, averages, moments and random states after 8 updates; 0 means equal bits."""
+    """Checks that weights, averages, moments and random states agree after 8 updates.
+
+    `most` is the tolerance; 0 means bit-identical.
+    """
     found, expected = (state_of(run, 8) for run in (ours, theirs))
     assert set(found) == set(expected)
     for name, array in expected.items():
@@ -49,7 +52,7 @@ def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -
 
 @pytest.mark.thorough
 def test_two_processes_make_the_updates_of_one(tmp_path):
-    """The updates are equal with dropout, and for batches that devices do not divide evenly."""
+    """Two processes make the same updates as one, with dropout and with unevenly split batches."""
     alone, two = (tmp_path / name for name in ("alone", "two"))
     run([f"{alone}:alone:0", f"{two}:data=2:0"], count=2, network="dense")
     assert_equal(two, alone)
@@ -59,7 +62,7 @@ def test_two_processes_make_the_updates_of_one(tmp_path):
 def test_any_number_of_processes_goes_on_with_a_run(tmp_path):
     """Runs by one, two and four processes agree, and checkpoints hold whole weights.
 
-    A run that is killed and resumed by as many processes has the same bits.
+    A run that is killed and resumed by the same number of processes is bit-identical.
     """
     one, two, killed, fewer = (tmp_path / name for name in ("one", "two", "killed", "fewer"))
     mesh = "data=2,model=2"
@@ -96,7 +99,10 @@ def test_a_signal_to_one_stops_both_after_a_save(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_that_dies_is_one_sentence_for_the_other(victim, tmp_path):
-    """If the first process dies, JAX itself may end the other before the error is printed."""
+    """If one process dies, the other process ends with an error within a minute.
+
+    If the first process dies, JAX itself may abort the other process before the error is printed.
+    """
     both = in_training(tmp_path / "run")
     both[victim].kill()
     began = time.monotonic()

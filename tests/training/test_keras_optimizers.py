@@ -64,7 +64,10 @@ def own(tmp_path, monkeypatch):
 
 
 def updated(config, starts, gradients, axes=()):
-    """Returns the weights after updates from `starts`; `axes` are the first variable's axes."""
+    """Applies updates to variables that begin at `starts`; returns their values and the optimizer.
+
+    `axes` are the axes of the first variable, which then has three parts.
+    """
     variables = [keras.Variable(start, dtype="float32") for start in starts]
     if axes:
         declare(variables[0], axes, parts=3)
@@ -84,7 +87,7 @@ def orthogonal(matrix, steps=5):
 
 
 def test_muon_takes_matrices_side_by_side_one_by_one():
-    """Queries, keys and values are orthogonalized separately for three steps; biases use Adam."""
+    """Muon orthogonalizes queries, keys and values separately; biases are updated by Adam."""
     rng = np.random.default_rng(0)
     starts = [rng.normal(size=(4, 9)), rng.normal(size=9)]
     gradients = [rng.normal(size=(3, *s.shape)).astype("float32") for s in starts]
@@ -157,7 +160,7 @@ def test_vectors_are_spared_from_decay_and_arguments_arrive():
     ],
 )
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, own, name):
-    """A stopped run resumes to the same bits, with dropout, accumulation and clipping."""
+    """A stopped run resumes bit-identically, with dropout, accumulation and clipping."""
     ema_decay = None if name == "schedule_free_adamw" else 0.9
     if name == "own":
         plug_ins.allow(f"{own}:Momentum")

@@ -27,7 +27,7 @@ TOY = ("-m", "tests.training.kill_toy")
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """A moment, and the processes that are killed then.
+    """A planned kill: a moment, and the processes that are killed at that moment.
 
     Attributes:
         event: event that the first process prints.
@@ -43,7 +43,7 @@ class Kill:
 
 
 def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
-    """Returns equally many kills in steps, saves and validations, at seeded random moments."""
+    """Returns equally many kills in steps, saves and validations, at seeded random delays."""
     rng = random.Random(seed)
     kills = []
     for number in range(KILLS):
@@ -57,7 +57,7 @@ def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-    """Checks that runs leave equal files, except for times and elapsed seconds."""
+    """Checks that two runs leave equal files, except for timestamps and elapsed seconds."""
     name = "metrics.jsonl"
     assert (ours / name).read_bytes() == (theirs / name).read_bytes()
     steps = [[line["step"] for line in read_lines(run / "timing.jsonl")] for run in (ours, theirs)]
@@ -96,7 +96,7 @@ def _contents(checkpoint) -> dict:
 
 
 def run_until_killed(commands: list[list[str]], kill: Kill | None = None) -> list[int]:
-    """Runs toys side by side to their end, or kills some at a moment.
+    """Runs toy processes in parallel to their end, or kills some at the moment of `kill`.
 
     The other processes then have five seconds to end by themselves, because a worker cannot
     continue without the others. After that, they are killed too.

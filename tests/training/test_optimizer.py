@@ -90,7 +90,7 @@ CONFIG = TrainingConfig(
 
 
 def numpy_adam(p, gradients, config, decayed):
-    """Computes Adam with decoupled decay; epsilon is added to the uncorrected root."""
+    """Computes AdamW in NumPy, with epsilon added to the root of the uncorrected second moment."""
     m, v = np.zeros_like(p), np.zeros_like(p)
     for t, g in enumerate(gradients, start=1):
         done = min(t - 1, config.warmup_steps)
@@ -136,7 +136,10 @@ def test_sparing_vectors_needs_the_variables():
 
 
 def numpy_adafactor(p, gradients, rate):
-    """Computes algorithm 4 of Shazeer and Stern 2018 with T5's settings; vectors are unfactored."""
+    """Computes algorithm 4 of Shazeer and Stern 2018 with T5's settings.
+
+    Second moments of matrices are factored, and second moments of vectors are not.
+    """
     v = rows = columns = 0.0
     for t, g in enumerate(gradients, start=1):
         decay = 1.0 - t**-0.8
@@ -154,7 +157,7 @@ def numpy_adafactor(p, gradients, rate):
 
 
 def test_adafactor_is_the_papers_on_t5s_schedule():
-    """The rate is 1/sqrt(max(n, 10^4)), which is constant for 10,000 updates."""
+    """The learning rate of update n is 1/sqrt(max(n, 10^4)), as in T5."""
     config = TrainingConfig(
         optimizer="adafactor", learning_rate=0.01, warmup_start=0.01, warmup_steps=10_000
     )
@@ -214,7 +217,7 @@ def test_adafactor_takes_matrices_side_by_side_one_by_one(name, parts):
 
 
 def test_a_block_of_ones_own_has_the_adafactor_of_t5(tmp_path, monkeypatch):
-    """Concatenated matrices are updated separately, and biases do not decay."""
+    """In a user's block, concatenated matrices are updated separately, and biases do not decay."""
     walk.write_modules(tmp_path, pathlib.Path("docs/own_block.md").read_text())
     monkeypatch.syspath_prepend(tmp_path)
     inputs = keras.Input((None, 6))

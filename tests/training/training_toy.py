@@ -1,4 +1,4 @@
-"""A network, an objective and batches of uneven shapes, small enough to train in a second."""
+"""A toy network, its objective and batches of uneven shapes, which train within a second."""
 
 import itertools
 

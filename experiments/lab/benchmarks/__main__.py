@@ -27,11 +27,11 @@ Lines = list[tuple[str, str, str, str]]
 
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
-    """Compares our fastest contender in each setting with the reference, whose time ratio is 1.
+    """Makes summary lines with the time of our fastest contender, relative to the reference.
 
     Args:
         results: content of `results.json`.
-        ours: prefix or prefixes of the names of our contenders.
+        ours: prefix of the names of our contenders, or several prefixes.
     """
     lines = []
     for setting, rows in results["settings"].items():
@@ -45,7 +45,7 @@ def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
 
 
 def exponents(results: Mapping) -> Lines:
-    """Compares how time and memory of a recurrence and of attention grow with the row length L.
+    """Makes summary lines on how the cost of a recurrence and of attention grows with length.
 
     Args:
         results: content of `results.json` of the scaling benchmark.
@@ -61,7 +61,7 @@ def exponents(results: Mapping) -> Lines:
 
 
 def blocks_cost(results: Mapping) -> Lines:
-    """Compares time, memory and quality of each block with the Transformer, at each row length.
+    """Makes summary lines with the cost of each block, relative to the Transformer, by row length.
 
     Args:
         results: content of `results.json` of the scaling benchmark.
@@ -104,8 +104,8 @@ def run_subject(name: str, out: pathlib.Path) -> tuple[int, Lines]:
         out: folder for the report and the log.
 
     Returns:
-        The exit status of the child process, and the summary lines. If the benchmark failed, the
-        only summary line says why.
+        The exit status of the child process, and the summary lines. If the benchmark failed, there
+        is only one summary line, which says why.
     """
     ours, words = SUBJECTS[name]
     module, *given = words.split()
@@ -138,7 +138,7 @@ def run(options: argparse.Namespace) -> int:
     """
     for name in options.only:
         if name not in SUBJECTS:
-            raise UserError(f"--only {name} must be one of {_KNOWN}")
+            raise UserError(f"--only {name} is not a benchmark: choose from {_KNOWN}")
     out = pathlib.Path(options.out)
     rows, failed = [], False
     for number, name in enumerate(options.only, 1):
@@ -161,13 +161,13 @@ main = cli.single_program(
     "experiments.lab.benchmarks.__main__:run",
     cli.argument(
         "--only",
-        f"names of the benchmarks to run, of {_KNOWN} (default: all)",
+        f"names of the benchmarks to run: {_KNOWN} (default: all benchmarks)",
         nargs="+",
         default=list(SUBJECTS),
         metavar="NAME",
     ),
     cli.local_place(
-        "--out DIR", "folder to write the reports to (default: %(default)s)", default="runs/bench"
+        "--out DIR", "folder for the reports (default: %(default)s)", default="runs/bench"
     ),
 )
 

@@ -4,9 +4,9 @@
 
 All models are tiny and have random weights. The benchmark exports each model in each format, and
 writes a table with a row for each model and a column for each format. A cell has the maximum
-difference of the outputs from the float32 network, relative to the maximum output. If a format is
-not supported, the cell says why. The column "Hugging Face" says whether the model can be saved for
-Hugging Face, and whether loading then needs `trust_remote_code`.
+difference between the outputs of the export and of the float32 network, divided by the maximum
+output. If a format is not supported, the cell says why. The column "Hugging Face" says whether the
+model can be saved for Hugging Face, and whether loading then needs `trust_remote_code`.
 
 The command writes `README.md` and `results.json` to OUT after each row. Without `--only`, it skips
 rows that `results.json` already has.
@@ -67,7 +67,7 @@ def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
 
 
 def systems() -> dict[str, Callable[[], Pretrained]]:
-    """Returns a dict from the name of a table row to a function that makes the row's model."""
+    """Returns a dict from the name of a model in the table to a function that makes the model."""
     words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
     pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
 
@@ -109,9 +109,10 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 
 
 def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
-    """Exports a model in several formats; returns a dict from a format to its table cell.
+    """Exports a model in several formats, and returns a dict from a format to its table cell.
 
-    A cell has the difference from the network, or the reason why the format is not supported.
+    A cell has the difference from the outputs of the network, or says why the format is not
+    supported.
 
     Args:
         model: the model.
@@ -136,7 +137,7 @@ def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
 
 
 def for_the_hub(model: Pretrained) -> str:
-    """Returns a model's table cell in the column "Hugging Face"."""
+    """Returns the table cell of a model in the column "Hugging Face"."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             folder = hugging_face_folder(model)
@@ -149,15 +150,13 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark: measures the missing rows or the rows of `--only`."""
     makers = systems()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "out", type=pathlib.Path, help="folder to write README.md and results.json to"
-    )
+    parser.add_argument("out", type=pathlib.Path, help="folder for README.md and results.json")
     parser.add_argument(
         "--only",
         nargs="+",
         choices=[*makers],
         default=[],
-        help="names of rows to measure again (default: measure the rows that results.json lacks)",
+        help="names of table rows to measure again (default: the rows that results.json lacks)",
     )
     options = parser.parse_args(arguments)
     file = options.out / "results.json"
@@ -178,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(record: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of README.md, with the table and numbered reasons.
+    """Returns the lines of README.md: the table, and the reasons why formats are not supported.
 
     Args:
         record: content of results.json.

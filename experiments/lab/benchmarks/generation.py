@@ -1,4 +1,4 @@
-"""Times greedy decoding at increasing positions, with and without attention.
+"""Times greedy decoding at increasing positions, by models with and without attention.
 
     python -m experiments.lab.benchmarks.generation --rounds 7 --out DIR
 
@@ -8,8 +8,9 @@ Three models of equal width and depth, with random weights, generate a text by g
 - the SwishRNN block, which has the same attention and a recurrence instead of the feed-forward
 - the recurrence alone (`block="swish_rnn", scheme="channels"`), whose state has a fixed size
 
-The benchmark times several parts of the text, which have the same number of tokens. The decoding of
-each part starts from a saved state. Ratios are relative to the first part of the Transformer.
+The benchmark times the generation of several parts of the text, all with the same number of tokens.
+Before each part, the decoding state is restored from a saved copy. Ratios are relative to the first
+part that the Transformer generates.
 """
 
 import argparse
@@ -41,15 +42,15 @@ command = Benchmark(
     ("tensorflow", "keras"),
     count(
         "--ends",
-        "positions at which the timed parts of the text end",
+        "positions in the text, in tokens, at which the timed parts end",
         [64, 256, 512, 1024, 2048],
         nargs="+",
     ),
     count("--window", "number of tokens in each timed part of the text", 64),
     count("--batch", "number of texts in a batch", 1),
-    count("--width", "hidden width D, which must be a multiple of 64", 256),
+    count("--width", "hidden size D of the models, a multiple of 64", 256),
     count("--layers", "number of layers in each model", 4),
-    count("--vocab-size", "number of pieces in the vocabulary", 8_000),
+    count("--vocab-size", "number of subword tokens in the vocabulary", 8_000),
     warm_up=1,
 )
 
@@ -59,10 +60,12 @@ def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all parts of the text for all models."""
     ends = sorted(set(options.ends))
     gaps = [end - before for before, end in itertools.pairwise([0, *ends])]
-    if options.width % 64 or min(gaps) < options.window:
+    if options.width % 64:
+        raise UserError(f"--width is {options.width}, but must be a multiple of 64: change --width")
+    if min(gaps) < options.window:
         raise UserError(
-            f"--width is {options.width} and --window is {options.window}: give a --width that is "
-            "a multiple of 64, and values of --ends that differ by at least --window"
+            f"--window is {options.window}, but the values 0 and --ends are only {min(gaps)} "
+            "apart in one place: lower --window, or give values of --ends that are farther apart"
         )
     harness.set_threads(options.threads, 1)
     turns, kept = {}, {}
@@ -96,8 +99,8 @@ def text_windows(
         spelled: fields of the model configuration, see `MODELS`.
 
     Returns:
-        A dict from the end of a part to a pair: a function that generates the part, and the size of
-        the decoding state at the end of the part in bytes.
+        A dict from the end of a part to a pair. The pair has a function that generates the part,
+        and the size in bytes of the decoding state at the end of the part.
     """
     keras.utils.set_random_seed(options.seed)
     config = EncoderConfig(

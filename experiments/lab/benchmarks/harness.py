@@ -35,7 +35,7 @@ Tables = Iterable[tuple[str, list[dict]]]
 # Tuple of additional fields of results.json, an additional section of the report, and the figure.
 Summary = tuple[dict, str, Figure]
 
-DROPOUT = count("--dropout", "dropout rate, used everywhere in the models", 0.1, least=0.0, below=1)
+DROPOUT = count("--dropout", "rate of all dropout layers", 0.1, least=0.0, below=1)
 DTYPE_POLICY = argument(
     "--dtype-policy",
     "Keras dtype policy of all contenders",
@@ -97,13 +97,16 @@ class Benchmark(Parser):
                 "number of untimed runs of each contender before the timed rounds",
                 warm_up,
             ),
-            count("--seed", "random seed of weights and inputs", 1, least=0),
+            count("--seed", "random seed of the weights and inputs", 1, least=0),
             *(
-                [count("--threads", "number of threads of every contender", threads)]
+                [count("--threads", "number of CPU threads of each contender", threads)]
                 if threads
                 else []
             ),
-            local_place("--out DIR", "folder to write README.md, results.json and results.png to"),
+            local_place(
+                "--out DIR",
+                "folder for README.md, results.json and results.png (default: print the tables)",
+            ),
             *parts,
         )(self)
         for action in self._actions:
@@ -120,8 +123,8 @@ class Benchmark(Parser):
 
         Args:
             title: format string for the report's title, with option names as fields.
-            summary: function from all tables to a `Summary`; `None` means that the report has no
-                additional section and the figure shows the rates.
+            summary: function that returns a `Summary` of all tables; `None` means that the report
+                has no additional section and the figure shows the rates.
         """
 
         def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -148,7 +151,7 @@ def interleave(
     warm_up: int,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[dict]:
-    """Times the contenders, each of which runs once in every round.
+    """Times the contenders, with one run of each contender in every round.
 
     Args:
         contenders: dict from a contender's name to a function, which does the work and returns the
@@ -181,8 +184,9 @@ def interleave(
             row["cpu_seconds"].append(cpu_clock() - cpu_start)
             if units != row["units"]:
                 raise UserError(
-                    f"{row['name']} did {units} units of work in a round, but {row['units']} in "
-                    "its warm-up, so its times cannot be compared: make its work constant"
+                    f"{row['name']} did {units} units of work in a round, but {row['units']} "
+                    "units in its warm-up, so the times cannot be compared: make the work of "
+                    "each call equal"
                 )
     return rows
 
@@ -230,7 +234,7 @@ def counted(units: int, work: Callable, *given) -> Callable[[], int]:
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
-    """Times the contenders; returns the output of `compare`.
+    """Times the contenders, and returns the output of `compare`.
 
     Args:
         contenders: dict from a contender's name to a function; see `interleave`. The first
@@ -335,8 +339,8 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     Args:
         title: title of the report.
         facts: output of `machine`.
-        tables: dict from a setting to its rows from `compare`. The field "more" of a row is a dict
-            from the name of an additional column to the cell.
+        tables: dict from a setting to the output of `compare` for this setting. The field "more" of
+            a row is a dict from the name of an additional column to the cell in this column.
         unit: unit of work, such as "tokens".
     """
     text = heading(title, facts) + (
@@ -373,13 +377,13 @@ def publish(
     unit: str,
     summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None,
 ) -> None:
-    """Prints each result when it is measured; then prints the report and writes it to a folder.
+    """Prints each result when it is measured, and then prints and writes the whole report.
 
     Args:
         directory: folder for the report; `None` means that the report is only printed.
         title: title of the report.
         facts: output of `machine`.
-        tables: pairs of a setting and its rows.
+        tables: pairs of a setting and the output of `compare` for this setting.
         unit: unit of work, such as "tokens".
         summary: function from all tables to a `Summary`, or `None`; see `Benchmark.measures`.
     """

@@ -56,15 +56,15 @@ command = Benchmark(
     ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
     place(
         "--text GLOB",
-        "glob pattern of text files, plain or .gz; each file is one document (default: generate "
-        "text)",
+        "pattern of the names of text files, plain or .gz, with one document each (default: "
+        "generate random text)",
     ),
     place(
         "--vocabulary FILE",
-        "vocab.txt of an uncased BERT (default: train a vocabulary on the text)",
+        "vocabulary file vocab.txt of an uncased BERT (default: train a vocabulary on the text)",
     ),
-    count("--megabytes", "amount of text to read, in megabytes", 4.0, least=1.0),
-    count("--lengths", "numbers of tokens in a row; each is timed", [128], least=8, nargs="+"),
+    count("--megabytes", "size of the text to read, in megabytes", 4.0, least=1.0),
+    count("--lengths", "row lengths to time, in tokens", [128], least=8, nargs="+"),
     count("--batch-size", "number of rows in a batch", 256),
     count("--passes", "number of passes over the shards in each round", 10),
     rounds=7,
@@ -182,8 +182,8 @@ class Work:
         theirs, ours = (np.concatenate([*rows]) for rows in (self.their_rows(), self.our_rows()))
         if not np.array_equal(theirs, ours):
             raise UserError(
-                "the tokenizer of Hugging Face makes other rows than this library, perhaps because "
-                'the text contains a special piece such as "[MASK]": give other text'
+                "the tokenizer of Hugging Face and this library produce different rows, perhaps "
+                'because the text contains a special token such as "[MASK]": give other text'
             )
         dataset = self._corpus.dataset(
             "train", self.batch_size, None, repeat=False, drop_remainder=False
@@ -191,7 +191,8 @@ class Work:
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
         if not np.array_equal(shards, ours[1:]):
             raise UserError(
-                "the prepared shards have other rows than the text: report this as a bug"
+                "the rows in the prepared shards differ from the rows that the text produces: "
+                "report this as a bug"
             )
         self.tokens = int(np.count_nonzero(ours))
 
@@ -221,7 +222,7 @@ class Work:
         """Returns a dict from the contender's name to a function that makes all batches.
 
         Args:
-            passes: number of passes over the shards by the contender that reads shards. The other
+            passes: number of passes over the shards, for the contender that reads shards. The other
                 contenders read the text once.
         """
         in_shards = sum(
@@ -237,7 +238,7 @@ class Work:
 
 
 def exhausted(dataset: tf.data.Dataset) -> Callable[[], int]:
-    """Returns a function that reads a whole dataset in one graph, and counts its batches."""
+    """Returns a function that reads a dataset to its end in a graph and returns the batch count."""
 
     @tf.function(autograph=False)
     def run():
@@ -260,7 +261,7 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Reads or generates documents with a given total size, and truncates the last document.
+    """Reads or generates documents, and truncates the last document to reach the total size.
 
     Args:
         pattern: glob pattern of text files; `None` means to generate documents.

@@ -3,7 +3,7 @@
 This library runs the same step as in a training run. The other libraries run a `tf.function`, with
 and without XLA. All models have post-norm, exact GELU, tied embeddings, logits only at masked
 positions, and AdamW. The inputs have no padding and no attention mask. The models of the other
-libraries lack the segment embeddings, which are 2 D weights.
+libraries have no segment embeddings (2 D weights).
 """
 
 import types

@@ -1,4 +1,4 @@
-"""Times a cross-encoder against sentence vectors on all pairs of N sentences.
+"""Times a cross-encoder against a bi-encoder on all pairs of N sentences.
 
     python -m experiments.lab.benchmarks.pairs --out DIR
 
@@ -53,7 +53,7 @@ command = Benchmark(
         default="mini",
         choices=("tiny", "mini", "base", "large"),
     ),
-    count("--sentences", "number N of sentences", 10_000, least=2),
+    count("--sentences", "number of sentences N, all pairs of which are compared", 10_000, least=2),
     count("--scored", "number of pairs that the cross-encoder scores in each round", 2_000),
     rounds=3,
     warm_up=1,

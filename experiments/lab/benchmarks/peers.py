@@ -43,8 +43,9 @@ def begin(threads: int, inter_op_threads: int | None = None) -> None:
         import transformers  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f"the peers are not installed ({error.name} is missing): run `make bench`, or "
-            "`pip install -r requirements.txt -r experiments/lab/benchmarks/requirements.txt`"
+            f"the libraries to compare with are not installed ({error.name} is missing): run "
+            "`make bench`, or `pip install -r requirements.txt -r "
+            "experiments/lab/benchmarks/requirements.txt`"
         ) from None
     torch.set_num_threads(threads)
     set_threads(threads, inter_op_threads)
@@ -100,10 +101,10 @@ class HuggingFacePeer:
 
 
 class MarianPeer(HuggingFacePeer):
-    """A MarianMTModel with random weights that generate varied tokens.
+    """A MarianMTModel with random weights, which are chosen so that outputs have varied tokens.
 
-    With the usual initial weights, a network repeats one token, so that equal outputs of two
-    libraries prove little. Large embeddings make the next token depend more on the last token than
+    With the usual initial weights, the model repeats one token. Equal outputs of two libraries
+    would then prove little. Large embeddings make the next token depend more on the last token than
     on the position. Random signs in the last LayerNorm of the decoder keep the tied output matrix
     from favouring the last token.
 
@@ -202,7 +203,7 @@ class CTranslate2Peer:
 
 
 class GPT2Peer(HuggingFacePeer):
-    """A GPT2LMHeadModel whose last id is the end-of-text token.
+    """A GPT2LMHeadModel with random weights, whose last token id is the end-of-text token.
 
     Args:
         config: sizes of the model.

@@ -1,12 +1,12 @@
-"""Times greedy continuation of long prompts by GPT-2, against Hugging Face `generate`.
+"""Times greedy decoding after long prompts by GPT-2, against Hugging Face `generate`.
 
     make bench
     python -m experiments.lab.benchmarks.prompts --size base --rounds 5 --out DIR
 
-All contenders have the same weights and generate the same number of tokens after each prompt. The
-contenders read a prompt in one pass (prefill), except the contender "token by token" of this
-library, which reads one token per step. The contender "ours, XLA" compiles only the loop over new
-tokens.
+All contenders have the same weights and generate the same number of tokens after each prompt. All
+contenders except one read a prompt in a single pass (prefill). The contender "token by token" of
+this library reads one prompt token per step. The contender "ours, XLA" compiles only the loop over
+new tokens.
 """
 
 import argparse
@@ -35,11 +35,13 @@ command = Benchmark(
     __doc__,
     "new tokens",
     ("tensorflow", "keras", "torch", "transformers", "ctranslate2", "numpy"),
-    argument("--size", "size of GPT-2", default="mini", choices=("tiny", "mini", "base", "medium")),
+    argument(
+        "--size", "size of the GPT-2", default="mini", choices=("tiny", "mini", "base", "medium")
+    ),
     # `TextGenerator` splits more than 32 prompts into several batches.
     count(
         "--batch-sizes",
-        "numbers of prompts in a batch; each is timed",
+        "batch sizes to time, in prompts",
         [1, 8],
         below=33,
         nargs="+",
@@ -47,11 +49,11 @@ command = Benchmark(
     count("--prompt-tokens", "number of tokens in a prompt, including [CLS]", 256),
     count("--new-tokens", "number of tokens to generate after each prompt", 32),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
-    several("--lite", KINDS, "also time this library in LiteRT, with weights of these types", []),
+    several("--lite", KINDS, "weight types with which to also time this library in LiteRT", []),
     several(
         "--ctranslate2",
         peers.COMPUTE_TYPES,
-        "also time CTranslate2, with weights of these types",
+        "weight types with which to also time CTranslate2",
         [],
     ),
     warm_up=1,

@@ -45,20 +45,20 @@ command = Benchmark(
     several(
         "--settings",
         SETTINGS,
-        "input sizes: small (32 rows x 128 positions, width 344) or base (4 rows x 512 positions, "
-        "width 2048)",
+        "sizes of the input: small (32 rows of 128 positions, width 344) or base (4 rows of 512 "
+        "positions, width 2048)",
     ),
     count("--step-size", "step size k of the recurrence", 1),
     argument(
         "--gate", "activation function of the gate: gelu, gelu_tanh or sigmoid", default="gelu"
     ),
-    argument("--dtype", "dtype of the inputs: float32 or bfloat16", default="float32"),
+    argument("--dtype", "dtype of the input: float32 or bfloat16", default="float32"),
     rounds=9,
 )
 
 
 def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate: str) -> Callable:
-    """Returns a function that computes the output and all gradients.
+    """Returns a function that computes the output of the recurrence and all gradients.
 
     Args:
         implementation: name of the implementation.

@@ -103,16 +103,18 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "keras"),
-    harness.several("--axes", AXES, "sizes that the benchmark varies, one at a time"),
+    harness.several(
+        "--axes", AXES, "names of the sizes that the benchmark varies, one size at a time"
+    ),
     argument(
         "--mixers",
-        "layers to measure, by the names above",
+        "names of the layers to measure, from the list above",
         default=MIXERS,
         nargs="+",
         metavar="NAME",
     ),
     *(
-        count(f"--{flag}", f"values of {axis} for --axes {axis}", values, nargs="+")
+        count(f"--{flag}", f"values of {axis} to measure with --axes {axis}", values, nargs="+")
         for axis, (_, flag, values) in AXES.items()
     ),
     count("--length", "row length L while another size varies", 128),
@@ -226,7 +228,7 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
 
 
 def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
-    """Measures the peak memory of steps in a child process, and yields the bytes of each step.
+    """Measures steps in a child process, and yields the peak memory of each step in bytes.
 
     Args:
         works: pairs of a point and a mixer.
@@ -237,7 +239,8 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
     """
     if not os.access(CLEAR, os.W_OK):
         raise UserError(
-            f"{CLEAR}, which is needed to measure memory, is not writable: give --no-memory"
+            f"{CLEAR} is not writable, but measuring memory needs write access: run as root, or "
+            "give --no-memory"
         )
     given = {"works": [(mixer, dataclasses.asdict(point)) for point, mixer in works]}
     environment = {**thread_variables(threads), **GIVE_BACK_MEMORY}
@@ -256,7 +259,7 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
 
 
 def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
-    """Makes the contenders in the child process, which return a step's peak memory in bytes.
+    """Makes contenders, for a child process, that return the peak memory of a step in bytes.
 
     Args:
         works: pairs of a mixer and a dict with the fields of a `Point`.
@@ -293,9 +296,10 @@ def _shown(law: Mapping) -> str:
 
 
 def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
-    """Fits a power law to all points, and a power law to the upper half of the points.
+    """Fits one power law to all sizes, and another power law to the upper half of the sizes.
 
-    The upper half has at least two points. Its exponent depends less on fixed costs.
+    The upper half has at least two sizes. In the upper half, the exponent depends less on fixed
+    costs.
 
     Args:
         sizes: sizes in ascending order.
@@ -367,15 +371,15 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
 
 
 def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]:
-    """Compares each block with the Transformer at each row length.
+    """Computes the time, memory and quality of each block for comparison with the Transformer.
 
     Args:
         tables: dict from a setting to its rows.
 
     Returns:
-        A list of table lines, one for each block and length. A line is a dict from a column to a
-        cell: time and memory relative to the Transformer, parameter count, and quality. The list
-        is empty if the Transformer was not measured.
+        A list of table rows, one for each block and row length. A table row is a dict from the
+        heading of a column to a cell. The columns are time and memory relative to the Transformer,
+        parameter count, and quality. The list is empty if the Transformer was not measured.
     """
     rows = [row for rows in tables.values() for row in rows if row["axis"] == "L"]
     base = {row["at"]: row for row in rows if row["mixer"] == "transformer"}
@@ -391,7 +395,7 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
 
 
 def qualities(block: str) -> dict[str, str]:
-    """Returns a dict from each study in `STUDIES` to the quality of a block, as table cells."""
+    """Returns the quality of a block in each study, as a dict from a key of `STUDIES` to a cell."""
     found = {}
     for name, (file, having, metric, key, names) in STUDIES.items():
         wanted = {**having, key: names.get(block, block)}
@@ -412,13 +416,13 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
             raise UserError(
-                f"the width {value} is not a multiple of {HEAD_DIM}, the width of a head: give a "
-                "multiple"
+                f"the width {value} is not a multiple of the head width {HEAD_DIM}: give a "
+                f"multiple of {HEAD_DIM}"
             )
     if options.tokens is not None and options.tokens < max(options.lengths):
         raise UserError(
-            f"--tokens is {options.tokens}: give {max(options.lengths)} or more, the maximum of "
-            "--lengths"
+            f"--tokens is {options.tokens}, but must be at least {max(options.lengths)}, the "
+            "maximum of --lengths: raise --tokens, or lower --lengths"
         )
     fixed = Point(**{field.name: given[field.name] for field in dataclasses.fields(Point)})
     points = {}
@@ -426,7 +430,8 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
         values = sorted(set(given[flag]))
         if len(values) < 2:
             raise UserError(
-                f"--{flag} has only one value: give two or more different values to fit an exponent"
+                f"--{flag} has only one value, but fitting an exponent needs at least two "
+                "different values: give another value"
             )
         if axis in options.axes:
             points[axis] = [dataclasses.replace(fixed, **{field: value}) for value in values]

@@ -1,4 +1,4 @@
-"""Times exported models from text to answer, against Hugging Face.
+"""Times predictions of exported models, including tokenization, against Hugging Face.
 
     python -m experiments.lab.benchmarks.serving                       # short: 1 minute
     python -m experiments.lab.benchmarks.serving --size base --bfloat16 --translator small --out DIR
@@ -16,7 +16,7 @@ varied length. The contenders are:
 
 Before the timing, the benchmark checks that the answers are equal. The SavedModel signature is
 called in this process, by one client and by several clients, because TensorFlow Serving needs
-Docker. A server would add the time of the network and of batching.
+Docker. A server would add time for network transfer and for batching.
 
 For translation, the benchmark compares a SavedModel with the same graph in memory, and with a
 SavedModel compiled by XLA (`--compile`).
@@ -101,12 +101,12 @@ command = Benchmark(
         choices=("tiny", "mini", "base", "large"),
     ),
     count("--layers", "number of layers of the classifier (default: the number for --size)"),
-    count("--batch-sizes", "numbers of lines in a request; each is timed", [1, 32], nargs="+"),
-    count("--rows", "minimum number of lines that a contender answers in a round", 32),
+    count("--batch-sizes", "request sizes to time, in lines", [1, 32], nargs="+"),
+    count("--rows", "minimum number of lines that each contender processes in a round", 32),
     count(
         "--clients",
-        "number of clients that send requests with one line at the same time; 0 means that the "
-        "test with several clients is left out",
+        "number of clients that send requests with one line at the same time; 0 skips the test "
+        "with several clients",
         4,
         least=0,
     ),
@@ -117,20 +117,25 @@ command = Benchmark(
     ),
     argument(
         "--translator",
-        "size of the translation model; none leaves translation out",
+        "size of the translation model; none skips translation",
         default="tiny",
         choices=("none", "tiny", "small", "base", "big"),
     ),
     count("--new-tokens", "number of tokens in each translation", 24, least=2),
     place(
         "--run",
-        "time only this run of `experiments.finetune`, on a task that classifies single texts",
+        "folder of a run of `experiments.finetune` on a task that classifies single texts; the "
+        "benchmark then times only this run (default: time models with random weights)",
     ),
-    place("--servers OUT", "time only the exported model in this folder, in two servers"),
+    place(
+        "--servers OUT",
+        "folder of an exported model; the benchmark then times only this model, in two servers "
+        "(default: time models with random weights)",
+    ),
     place(
         "--tokenizer FILE",
-        "tokenizer.json of the exported model; with --servers, also time the exported ONNX file in "
-        "Triton",
+        "file tokenizer.json of the model of --servers; the benchmark then also times the exported "
+        "ONNX file in Triton (default: do not time Triton)",
     ),
 )
 
@@ -317,7 +322,7 @@ def _exported(command: str, place: str, folder: pathlib.Path, output: str, *word
 
 
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """Saves a network as a .keras file, exports the file by `export.keras_model`, and loads it.
+    """Exports a network by a .keras file and `export.keras_model`, and loads the SavedModel.
 
     Args:
         network: the network.
@@ -463,14 +468,14 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
             if found.dtype == object:
                 if not np.array_equal(found, expected):
                     raise UserError(
-                        f"{name} and {reference} give different answers: report this as a bug"
+                        f"{name} and {reference} return different results: report this as a bug"
                     )
                 continue
             error = np.abs(found - expected).max()
             if not error < (5e-2 if name.endswith(("bfloat16", "int8")) else 1e-4):
                 raise UserError(
-                    f"the answers of {name} differ from {reference} by up to {error:.1e}, which "
-                    "is too much: report this as a bug"
+                    f"the outputs of {name} differ from the outputs of {reference} by up to "
+                    f"{error:.1e}, more than rounding explains: report this as a bug"
                 )
 
 
@@ -505,9 +510,9 @@ def with_latencies(
     options: argparse.Namespace,
     clients: int = 1,
 ) -> list[dict]:
-    """Times the contenders; returns the output of `harness.timed` with latency percentiles.
+    """Times the contenders, and adds latency percentiles to the output of `harness.timed`.
 
-    The new field "latency_ms" is a dict with the keys "p50", "p95" and "p99".
+    The added field "latency_ms" is a dict with the keys "p50", "p95" and "p99".
 
     Args:
         answers: dict from the contender's name to its answer function.
@@ -595,7 +600,10 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
         response = own.connection.getresponse()
         text = response.read().decode()
         if response.status != 200:
-            raise UserError(f"{name} answered with HTTP status {response.status}: {text[:300]}")
+            raise UserError(
+                f"{name} returned HTTP status {response.status}, not 200: correct the error in "
+                f"the response {text[:300]}"
+            )
         named = arrays(json.loads(text))
         rows = named[next(output for output in _ANSWERS if output in named)]
         return rows.astype(object) if rows.dtype.kind == "U" else rows
@@ -603,7 +611,9 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
     try:
         found = re.search(r"http://127.0.0.1:(\d+)", process.stdout.readline())
         if not found:
-            raise UserError(f"{name} did not start: run python {' '.join(given)} to see the error")
+            raise UserError(
+                f"{name} did not start: run `python {' '.join(given)}` to see the error"
+            )
         own = Own()
         yield answer
         own.connection.close()  # otherwise Triton waits for the connection before it stops
@@ -656,8 +666,8 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     task, recipe = run.task, run.recipe
     if task.kind != "classification" or task.second or task.regression:
         raise UserError(
-            f"--run {options.run} was trained on {task.name}, which does not classify single "
-            "texts: give a run on a task that classifies single texts"
+            f"--run {options.run} was trained on {task.name}, but this benchmark needs a task "
+            "that classifies single texts: give a run on such a task, such as sst2"
         )
     split, tfds = task.validation_splits[0], Tfds(kept_data_dir(options.run))
     read = labelled(task).read_splits([split], tfds, recipe.source, recipe.table)[split]

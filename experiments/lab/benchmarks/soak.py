@@ -9,9 +9,9 @@ check every answer. Other clients send malformed requests. Meanwhile, the test d
 and adds new versions, some of which are damaged or copied slowly. Every second, the test reads the
 resident memory of the server from /proc.
 
-The report (`results.json` and `README.md`) counts lost and wrong answers. The exit status is 1 if
-an answer is lost or wrong, if the answer to a malformed request is not a client error, or if the
-server's log has a traceback.
+The report (`results.json` and `README.md`) gives the numbers of lost and wrong answers. The exit
+status is 1 if an answer is lost or wrong, if the answer to a malformed request is not a client
+error, or if the server's log has a traceback.
 """
 
 import argparse
@@ -271,8 +271,9 @@ class Soak:
     def run(self, pid: int, minutes: float, clients: int, malformed: int) -> float:
         """Runs the test, and returns its duration in seconds.
 
-        The test ends after `minutes` if all malformed requests have been sent. Otherwise it
-        continues until they have been sent, but at most for twice that time.
+        The test ends after `minutes` if all malformed requests have been sent. Otherwise, the test
+        continues until all malformed requests have been sent, but ends after 2 * `minutes` at the
+        latest.
 
         Args:
             pid: process id of the server.
@@ -436,11 +437,12 @@ The median resident memory of the server was {second:.0f} MiB in the second quar
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command `soak`; returns the exit status."""
+    """Runs the command `soak`, and returns the exit status."""
     command = " ".join(["python -m experiments.lab.benchmarks.soak", *options.arguments])
     if not os.path.exists("/proc/self/status"):
         raise UserError(
-            "this system has no /proc, which the memory of the server is read from: use Linux"
+            "this system has no /proc/self/status, but the benchmark reads the server's memory "
+            "from /proc: use Linux"
         )
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         root = pathlib.Path(scratch)
@@ -496,7 +498,9 @@ main = single_program(
     "experiments.lab.benchmarks.soak",
     __doc__,
     "experiments.lab.benchmarks.soak:run",
-    count("--minutes M", "duration in minutes (default: %(default)s)", 2.0, 0.01, 1500.0),
+    count(
+        "--minutes M", "duration of the test in minutes (default: %(default)s)", 2.0, 0.01, 1500.0
+    ),
     count(
         "--clients N",
         "number of clients, half of them over REST and half over gRPC (default: %(default)s)",
@@ -505,8 +509,10 @@ main = single_program(
         513,
     ),
     count("--malformed N", "number of malformed requests (default: %(default)s)", 1000, 0, 10**7),
-    count("--seed N", "random seed of texts, requests and versions (default: %(default)s)", 1, 0),
-    local_place("--out DIR", "folder to write the report to (default: print the report only)"),
+    count(
+        "--seed N", "random seed of the texts, requests and versions (default: %(default)s)", 1, 0
+    ),
+    local_place("--out DIR", "folder for the report (default: print the report only)"),
 )
 
 if __name__ == "__main__":

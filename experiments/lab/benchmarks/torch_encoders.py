@@ -1,4 +1,4 @@
-"""Training steps of BERT in PyTorch, as plain PyTorch with SDPA and as Hugging Face model.
+"""Training steps of BERT in PyTorch: a plain PyTorch model with SDPA, and a Hugging Face model.
 
 Both models have post-norm, exact GELU, tied embeddings, logits only at masked positions, and fused
 AdamW. With mixed_bfloat16, autocast computes in bfloat16 and weights are in float32. The inputs

@@ -70,7 +70,7 @@ command = Benchmark(
     argument(
         "--against", "type of comparison, as described above", default="blocks", choices=AGAINST
     ),
-    argument("--engine", "engine of this library", default="tensorflow", choices=ENGINES),
+    argument("--engine", "Keras backend of this library", default="tensorflow", choices=ENGINES),
     harness.several(
         "--settings",
         SETTINGS,
@@ -88,7 +88,7 @@ command = Benchmark(
         default="auto",
         choices=("auto", *NAMES),
     ),
-    harness.several("--peers", PEERS, "other libraries for --against peers"),
+    harness.several("--peers", PEERS, "other libraries to time with --against peers"),
     switch(
         "--peaks",
         "also measure the share of the peak FLOP rate, and the peak memory, for --against peers",
@@ -100,7 +100,7 @@ command = Benchmark(
 
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
-    """Times all contenders in a setting; returns the output of `harness.compare`.
+    """Times all contenders in a setting, and returns the output of `harness.compare`.
 
     The reference is the fastest peer or, without peers, the first contender.
 
@@ -171,9 +171,9 @@ def add_peaks(
         rows: output of `harness.compare`.
         setting: sizes and options of the training step.
         options: parsed options of the command.
-        owners: dict from the name of a contender to its factory.
-        gemm_seconds: dict from a factory's module to the seconds of `--steps` matrix products in
-            each round.
+        owners: dict from the name of a contender to the factory that makes the contender.
+        gemm_seconds: dict from the module of a factory to the time of `--steps` matrix products in
+            each round, in seconds.
     """
     environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
     peaks = {}
@@ -224,8 +224,8 @@ def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times the contenders in each setting."""
     if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
         raise UserError(
-            "--engine jax does not support --against replicas, --peaks and --jit: leave these "
-            "flags out"
+            "--against replicas, --peaks and --jit are not supported with --engine jax: leave "
+            "these flags out"
         )
     chosen = ("dropout", "dtype_policy", "jit", "implementation", "replicas", "seed")
     for name in options.settings:

@@ -39,7 +39,7 @@ OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
 def write_pieces(
     path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
 ) -> None:
-    """Writes a text file for Joey NMT, with lines of space-separated pieces.
+    """Writes a text file for Joey NMT, with lines of space-separated subword pieces.
 
     Joey NMT reads this format with `level: word`.
 
@@ -54,9 +54,9 @@ def write_pieces(
 
 
 def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
-    """Writes a vocabulary file for Joey NMT, with one piece for each row of the embedding matrix.
+    """Writes a vocabulary file for Joey NMT, with one line for each row of the embedding matrix.
 
-    The file lacks the four special pieces, because Joey NMT adds them itself.
+    The file lacks the four special tokens, because Joey NMT adds these tokens itself.
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
@@ -64,7 +64,7 @@ def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) ->
 
 
 def read_pieces(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> list[str]:
-    """Reads a file of space-separated pieces, and returns lines of text."""
+    """Reads a file of space-separated subword pieces, and returns lines of text."""
     lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     return [vocabulary.processor.decode_pieces(line.split(" ")) for line in lines]
 
@@ -94,8 +94,8 @@ def joey_config(
     dropouts = {model.dropout, model.attention_dropout, model.activation_dropout}
     if len(dropouts) > 1 or model.block != "transformer" or training.schedule != "inverse_sqrt":
         raise UserError(
-            "Joey NMT has no equal model or learning rate schedule: set model.block=transformer, "
-            "equal dropout rates and training.schedule=inverse_sqrt"
+            "Joey NMT does not support the model or the learning rate schedule of this recipe: "
+            "set model.block=transformer, equal dropout rates and training.schedule=inverse_sqrt"
         )
     source, target = recipe.data.languages
     template = string.Template(pathlib.Path(__file__).with_name("joeynmt.yaml").read_text())
@@ -145,7 +145,7 @@ class Trainer:
         environment: environment variables of the process.
         target_tokens: mean number of target tokens in an update, excluding padding.
         padded_tokens: batch size in tokens, including padding.
-        updates: number of updates logged so far.
+        updates: number of updates that the log has reported so far.
     """
 
     command: Sequence[str]
@@ -190,7 +190,8 @@ class Trainer:
             said = self._output.read_text(errors="replace").strip().splitlines() or ["nothing"]
             raise UserError(
                 f"`{' '.join(self.command[:4])} ...` ended with exit status "
-                f"{self._process.returncode} after update {self.updates}: {said[-1]}"
+                f"{self._process.returncode} after update {self.updates}: correct the error that "
+                f"its output ends with, {said[-1]!r}"
             )
 
     def end(self) -> None:
@@ -202,7 +203,7 @@ class Trainer:
     def cpu_seconds(self) -> float:
         """Returns the CPU seconds that all threads of the process have used so far.
 
-        The method adds utime and stime from /proc/PID/stat, which are its fields 14 and 15; see
+        The result is the sum of the fields utime (14) and stime (15) in /proc/PID/stat; see
         proc(5).
         """
         if self._process is None:
@@ -212,11 +213,11 @@ class Trainer:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def validated(self) -> list[int]:
-        """Returns the steps of the completed validations, counted in updates."""
+        """Returns the numbers of updates after which a validation was completed."""
         return [line["step"] for line in validations(self.run)]
 
     def bleu(self, step: int) -> float:
-        """Returns the tokenized BLEU in the validation at update `step`."""
+        """Returns the tokenized BLEU of the validation after `step` updates."""
         return next(line["bleu"] for line in validations(self.run) if line["step"] == step)
 
     @property
@@ -229,7 +230,7 @@ class JoeyTrainer(Trainer):
     """A process of `python -m joeynmt train`.
 
     Attributes:
-        vocabulary: vocabulary that decodes the pieces in Joey NMT's translations.
+        vocabulary: vocabulary that decodes the subword pieces in Joey NMT's translations.
         references: lines of the validation target text.
         metric: settings of BLEU.
     """
@@ -372,7 +373,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
 
 
 def equality(trainers: Mapping[str, Trainer]) -> str:
-    """Returns a sentence about the mean number of target tokens in each trainer's updates."""
+    """Returns a sentence with the mean number of target tokens per update of each trainer."""
     held = "; ".join(
         f"{name} has {one.target_tokens:,.0f} of {one.padded_tokens:,} with padding"
         for name, one in trainers.items()

@@ -6,8 +6,8 @@
 
 The contenders are the commands `experiments.translate train` and `joeynmt train`, on the same
 subword pieces of Multi30k. The model has 4 encoder and 4 decoder layers, width 128 and one dropout
-rate for all of its dropout layers. Training uses Adam and label smoothing. In turn, each contender
-trains for a few updates while the other processes are paused.
+rate for all of its dropout layers. Training uses Adam and label smoothing. The contenders take
+turns: one process trains for a few updates while the other processes are paused.
 
 The benchmark counts target tokens, excluding padding. Joey NMT does not sort sentences by length,
 so about half of its batch of 4,096 tokens is padding. By default, a batch of this library has the
@@ -44,7 +44,7 @@ command = Benchmark(
     __doc__,
     "target tokens",
     ("tensorflow", "keras"),
-    place("--data-dir DIR", "folder of TensorFlow Datasets", required=True),
+    place("--data-dir DIR", "folder with the data sets of TensorFlow Datasets", required=True),
     argument(
         "--joey PYTHON",
         "Python interpreter that can import joeynmt",
@@ -56,11 +56,12 @@ command = Benchmark(
         "batch size of this library in tokens, including padding (default: the size with which an "
         "update has the same mean number of target tokens as in Joey NMT)",
     ),
-    count("--dropout", "dropout rate, used everywhere in the models", 0.3, least=0.0, below=1),
+    count("--dropout", "rate of all dropout layers", 0.3, least=0.0, below=1),
     count("--updates", "number of updates of a contender in each round", 5),
     count(
         "--bleu-minutes N",
-        "train each contender for N minutes and report BLEU, instead of timing updates",
+        "training time of each contender in minutes, after which BLEU is reported (default: time "
+        "updates and report no BLEU)",
         least=0.01,
     ),
     count("--validate-every", "number of updates between validations with --bleu-minutes", 500),
@@ -69,7 +70,7 @@ command = Benchmark(
 
 
 def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[dict]:
-    """Times the trainers in interleaved rounds; returns the output of `harness.compare`.
+    """Times the trainers in interleaved rounds, and returns the output of `harness.compare`.
 
     Args:
         trainers: dict from the contender's name to its trainer.
@@ -117,7 +118,7 @@ def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
 def bleu_curves(
     trainers: Mapping[str, Trainer], options: argparse.Namespace, facts: Mapping
 ) -> str:
-    """Measures the BLEU curves that the folder of `--out` lacks, and returns the report.
+    """Measures the BLEU curves that are missing in the folder of `--out`, and returns the report.
 
     The function also writes the report after each curve.
 
@@ -198,15 +199,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = command.parse_args(arguments)
     if options.validate_every % options.updates:
         raise UserError(
-            f"--validate-every is {options.validate_every}: give a multiple of {options.updates}, "
-            "the value of --updates"
+            f"--validate-every is {options.validate_every}, but must be a multiple of --updates, "
+            f"{options.updates}: give such a multiple"
         )
     versions = peer_versions(options.joey)
     cpus = sorted(os.sched_getaffinity(0))
     if options.threads > len(cpus):
         raise UserError(
-            f"--threads is {options.threads}: give {len(cpus)} or less, the number of CPUs that "
-            "this process may use"
+            f"--threads is {options.threads}, but this process may use only {len(cpus)} CPU(s): "
+            f"give {len(cpus)} or less"
         )
     facts = harness.machine(options.threads, command.packages)
     facts["versions"] |= versions

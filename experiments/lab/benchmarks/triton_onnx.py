@@ -57,20 +57,22 @@ main = single_program(
     __doc__,
     "experiments.lab.benchmarks.triton_onnx:run",
     local_place(
-        "onnx FILE", "ONNX file from `export.saved_model --onnx`, OUT/VERSION/onnx/model.onnx"
+        "onnx FILE", "ONNX file OUT/VERSION/onnx/model.onnx that `export.saved_model --onnx` wrote"
     ),
     local_place("tokenizer FILE", "tokenizer.json that `export.hugging_face` wrote"),
-    argument("--host ADDRESS", "address to listen on (default: %(default)s)", default="127.0.0.1"),
-    count("--http-port N", "port for HTTP (default: %(default)s)", 8000, 1, 65536),
-    count("--grpc-port N", "port for gRPC (default: %(default)s)", 8001, 1, 65536),
+    argument(
+        "--host ADDRESS", "IP address to listen on (default: %(default)s)", default="127.0.0.1"
+    ),
+    count("--http-port N", "port for HTTP requests (default: %(default)s)", 8000, 1, 65536),
+    count("--grpc-port N", "port for gRPC requests (default: %(default)s)", 8001, 1, 65536),
     count(
         "--max-batch-size N",
-        "maximum number of texts in a batch of requests (default: %(default)s)",
+        "maximum number of texts in a batch (default: %(default)s)",
         32,
     ),
     count(
         "--batch-delay-us N",
-        "maximum time in microseconds that a request waits for other requests (default: "
+        "maximum time that a request waits until its batch is full, in microseconds (default: "
         "%(default)s)",
         0,
         0,

@@ -1,4 +1,4 @@
-"""Model for the Python backend of NVIDIA Triton, which runs the ONNX file of a classifier."""
+"""Model for NVIDIA Triton's Python backend that runs a classifier with ONNX Runtime."""
 
 import json
 

@@ -62,7 +62,7 @@ def memory_of(field: str, pid: int | str = "self") -> int:
 
 @dataclass(frozen=True)
 class Contender:
-    """Work that a benchmark times, such as training steps, in a child process.
+    """Work that a child process runs and a benchmark times, such as training steps.
 
     Attributes:
         run: function that runs a number of steps and returns a number, such as the loss.
@@ -107,10 +107,11 @@ class Worker(contextlib.AbstractContextManager):
 
         Args:
             name: name of the contender.
-            steps: number of steps. The value -1 means one step, whose peak memory is returned.
+            steps: number of steps. The value -1 means that the peak memory of one step is measured.
 
         Returns:
-            The result of the contender or, for -1, the peak memory of a step in bytes.
+            The result of `Contender.run`. If `steps` is -1, the result is the peak memory of a step
+            in bytes.
         """
         with contextlib.suppress(
             BrokenPipeError
@@ -139,16 +140,16 @@ class Worker(contextlib.AbstractContextManager):
         if not line:
             self.__exit__()
             raise UserError(
-                f"the child process with {self.factory} ended with status "
+                f"the child process that runs {self.factory} ended with exit status "
                 f"{self._process.returncode}: see its error message above"
             )
         return json.loads(line)
 
 
 def main() -> None:
-    """Runs the child process: answers each line of stdin until the parent closes the pipe.
+    """Runs the child process: executes each line of stdin until the parent closes the pipe.
 
-    A line is a JSON list of a contender's name and a number of steps; see `Worker.run`.
+    A line is a JSON list with the name of a contender and the number of steps; see `Worker.run`.
     """
     # Redirects stdout of libraries to stderr, because stdout carries the replies.
     replies = os.fdopen(os.dup(1), "w")

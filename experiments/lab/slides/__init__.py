@@ -1,1 +1,1 @@
-"""Commands of `python -m experiments.lab.slides`."""
+"""`python -m experiments.lab.slides`: compares small encoders, language models and T5 or BART."""

@@ -5,9 +5,9 @@
     python -m experiments.lab.slides sentences study --init runs/bert --data-dir DIR
 
 The command `encoders` pre-trains and fine-tunes BERT, RoBERTa, ALBERT, SpanBERT, XLM, ELECTRA, gMLP
-and aMLP. Three comparisons use all seeds: replaced-token detection or masked tokens, the pair
-objective (sentence order, next sentence or none), and static or dynamic masks. The command also
-scores mean-pooled sentence vectors of each encoder, and Sentence-BERT.
+and aMLP. Three comparisons use all seeds: replaced-token detection against masked tokens, the
+sentence-pair objectives (sentence order, next sentence, none), and static against dynamic masks.
+The command also scores mean-pooled sentence vectors of each encoder, and Sentence-BERT.
 
 The command `decoders` trains GPT, GPT-2, Transformer-XL, XLNet, T5 and BART with Transformer,
 Macaron and SwishRNN blocks, which have equal parameter counts. Only GPT and T5 use all seeds. The
@@ -28,8 +28,10 @@ from experiments import command_line as cli
 
 _PRETRAINING = cli.together(
     cli.STUDY,
-    cli.argument("--systems NAME", "names of the comparisons to run (default: all)", nargs="+"),
-    cli.count("--jobs N", "number of training runs at once (default: %(default)s)", 2),
+    cli.argument(
+        "--systems NAME", "names of the comparisons to run (default: all comparisons)", nargs="+"
+    ),
+    cli.count("--jobs N", "number of training runs at the same time (default: %(default)s)", 2),
     cli.settings("training.max_steps=500, in every pre-training run"),
 )
 
@@ -45,8 +47,8 @@ main = cli.program(
         cli.finetuning("sst2", "stsb", "conll2003"),
         cli.argument(
             "--sentences",
-            "whether to score sentence vectors on STS-B, for each encoder and for BERT trained on "
-            "STS-B (default: yes)",
+            "whether to score the sentence vectors of each encoder and of a Sentence-BERT on STS-B "
+            "(default: yes)",
             action=argparse.BooleanOptionalAction,
             default=True,
         ),
@@ -60,7 +62,7 @@ main = cli.program(
         cli.place(
             "--source",
             "source of tagged sentences for the taggers with and without ELMo, such as conll:FILE "
-            "(default: the default of `elmo tag`)",
+            "(default: tfds:conll2003_ner)",
         ),
         cli.settings("training.max_steps=500, in ELMo's training run", "--elmo-set"),
     ),
@@ -70,15 +72,17 @@ main = cli.program(
         "experiments.lab.slides.sentences:run",
         cli.STUDY,
         cli.place(
-            "--init FROM", "pre-trained encoder to start from, as for `embed train`", required=True
+            "--init FROM",
+            "pre-trained encoder to start from, in a form that `embed train --init` accepts",
+            required=True,
         ),
         cli.argument(
             "--task",
-            "task that classifies pairs of sentences (default: %(default)s)",
+            "classification task with sentence pairs on which to train (default: %(default)s)",
             default="mnli",
         ),
         cli.DATA_DIR,
-        cli.count("--jobs N", "number of training runs at once (default: %(default)s)", 2),
+        cli.count("--jobs N", "number of training runs at the same time (default: %(default)s)", 2),
         cli.settings("training.max_steps=500, in every training run"),
     ),
 )

@@ -1,4 +1,4 @@
-"""The command `slides sentences`: poolings and concatenations as in table 6 of Sentence-BERT."""
+"""The command `slides sentences`, which repeats table 6 of the Sentence-BERT paper."""
 
 import argparse
 import functools
@@ -58,8 +58,8 @@ def _scored(
 ) -> dict:
     """Trains Sentence-BERT, evaluates it on STS-B, and returns the scores.
 
-    If the scores exist already, the function only reads them. As in the paper, the classifier gets
-    vectors that are not normalized to unit length.
+    If the scores already exist, the function only reads the scores. As in the paper, the classifier
+    gets vectors that are not normalized to unit length.
 
     Args:
         options: parsed options of the command.

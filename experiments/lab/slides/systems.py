@@ -1,4 +1,4 @@
-"""The commands `slides encoders` and `slides decoders`."""
+"""The commands `slides encoders` and `slides decoders`, which compare small models."""
 
 import argparse
 import functools
@@ -86,12 +86,12 @@ _RATE = "training.learning_rate=1e-4"
 
 
 class Study:
-    """Comparisons that the options of a command choose, with a report of their results.
+    """Comparisons that the options of a command select, and the report of the results.
 
     Args:
         options: parsed options of the command.
         known: all comparisons of the command.
-        more: names of further parts that `--systems` may choose.
+        more: names of further parts that `--systems` may select.
     """
 
     def __init__(self, options: argparse.Namespace, known: Comparisons, *more: str):
@@ -100,7 +100,8 @@ class Study:
         for name in self.chosen:
             if name not in (*known, *more):
                 raise UserError(
-                    f"--systems {name!r} does not exist: choose from {'; '.join((*known, *more))}"
+                    f"--systems {name!r} is not a known system: choose from "
+                    f"{'; '.join((*known, *more))}"
                 )
         self.comparisons = {name: one for name, one in known.items() if name in self.chosen}
         self.data = flags("--data-dir", options.data_dir)
@@ -108,7 +109,7 @@ class Study:
         self.lines: list[str] = []
 
     def compare(self, *words: str) -> None:
-        """Runs the chosen comparisons, each in its folder, and adds their reports.
+        """Runs the selected comparisons, each in its own folder, and adds their reports.
 
         Args:
             words: further arguments of `compare`.
@@ -123,19 +124,20 @@ class Study:
             self.add(self.out / name / "compare.md")
 
     def add(self, report: pathlib.Path) -> None:
-        """Adds the Markdown text of the file `report`; its title becomes a section heading."""
+        """Adds the Markdown file `report`. The title of the file becomes a section heading."""
         text = report.read_text(encoding="utf-8").rstrip()
         self.lines += ["", "#" + re.sub(r"\]\((\w+\.png)\)", rf"]({report.parent.name}/\1)", text)]
 
     def measure(
         self, title: str, rows: list[dict], figures: Callable[[dict], dict], scale: float = 100
     ) -> None:
-        """Computes further scores of runs, and adds a table with a line for each arm.
+        """Computes further scores of runs, and adds a table with a row for each arm to the report.
 
         Args:
             title: heading of the table.
-            rows: rows of `compare`, to which the method adds the scores.
-            figures: function that maps a row to a dict from a column heading to a score.
+            rows: results of runs from `compare`. The method adds the scores to these dicts.
+            figures: function that computes the scores of a run from its element of `rows`. It
+                returns a dict from a column heading to a score.
             scale: factor for the scores in the table.
         """
         tasks = {f"{row['run']}: scored": functools.partial(figures, row) for row in rows}
@@ -159,7 +161,7 @@ class Study:
 
 
 def _written(path: pathlib.Path, script: str, *words: str) -> Any:
-    """Reads a JSON file. If the file does not exist, runs the command that writes it first."""
+    """Reads a JSON file. If the file does not exist, first runs the command that writes it."""
     if not path.exists():
         studies.command(script, *words)
     return studies.read_json(path, object)
@@ -197,12 +199,12 @@ def encoders(options: argparse.Namespace) -> None:
 def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
     """Returns Spearman correlations of mean-pooled sentence vectors on the STS-B development set.
 
-    BERT is scored before and after training on STS-B. All other encoders are scored only as
-    pre-trained.
+    BERT is scored before and after training on STS-B. All other encoders are scored only before
+    training on STS-B.
 
     Args:
-        data: arguments that pass `--data-dir` on.
-        row: row of `compare`.
+        data: the argument `--data-dir`, for further commands.
+        row: result of a run from `compare`.
     """
     run = pathlib.Path(row["run"])
 

@@ -35,39 +35,65 @@ main = cli.single_program(
     "experiments.lab.tpu_check",
     __doc__,
     "experiments.lab.tpu_check.check:run",
-    cli.argument("recipe", "names of pre-training, translation, ELMo and TCN recipes", nargs="*"),
+    cli.argument(
+        "recipe",
+        "names of the pre-training, translation, ELMo and TCN recipes to check; required unless "
+        "--list or --slices is given",
+        nargs="*",
+    ),
     cli.argument(
         "--topology CHIP:SHAPE",
-        "TPU generation and number of chips along each axis, such as v5e:2x2 (default: v4:2x2x1); "
-        "may be repeated; without --mesh, only the generation matters, because the step is "
-        "compiled for one core",
+        "TPU generation and number of chips along each axis, such as v5e:2x2. Without --mesh, only "
+        "the generation matters, because the step is compiled for one core (default: v4:2x2x1; "
+        "repeatable)",
         action="append",
     ),
     cli.count(
         "--batch N",
-        "size of a core's micro-batch: number of rows or, in translation, number of tokens on "
-        "each side (default: the size in the recipe)",
+        "micro-batch size per core, in rows or, for translation recipes, in tokens on each side "
+        "(default: the size in the recipe)",
     ),
     cli.count(
         "--compilations N",
-        "maximum number of compilations for each recipe and topology, which search for the "
-        "largest batch that fits; 1 means no search (default: %(default)s)",
+        "maximum number of compilations for each recipe and topology. The first compilation has "
+        "the batch size of --batch, and the others search for the largest batch that fits "
+        "(default: %(default)s)",
         4,
     ),
-    cli.local_place("--json FILE", "file to which results are added after each compiled recipe"),
+    cli.local_place(
+        "--json FILE",
+        "JSON file to which the command adds the results of each recipe (default: print the "
+        "results only)",
+    ),
     cli.switch(
         "--resume",
-        "skip checks whose results in --json have the same commit, versions and settings",
+        "skip each check whose result is already in the file of --json, with the same commit, "
+        "package versions and settings",
     ),
     cli.local_place(
         "--markdown FILE",
-        "file for a table of the results; with --json, the table has all results in that file",
+        "Markdown file for a table of the results; with --json, the table contains all results in "
+        "the JSON file (default: no table)",
     ),
-    cli.local_place("--hlo DIR", "folder for the optimized HLO text of each compilation"),
-    cli.ENGINE,
-    cli.switch("--list", "list the supported TPU generations"),
+    cli.local_place(
+        "--hlo DIR", "folder for the optimized HLO text of each compilation (default: not written)"
+    ),
+    cli.argument(
+        "--engine",
+        "Keras backend whose train step is compiled (default: tensorflow)",
+        choices=cli.ENGINES,
+    ),
+    cli.argument(
+        "--mesh AXES",
+        "device mesh for --engine jax, as the number of cores along each axis, such as "
+        "data=2,model=2; the axis data splits batches, and the axis model splits weights (default: "
+        "data=1)",
+    ),
+    cli.switch("--list", "list the supported TPU generations instead of checking recipes"),
     cli.switch(
-        "--slices", "print the smallest TPU slice for each catalog model, computed from shapes"
+        "--slices",
+        "print the smallest TPU slice that can train each catalog model, computed from array "
+        "shapes, instead of checking recipes",
     ),
     cli.settings("model.rnn_step_sizes=1 or training.dtype_policy=float32"),
 )

@@ -53,7 +53,7 @@ _COLUMNS = (
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command `tpu_check`; returns the exit status."""
+    """Runs the command `tpu_check`, and returns the exit status."""
     if options.list:
         print(listing())
         return 0
@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.recipe:
         raise UserError(
-            "no recipe is given: name a recipe, such as bert_base; `pretrain recipes` lists recipes"
+            "no recipe is given: give a recipe, such as bert_base (`pretrain recipes` lists all "
+            "recipes)"
         )
     options.topology = options.topology or ["v4:2x2x1"]
     for topology in options.topology:
@@ -173,7 +174,7 @@ def row(
     results: dict[int, dict],
     sharing: int = 1,
 ) -> dict:
-    """Makes a row of results, whose fields the module's docstring describes.
+    """Makes a result row. The docstring of the module describes the fields.
 
     Args:
         recipe: name of the recipe.
@@ -308,7 +309,7 @@ def merged(rows: Sequence[dict], text: str, where: str) -> list[dict]:
         return list({tuple(row.get(name) for name in names): row for row in both}.values())
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{where} holds no results of tpu_check ({error}): give another file"
+            f"{where} does not contain results of tpu_check ({error}): give another file"
         ) from error
 
 
@@ -325,7 +326,7 @@ def as_json(rows: Sequence[dict], facts: dict) -> str:
 
 
 def as_markdown(rows: Sequence[dict], facts: dict) -> str:
-    """Returns a Markdown page with the table of results; `facts` is as in `as_json`."""
+    """Returns a Markdown page with the table of results. For `facts`, see `as_json`."""
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return f"""# Each recipe's train step, compiled for a TPU without one
 
@@ -348,7 +349,7 @@ CPU minutes, peak memory of the process, and the commit.
 
 
 def _command(rows: Sequence[dict], facts: dict) -> str:
-    """Returns the command line that makes all of these rows."""
+    """Returns the command line that produces all `rows`."""
     recipes, topologies = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("recipe", "topology")
     )

@@ -18,8 +18,8 @@ class Chip:
         mxus: number of matrix units (MXUs) in a core; each has 128 x 128 cells.
         accelerator: accelerator type of a Cloud TPU with 4 chips, for libtpu.
         example: topology of 4 chips.
-        slices: chip counts of the available slices, which are powers of two. More chips than the
-            last count need several slices (Multislice), which this package does not support.
+        slices: chip counts of the available slices, in ascending powers of two. A larger number of
+            chips needs several slices (Multislice), which this package does not support.
     """
 
     cores: int
@@ -66,8 +66,8 @@ def chip_of(topology: str) -> Chip:
     name, _, shape = topology.partition(":")
     if name not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", shape):
         raise UserError(
-            f"--topology {topology}: write a chip and the number of chips along each axis, such as "
-            f"{', '.join(chip.example for chip in CHIPS.values())}"
+            f"--topology {topology} is not a TPU topology: write a chip and the number of chips "
+            f"along each axis, such as {', '.join(chip.example for chip in CHIPS.values())}"
         )
     return CHIPS[name]
 

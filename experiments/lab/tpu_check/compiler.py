@@ -2,8 +2,9 @@
 
     python -m experiments.lab.tpu_check.compiler STEP.hlo v4:2x2x1 CORES RESULT.json [TEXT.hlo]
 
-The TPU compiler kills its process if an internal check fails, and it does not free gigabytes of
-memory. Therefore this module runs the compiler in a process of its own.
+If an internal check of the TPU compiler fails, the compiler ends its process. The compiler also
+keeps gigabytes of memory after a compilation. This module therefore runs the compiler in a process
+of its own.
 """
 
 import importlib.util
@@ -28,7 +29,7 @@ MULTIPLE = 8
 
 
 def memory_total(result: dict) -> int | None:
-    """Returns the bytes that a step needs on a core, or `None` if they are unknown.
+    """Returns the number of bytes that a step needs on a core, or `None` if it is unknown.
 
     Args:
         result: output of `compile_step`.
@@ -76,7 +77,7 @@ def search(
 
 
 def _next(results: dict[int, dict], limit: int) -> int | None:
-    """Returns the next number of rows to compile, or `None` if the largest number is known.
+    """Returns the next number of rows to compile, or `None` if the search is complete.
 
     The function interpolates the memory linearly in the number of rows, up to the limit.
 
@@ -181,7 +182,7 @@ def main() -> None:
 
 
 def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
-    """Returns the result of `compile_step`, and the optimized HLO text or `None`."""
+    """Returns the result of `compile_step`, and the optimized HLO text (`None` after an error)."""
     import jax
     import numpy as np
     from jax._src.interpreters import mlir
@@ -233,7 +234,7 @@ def _compiled(hlo: bytes, topology: str, cores: int) -> tuple[dict, str | None]:
 
 
 def _ops(module, *names: str) -> list:
-    """Returns the operations whose name is in `names`, in program order."""
+    """Returns the operations in `module` whose name is in `names`, in program order."""
     from jaxlib.mlir import ir
 
     found = []
@@ -259,12 +260,12 @@ def _dynamic(module) -> list[str]:
 
 
 def _as_on_a_tpu(module) -> None:
-    """Changes, in place, a program for a CPU into the program that TensorFlow writes for a TPU.
+    """Converts a program for a CPU, in place, to the program that TensorFlow writes for a TPU.
 
     The function removes `mhlo.copy`, which has no effect and which libtpu cannot read. It also
-    replaces the generator of random bits, which TensorFlow chooses by the device. A CPU uses
-    Philox, whose state is a key and two counters. A TPU uses the chip's own generator, whose state
-    is a key and one counter. Philox would take half of the cycles in a BERT step.
+    replaces the generator of random bits, because TensorFlow chooses the generator by the device. A
+    CPU uses Philox, whose state is a key and two counters. A TPU uses the chip's own generator,
+    whose state is a key and one counter. Philox would take half of the cycles in a BERT step.
 
     Args:
         module: StableHLO module of a TensorFlow step.

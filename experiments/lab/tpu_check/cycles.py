@@ -1,9 +1,10 @@
 """Reads the TPU compiler's cycle estimates and collectives from optimized HLO text.
 
 The compiler writes `estimated_cycles` next to each instruction. The estimate of a fusion includes
-its parts. The text lists a loop's body once; this module multiplies the body's cycles by the number
-of iterations. For a conditional, the module counts the most expensive branch. The optimizer step is
-in a branch of a conditional, because an update with a NaN gradient is skipped.
+the instructions in the fusion. The text lists the body of a loop once. This module multiplies the
+cycles of the body by the number of iterations. For a conditional, the module counts the most
+expensive branch. The optimizer step is in a branch of a conditional, because an update with a NaN
+gradient is skipped.
 """
 
 import collections
@@ -90,10 +91,10 @@ _UNKNOWN = _Instruction("", "", "")
 
 
 class _Computation(dict[str, _Instruction]):
-    """Instructions of an HLO computation by their names; the last instruction is the root."""
+    """HLO computation, as a dict from name to instruction. The last instruction is the root."""
 
     def final(self, name: str) -> _Instruction:
-        """Returns the instruction `name` or, if it is a copy or bitcast, the original."""
+        """Returns the instruction `name` or, for a copy or bitcast, the copied instruction."""
         instruction = self.get(name, _UNKNOWN)
         while instruction.kind in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
@@ -101,10 +102,13 @@ class _Computation(dict[str, _Instruction]):
 
 
 def collectives(text: str) -> dict[str, int]:
-    """Returns the bytes that a core receives by each type of collective, such as "all-reduce".
+    """Computes the number of bytes that a core receives in collective operations.
 
     Args:
         text: text of an optimized HLO module.
+
+    Returns:
+        Dict from the type of a collective, such as "all-reduce", to its number of bytes.
     """
     found = collections.Counter()
     for shapes, kind, start in _COLLECTIVE.findall(text):
@@ -134,7 +138,7 @@ def estimate(text: str) -> Estimate:
         elif current is not None and (found := _INSTRUCTION.match(line)):
             current[found[1]] = _Instruction(*found.groups())
     if entry is None or not _ESTIMATE.search(text):
-        raise ValueError("the text is no HLO module with cycle estimates")
+        raise ValueError("the text is not an HLO module with cycle estimates")
     return _sum(module, entry)
 
 
@@ -172,7 +176,8 @@ def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruc
     """Returns the iteration count of a loop, or `None` if it is unknown.
 
     The count comes from `known_trip_count` or, if the text has no such note, from the loop's
-    condition `counter < bound`. If the condition has several comparisons, the smallest count holds.
+    condition `counter < bound`. If the condition has several comparisons, the result is the
+    smallest count.
 
     Args:
         module: dict from a name to a computation.
@@ -213,7 +218,7 @@ def _at_start(
         module: dict from a name to a computation.
         around: computation that contains the loop.
         loop: the `while` instruction.
-        place: index in the state; `None` gives `None`.
+        place: index of the integer in the state; if it is `None`, the result is `None`.
     """
     state = around.final(loop.operands()[0])
     if place is None or state.kind != "tuple":

@@ -33,7 +33,7 @@ class Activations(NamedTuple):
     """Activation bytes that the backward pass of a row needs, with matrix products in bfloat16.
 
     Attributes:
-        whole: bytes that every core holds, even if several cores share a layer.
+        whole: bytes that each core holds in full, even if several cores share a layer.
         divided: bytes that are split among the cores that share a layer.
     """
 
@@ -45,7 +45,7 @@ class Activations(NamedTuple):
         return self.whole + self.divided
 
     def cores(self, parameters: int, memory: int, most: int) -> int | None:
-        """Returns the smallest power of 2 of cores that can train the model on one row.
+        """Returns the smallest number of cores, a power of 2, that can train the model on one row.
 
         If more than `most` cores are needed, the result is `None`.
 
@@ -82,7 +82,7 @@ def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
 
 
 def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
-    """Returns the activation bytes per row; the equations are extended to other blocks."""
+    """Returns the activation bytes per row, by equations that also cover other blocks."""
     source, target = lengths(config)
     if isinstance(config, EncoderConfig):
         stacks = [(config.num_layers, source, False)]
@@ -139,7 +139,7 @@ def _layer(config, block: str, length: int, memory: int | None) -> Activations:
 
 
 def measured() -> dict[str, tuple[int, float]]:
-    """Returns a dict from a model to its row length and its measured activation bytes per row.
+    """Returns a dict from model name to row length and measured activation bytes per row.
 
     The values come from the recipes that `tpu_check` has compiled. The activation bytes are the
     compiler's temporaries minus the gradients. If memory is scarce, the compiler recomputes
@@ -194,9 +194,9 @@ share. A v4 core has {CHIPS["v4"].core_gib} GiB, and a v5e core has {CHIPS["v5e"
 
 
 def _agreement(known: dict[str, tuple[int, float]]) -> str:
-    """Returns the range of the ratio of computed to measured activation bytes for base models.
+    """Formats the range of the ratio of computed to measured activation bytes over base models.
 
-    Only models with equal row lengths in both are compared.
+    The range excludes models whose measured row length differs from the computed row length.
 
     Args:
         known: output of `measured`.
@@ -211,7 +211,7 @@ def _agreement(known: dict[str, tuple[int, float]]) -> str:
 
 
 def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
-    """Returns a model's parameter count, which is the sort key, and the cells of its table row.
+    """Returns the parameter count of a model, as sort key, and the cells of its table row.
 
     Args:
         name: name of the model.

@@ -52,11 +52,11 @@ class Sources:
             found += [each for each in inner if each not in found]
 
     def of(self, name: str) -> str | None:
-        """Returns the line that made an op as `file:line in function: code`, or `None` if unknown.
+        """Returns the source of an op as `file:line in function: code`, or `None` if unknown.
 
         Args:
-            name: name of the op. Names of outer functions may precede the name, as in the output
-                of the compiler.
+            name: name of the op. The name may begin with the names of outer functions, as in the
+                output of the compiler.
         """
         parts = name.split("/")
         for first in range(len(parts)):
@@ -85,19 +85,19 @@ def problem(what: str, op: str | None = None, source: str | None = None) -> dict
     Args:
         what: description of the problem.
         op: name of the op that causes the problem, if known.
-        source: line of code that makes the op, if known.
+        source: line of code that creates the op, if known.
     """
     return {"what": what, "op": op, "source": source}
 
 
 def of_exception(error: BaseException) -> str | None:
-    """Returns the innermost line outside libraries in an exception's traceback, or `None`."""
+    """Returns the innermost traceback line outside libraries, or `None` if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     return _innermost((frame.filename, frame.lineno, frame.name) for frame in frames)
 
 
 def _innermost(frames) -> str | None:
-    """Formats the innermost traceback frame outside libraries; returns `None` without such a frame.
+    """Formats the innermost traceback frame outside libraries, or returns `None` if there is none.
 
     Args:
         frames: triples of a file, a line number and a function, outermost first.
@@ -116,7 +116,7 @@ def _innermost(frames) -> str | None:
 
 
 def refused(message: str) -> list[tuple[str, str | None]]:
-    """Returns pairs of a problem and an op (or `None`) from an error of TensorFlow's XLA bridge."""
+    """Extracts pairs of a problem and an op (or `None`) from an error of the TF XLA bridge."""
     lacking = re.findall(r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message)
     if lacking:
         return [(f"{kind} cannot be compiled by XLA", op) for kind, op in dict.fromkeys(lacking)]
@@ -136,7 +136,7 @@ class Shape(NamedTuple):
 
 
 class Step:
-    """Train step of a recipe. Each class of recipes has a subclass.
+    """Train step of a recipe. There is a subclass for each class of recipes.
 
     Attributes:
         settings: settings for a TPU, which are applied before the settings of `--set`.
@@ -155,7 +155,7 @@ class Step:
 
     @staticmethod
     def sizes(recipe: Recipe) -> tuple[int, int | None]:
-        """Returns the row length and the vocabulary size; see the attributes of the class."""
+        """Returns the values of the attributes `length` and `vocab_size` for a recipe."""
         raise NotImplementedError
 
     def shape(self, batch: int | None = None) -> Shape:
@@ -168,7 +168,7 @@ class Step:
         return Shape(batch or self.recipe.batch_size, self.length)
 
     def specs(self, shape: Shape) -> Specs:
-        """Returns the specs of the tensors in a batch; all their shapes are static."""
+        """Returns the specs of the tensors in a batch. All shapes are static."""
         raise NotImplementedError
 
     def build(self) -> TrainedModel:
@@ -224,7 +224,7 @@ class Step:
         return Traced(hlo, sources=sources)
 
     def _lower(self, model: TrainedModel, shape: Shape) -> Traced:
-        """Lowers an update for JAX; each index along the mesh axis `data` has one micro-batch."""
+        """Lowers an update for JAX, with one micro-batch per index along the mesh axis `data`."""
         import jax
         from jax._src.interpreters import mlir
 
@@ -301,7 +301,7 @@ class Pretraining(Step):
 class Translation(Step):
     """Train step of a translation recipe, with rows of the maximum length.
 
-    Batching makes several shapes; the longest rows need the most memory.
+    Training batches have several shapes. The step has the longest rows, which need the most memory.
     """
 
     settings = (*Step.settings, "data.batching.length_multiple=8")

@@ -70,7 +70,10 @@ def write(
     try:
         pipeline = beam.Pipeline(options=PipelineOptions([f"--{option}" for option in options]))
     except ValueError as error:
-        raise UserError(f"--beam {' '.join(options)}: {' '.join(str(error).split())}") from error
+        raise UserError(
+            f"Apache Beam rejects --beam {' '.join(options)} ({' '.join(str(error).split())}): "
+            "correct the options"
+        ) from error
     try:
         with pipeline:
             _build(pipeline, steps, parts)
@@ -172,7 +175,7 @@ class _Block:
         before: sum of `counted` over all earlier blocks.
         files: number of training files of the block.
         first_file: index of the first training file of the block.
-        part: file with the validation rows of the block. The tuple is empty for segment pairs.
+        part: tuple with the block's file of validation rows. The tuple is empty for segment pairs.
         train: training files of the block.
     """
 
@@ -279,10 +282,10 @@ class _Steps:
         return dataclasses.replace(block, files=len(train), part=part)
 
     def number_files(self, _, found: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
-        """Yields (block, files), where the block has the index of its first training file.
+        """Sets `first_file` of each block, and yields (block, validation files).
 
-        `files` are the validation files of all earlier blocks if documents may be repeated, and
-        empty otherwise.
+        The validation files are the files of all earlier blocks if documents may be repeated.
+        Otherwise no step needs the files, and the tuple is empty.
         """
         first, parts = 0, ()
         for block in _in_order(found):

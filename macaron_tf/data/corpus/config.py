@@ -44,7 +44,7 @@ class CorpusSource(Settings):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Language codes of the source: none, one, or two for translation pairs."""
+        """Language codes in `language`. A source of translation pairs has two codes."""
         if self.language is None:
             return ()
         return (self.language,) if isinstance(self.language, str) else self.language
@@ -129,28 +129,32 @@ class CorpusConfig(Settings):
             )
         if self.repeats and self.crosses_documents:
             raise UserError(
-                "weights and language_alpha cannot be used with packing='full_...', because a "
-                "repeated document is packed differently, and training would see validation text: "
-                "give packing='doc_text' or 'doc_sentences'"
+                "weights and language_alpha cannot be combined with "
+                f"packing={self.row_packing!r}, because a repeated document is packed differently "
+                "each time, so training would see validation text: give packing='doc_text' or "
+                "'doc_sentences'"
             )
         if self.language_alpha is not None and not self.languages:
             raise UserError(
-                "language_alpha needs the languages of the sources: give each source a language"
+                "language_alpha is set, but the sources have no languages: give each source a "
+                "language"
             )
         if self.language_alpha is not None and self.weights is not None:
             raise UserError(
-                "weights and language_alpha exclude each other: remove the weights of the sources"
+                "weights and language_alpha cannot be combined: remove the weights of the "
+                "sources, or leave language_alpha out"
             )
         if self.batch_alpha is not None and (
             not self.languages or self.weights is not None or self.paired
         ):
             raise self.error(
-                f"batch_alpha={self.batch_alpha} draws a language for each batch of running text: "
-                "give each source a language and no weight, and give pairs='none'"
+                f"batch_alpha={self.batch_alpha} works only for running text from sources with a "
+                "language and without a weight: give each source a language and no weight, and "
+                "give pairs='none'"
             )
         if self.paired and self.has_translations:
             raise UserError(
-                f"translation pairs and pairs={self.pairs!r} exclude each other, because the "
+                f"translation pairs cannot be combined with pairs={self.pairs!r}, because the "
                 "halves of a translation pair cannot be replaced or swapped: give pairs='none'"
             )
         if self.pairs == "next_sentence" and len(self.languages) > 1:
@@ -203,7 +207,7 @@ class CorpusConfig(Settings):
 
 
 def _source(given: Any) -> CorpusSource | dict:
-    """Builds a source from a name or a tuple. Returns a dict unchanged, which `Settings` reads."""
+    """Builds a source from a name or a tuple. Returns a dict unchanged for `Settings` to read."""
     match given:
         case CorpusSource() | dict():
             return given

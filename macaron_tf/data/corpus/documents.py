@@ -60,13 +60,14 @@ def open_source(
         found = [pair for pair in lines if all(pair)]
         if not found:
             raise UserError(
-                f"{source.source} has no pair with text on both sides: give another source"
+                f"{source.source} contains no pair with text on both sides: give another source"
             )
     else:
         parsed = parse_documents(source.source)
         if parsed.is_embedded and source.language not in (None, parsed.place):
             raise UserError(
-                f"{parsed} is not in {source.language!r}: change the language to {parsed.place!r}"
+                f"{parsed} contains text in {parsed.place!r}, but the source has the language "
+                f"{source.language!r}: change the language to {parsed.place!r}"
             )
         found = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(found, max_documents)
@@ -99,10 +100,10 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
 
 
 def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
-    """Returns a fingerprint of a source, which changes with the content, without reading the text.
+    """Returns a fingerprint of the content of a source without reading all text.
 
-    The fingerprint lists the `content_stamps` of the files. The fingerprint of the default corpus
-    has the SHA-256 of the corpus, 0, and the version of the code that extracts the text.
+    The fingerprint is the list of the files' `content_stamps`. The default corpus has no files. Its
+    list has one tuple: the SHA-256 of the wheel, 0, and the version of the text extraction.
     """
     embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
     files = source_files(source.source, source.split, source.languages, tfds)
@@ -180,7 +181,7 @@ def _readings(reader: Callable[[], Iterator[Text]]) -> Iterator[tuple[Text, int,
 
     Yields:
         Each text, its index in the source, whether the text was read before, and whether the text
-        is the last of the source. To know the last value, the function reads one text ahead.
+        is the last of the source. To recognize the last text, the function reads one text ahead.
     """
     for reading in itertools.count():
         texts = reader()
@@ -219,7 +220,7 @@ def draw_documents(
     readers: Sequence[Callable[[], Iterator]],
     sizes: Sequence[tuple[int, int]],
 ) -> Iterator[MixedDocument]:
-    """Draws the documents of a corpus in the order and with the weights of its settings.
+    """Draws documents in random order, with the source weights that the settings determine.
 
     Args:
         config: settings of the corpus.
@@ -318,7 +319,11 @@ def tokenized_documents(
 
 
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
-    """Yields (line, splittable, last), with flags for sentence splitting and for document ends."""
+    """Yields (line, splittable, last) for each line or half of a translation pair.
+
+    `splittable` is false for a half of a translation pair, which stays a single sentence. `last` is
+    true for the last line of a document.
+    """
     for text in texts:
         is_text = isinstance(text, str)
         lines = (cut_lines(text) if is_text else text) or [""]

@@ -97,8 +97,9 @@ def pack_rows(
     """Packs running text into rows `[CLS] ids [SEP]`. Every token id is in exactly one row.
 
     RoBERTa (Liu et al. 2019, section 4.2) calls whole sentences FULL-SENTENCES if rows cross
-    documents, and DOC-SENTENCES otherwise. For DOC-SENTENCES, RoBERTa uses more rows per batch so
-    that batches have equally many ids. This library keeps the number of rows per batch.
+    documents, and DOC-SENTENCES otherwise. For DOC-SENTENCES, RoBERTa uses more rows per batch, so
+    that all batches have about the same number of ids. This library keeps the number of rows per
+    batch.
 
     Args:
         documents: token ids of each document, one sentence per row of `TokenRows`.
@@ -266,9 +267,10 @@ def _trimmed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Trims two segments to `room` ids in total.
 
-    Ids are removed one by one from a random end of the longer segment, which is how BERT's code
-    defines the result. For speed, the number of ids to remove at each end is drawn at once from a
-    binomial distribution, because a segment may be a whole book without full stops.
+    BERT's code removes ids one by one from a random end of the longer segment. This function gives
+    results of the same distribution, but draws the number of ids to remove at each end from a
+    binomial distribution. The loop would be slow for a segment that is a whole book without full
+    stops.
     """
     keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
     kept = []
@@ -296,7 +298,7 @@ class RecordFormat:
 
     @classmethod
     def of(cls, config: CorpusConfig, vocabulary_size: int) -> "RecordFormat":
-        """Builds the layout for a corpus, with two bytes per integer if two bytes suffice."""
+        """Builds the layout for a corpus. Integers take two bytes if all ids fit into two bytes."""
         wanted = {
             "boundary": config.paired or config.has_translations,
             "pair_label": config.paired,
@@ -352,11 +354,11 @@ class RecordFormat:
             table: `(B, numbers)`, rows that `table` decoded.
 
         Returns:
-            Dict of "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32, which are 1 in the
-            second segment. Segment pairs add "pair_label" `(B,)` int32. A corpus with languages
-            adds "language_ids" `(B, L)` int32. A corpus with translation pairs adds "position_ids"
-            `(B, L)` int32, which restart at 0 in the second half (Conneau and Lample 2019, section
-            3.4).
+            Dict of "token_ids" `(B, L)` int32 and "segment_ids" `(B, L)` int32. Segment ids are 1
+            in the second segment and 0 elsewhere. Segment pairs add "pair_label" `(B,)` int32. A
+            corpus with languages adds "language_ids" `(B, L)` int32. A corpus with translation
+            pairs adds "position_ids" `(B, L)` int32. Position ids restart at 0 in the second half
+            (Conneau and Lample 2019, section 3.4).
         """
         table = tf.cast(table, tf.int32)
         token_ids, *columns = tf.split(table, [self.sequence_length, *[1] * len(self.columns)], 1)
@@ -411,7 +413,7 @@ class PackedBlock:
 
     @property
     def counted(self) -> int:
-        """Number of rows of documents that are not repeated, which may become validation rows."""
+        """Number of rows that may become validation rows, without rows of repeated documents."""
         return int((~self.repeated).sum())
 
     def divided(
@@ -448,7 +450,7 @@ class PackedBlock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packer:
-    """Packer of document blocks. Every process packs a block to the same rows."""
+    """Packer of document blocks. The rows do not depend on the process that packs a block."""
 
     config: CorpusConfig
     vocabulary: PieceVocabulary

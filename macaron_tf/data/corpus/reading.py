@@ -123,7 +123,10 @@ def read_record(path: epath.Path, mend: str) -> tuple[CorpusConfig, dict[str, An
     with storage.refuse_damage(path, mend):
         record = storage.read_json(path, mend=mend, state=dict, settings=dict)
         if record["format"] != FORMAT:
-            raise UserError(f"{path} has format {record['format']}, not {FORMAT}: {mend}")
+            raise UserError(
+                f"{path} has corpus format {record['format']}, but this version of the package "
+                f"reads format {FORMAT}: {mend}"
+            )
         state, settings = record["state"], record["settings"]
         shards = {split: tuple(Shard(**shard) for shard in state[split]) for split in SPLITS}
         return CorpusConfig(**settings["config"]), settings, CorpusState(**{**state, **shards})
@@ -139,17 +142,19 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
     if not path.exists():
         if (folder / PROGRESS).exists():
             raise UserError(
-                f"the corpus in {folder} is not finished: run the command again that prepares it"
+                f"the corpus in {folder} is not finished: run the command that prepares the "
+                "corpus again"
             )
         raise UserError(
-            f"{folder} has no corpus, because {INDEX} is missing: prepare a corpus in this folder"
+            f"{folder} contains no corpus, because {INDEX} is missing: prepare a corpus in this "
+            "folder"
         )
     return read_record(path, "remove the file and prepare the corpus again")
 
 
 @dataclasses.dataclass(frozen=True)
 class RowOrder:
-    """A seeded order of rows, which is different in each epoch.
+    """Seeded order of the rows of a corpus, with a new order in each epoch.
 
     Each epoch shuffles the shards and divides them into groups of consecutive shards. Then it
     shuffles the rows within each group. The numbers of shards in two groups differ by at most one.
@@ -391,8 +396,9 @@ class PretrainingCorpus:
         shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(
-                f"{self.folder} has only {len(shards)} training files for {count} processes: "
-                "prepare the corpus again with a smaller rows_per_shard, or use fewer processes"
+                f"{self.folder} has {len(shards)} training file(s), which is fewer than {count} "
+                "processes: prepare the corpus again with a smaller rows_per_shard, or use fewer "
+                "processes"
             )
         parts: list[list[Shard]] = [[] for _ in range(count)]
         held = [0] * count
@@ -455,15 +461,14 @@ class PretrainingCorpus:
                 negative.
         """
         rows = self.rows(split)
-        if batch_size < 1 or start_step < 0:
-            raise UserError(
-                f"batch_size={batch_size} must be at least 1, and start_step={start_step} must be "
-                "at least 0"
-            )
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}, but must be at least 1: raise batch_size")
+        if start_step < 0:
+            raise UserError(f"start_step is {start_step}, but must be at least 0: raise start_step")
         if not rows or (not repeat and drop_remainder and rows < batch_size):
             raise UserError(
-                f"the split {split!r} of {self.folder} has {rows} rows, which is too few for "
-                f"batch_size={batch_size}: prepare more text or give a smaller batch_size"
+                f"the split {split!r} of {self.folder} has {rows} row(s), which is too few for "
+                f"batch_size={batch_size}: prepare more text, or give a smaller batch_size"
             )
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:
@@ -505,9 +510,9 @@ class PretrainingCorpus:
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
-    """Adds "document_ids" `(B, L)` int32 to batches, which number the documents of each row from 0.
+    """Adds "document_ids" `(B, L)` int32 to batches.
 
-    A [SEP] is the last token of a document.
+    The ids number the documents in each row from 0. A [SEP] is the last token of a document.
 
     Args:
         rows: dataset of batches with "token_ids" `(B, L)`.
@@ -574,7 +579,7 @@ def language_batches(
 
     @tf.autograph.experimental.do_not_convert
     def drawn(part: tf.Tensor) -> tf.Tensor:
-        """Draws the languages of `_DRAWS` batches, as indices into `files`."""
+        """Draws an index into `files` for each batch from `part * _DRAWS` to the next multiple."""
         numbers = tf.range(_DRAWS, dtype=tf.int64) + part * _DRAWS
         # The row orders of the splits are seeded by [seed, 0] and [seed, 1].
         key = tf.random.experimental.stateless_fold_in(
@@ -656,16 +661,16 @@ def stream_dataset(
     total = sum(shard.rows for shard in shards)
     if bidirectional and batch_size % 2:
         raise UserError(
-            f"an update has {batch_size} rows, an odd number, but half of them are read backward: "
-            "give an even batch_size"
+            f"batch_size is {batch_size}, but must be even, because half of the rows are read "
+            "backward: give an even batch_size"
         )
     texts = batch_size // 2 if bidirectional else batch_size
     length = total // texts
     if not length:
         raise UserError(
-            f"the split {split!r} of {corpus.folder} has {total} rows, but an update reads {texts} "
-            "texts at a time: prepare more text, or give a smaller batch_size or fewer "
-            "accumulation_steps"
+            f"the split {split!r} of {corpus.folder} has {total} row(s), fewer than the {texts} "
+            "texts that an update reads in parallel: prepare more text, or give a smaller "
+            "batch_size or fewer accumulation_steps"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]

@@ -96,7 +96,11 @@ def prepare(
 
 
 def _finished(out: epath.Path, settings: dict) -> bool:
-    """Returns whether `out` has a finished corpus. Raises a `UserError` if its settings differ."""
+    """Returns whether the folder `out` has a finished corpus.
+
+    Raises:
+        UserError: the corpus was prepared with settings other than `settings`.
+    """
     if not (out / reading.INDEX).exists():
         return False
     check_settings(reading.read_index(out)[1], settings, out)
@@ -163,7 +167,7 @@ class CorpusWriter:
         self._kept_rows: set[bytes] = set(read_records(self.out, begun))
 
     def hold_out(self, document: CorpusDocument) -> CorpusDocument:
-        """Stores a held-out document for the validation pairs. Returns any document unchanged."""
+        """Stores `document` for the validation pairs if it is held out, and returns `document`."""
         if document.held_out and not document.repeated:
             self._kept_documents.append(document)
         return document
@@ -194,7 +198,10 @@ class CorpusWriter:
         elif self.state.rows:
             records = read_records(self.out, self.state.validation)
         else:
-            raise UserError("the sources have no text for the vocabulary: give other sources")
+            raise UserError(
+                "the sources contain no text from which the vocabulary makes tokens: give other "
+                "sources"
+            )
         validation: list[reading.Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):
             name = f"validation-{len(validation):05d}.tfrecord"
@@ -270,14 +277,14 @@ def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
         moved = name == "sources" and theirs and _contents(theirs) == _contents(value)
         if theirs != value and not moved:
             raise UserError(
-                f"the corpus in {out} has {name} {theirs!r}, not {value!r}: "
-                f"give another folder or remove {out}"
+                f"the corpus in {out} was prepared with {name}={theirs!r}, not {value!r}: choose "
+                f"another folder, or remove {out} to prepare the corpus again"
             )
     stamps = zip(found["sources"], wanted["sources"], strict=True)
     if not all(same_contents(known, now) for known, now in stamps):
         raise UserError(
-            f"the files of the sources have changed since the corpus in {out} was begun: give "
-            f"another folder or remove {out}"
+            f"the files of the sources have changed since the preparation of the corpus in {out} "
+            f"began: choose another folder, or remove {out} to prepare the corpus again"
         )
 
 

@@ -71,7 +71,7 @@ def read_homeassistant(
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads documents of the default corpus in one language, as `wheel_documents` splits them."""
+    """Reads the documents of a language that are in a split; see `wheel_documents`."""
     _check_split(split)
     return wheel_documents(fetch_homeassistant(), language)[split]
 
@@ -173,7 +173,7 @@ def _components(
     Args:
         wheel: path of the wheel.
         language: code of the other language, whose file determines the order of the texts.
-        beside_english: whether `language` must not be "en".
+        beside_english: whether to raise a UserError if `language` is "en".
     """
     found, wanted = False, None if beside_english and language == "en" else language
     with zipfile.ZipFile(wheel) as archive:

@@ -18,27 +18,27 @@ TFDS = "tfds:NAME[/CONFIG][:VERSION]"
 
 # The forms of a source of translation pairs, each with its line in `--help`.
 PAIRS = {
-    TFDS: "TensorFlow Datasets translation set in --data-dir",
-    "text:SOURCE_FILE,TARGET_FILE": "two files with aligned lines; {split} stands for the split",
-    "tsv:FILE": "file with two tab-separated columns, or .csv file; may be .gz, .bz2 or .xz",
-    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line, one field per language code",
-    "parquet:FILE[:FIELD,FIELD]": "file with a column per language code, or a column 'translation'",
-    "datasets:DIR[:FIELD,FIELD]": "folder that Hugging Face's save_to_disk wrote",
-    "homeassistant[:LANG]": "default corpus, which pip downloads once",
-    "python:MODULE:FUNCTION": "Python function that takes the split and returns pairs of lines",
+    TFDS: "translation set of TensorFlow Datasets in --data-dir",
+    "text:SOURCE_FILE,TARGET_FILE": "two files; line n of one file translates line n of the other",
+    "tsv:FILE": "tab-separated file, or .csv file, with two columns: source and target text",
+    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; FIELDs as explained below",
+    "parquet:FILE[:FIELD,FIELD]": "Parquet file; each FIELD is the name of a column",
+    "datasets:DIR[:FIELD,FIELD]": "folder that Hugging Face's `Dataset.save_to_disk` wrote",
+    "homeassistant[:LANG]": "English and LANG from the default corpus; pip downloads 51 MB once",
+    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields (source, target) pairs",
 }
 
 # The forms of a source of documents, each with its line in `--help`.
 DOCUMENTS = {
-    TFDS: "TensorFlow Datasets set with a text field",
-    "text:GLOB[,GLOB...]": "files with one document each; also .gz, .bz2, .xz",
-    "text-paragraphs:GLOB[,GLOB...]": "files whose documents are separated by blank lines",
-    "text-lines:GLOB[,GLOB...]": "files with one document per line",
-    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line (default field: text)",
-    "parquet:GLOB[,GLOB...][:FIELD]": "files with one document per row (default column: text)",
-    "datasets:DIR[:FIELD]": "folder that Hugging Face's save_to_disk wrote",
-    "homeassistant:LANG": "default corpus in one language, which pip downloads once",
-    "python:MODULE:FUNCTION": "Python function that takes the split and returns documents",
+    TFDS: "set of TensorFlow Datasets in --data-dir with a field of text",
+    "text:GLOB[,GLOB...]": "text files with one document each",
+    "text-paragraphs:GLOB[,GLOB...]": "text files whose documents are separated by blank lines",
+    "text-lines:GLOB[,GLOB...]": "text files with one document per line",
+    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line (default FIELD: text)",
+    "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files; FIELD is a column name (default: text)",
+    "datasets:DIR[:FIELD]": "folder that Hugging Face's `Dataset.save_to_disk` wrote",
+    "homeassistant:LANG": "one language of the default corpus; pip downloads 51 MB once",
+    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields documents",
 }
 
 # Types of sources with records of named fields, and the forms of these sources as tables.
@@ -94,8 +94,9 @@ class HeldOut:
         told = f"{counts[1]:,} of {sum(counts):,} pairs are held out for validation"
         if not all(counts):
             raise UserError(
-                f"{source}: {told} (data.held_out={self.share:g}): give more pairs, or one file "
-                "per split with {split} in its name"
+                f"{source}: {told} (data.held_out={self.share:g}), but training and validation "
+                "need at least one pair each: give more pairs, or one file per split with "
+                "{split} in its name"
             )
         if not self.rest:
             print(f"{source}: {told}, drawn by data.seed={self.seed}", file=sys.stderr)

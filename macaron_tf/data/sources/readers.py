@@ -115,11 +115,11 @@ def count_pairs(
 def source_files(
     source: str, split: Split, languages: Sequence[str] = (), tfds: Tfds | None = None
 ) -> list[epath.Path]:
-    """Returns the files of a source, whose changes make caches invalid.
+    """Returns the files of a source. A changed file invalidates the caches of the source.
 
-    The only file of a Python function is its module. Caches therefore do not notice changes in data
-    files that the function reads. The default corpus has no files. A missing file of translation
-    pairs raises no error here.
+    For a Python function, the result is the file of the function's module. Caches therefore do not
+    notice changes in data files that the function reads. The default corpus has no files. A missing
+    file of translation pairs raises no error here.
 
     Args:
         source, split, tfds: arguments of `stream_pairs` or `documents`.
@@ -193,7 +193,7 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
 
 def _unequal(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
     return UserError(
-        f"{paths[0]} has {counts[0]} lines but {paths[1]} has {counts[1]}: align the files, so "
+        f"{paths[0]} has {counts[0]} line(s), but {paths[1]} has {counts[1]}: align the files, so "
         "that line n of the second translates line n of the first"
     )
 
@@ -256,10 +256,13 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
         fields = fields or records.fields
     if len(fields) != 1:
         raise UserError(
-            f"{source} has no field 'text', only {listed(fields)}: name the field to read, as in "
-            f"{source}:{fields[0] if fields else 'FIELD'}"
+            f"{source} does not name the field with the text, and the fields are "
+            f"{listed(fields)}: name one field, as in "
+            f"{source.without_fields}:{fields[0] if fields else 'FIELD'}"
         )
-    error = UserError(f"{source} has no text in field {fields[0]!r}: give another field or file")
+    error = UserError(
+        f"{source} contains no text in the field {fields[0]!r}: give another field or file"
+    )
     return _not_blank((text for [text] in records.texts(fields)), error)
 
 
@@ -268,13 +271,13 @@ def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
     for number, pair in enumerate(map(tuple, pairs), start=1):
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(
-                f"{source}: pair {number} is {pair!r}, but the function must return pairs of two "
-                "lines of text"
+                f"{source}: pair {number} is {pair!r}, but must be a pair of two strings: correct "
+                "the function"
             )
         yield pair
     if not number:
         raise UserError(
-            f"{source} returned no pair for the split {split!r}: correct the function or give "
+            f"{source} returned no pairs for the split {split!r}: correct the function, or give "
             "another split"
         )
 
@@ -284,7 +287,8 @@ def _own_documents(source: Source, split: str) -> Iterator[str]:
     for number, text in enumerate(found, start=1):
         if not isinstance(text, str):
             raise UserError(
-                f"{source}: document {number} is {text!r:.60}, but the function must return texts"
+                f"{source}: document {number} is {text!r:.60}, but must be a string: correct the "
+                "function"
             )
         yield text
 
@@ -317,8 +321,8 @@ def documents(
         return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
     if parsed.kind == "python":
         error = UserError(
-            f"{source} returned no document for the split {split!r}: correct the function or give "
-            "another split"
+            f"{source} returned no documents for the split {split!r}: correct the function, or "
+            "give another split"
         )
         return _not_blank(_own_documents(parsed, split), error)
     if parsed.kind in RECORDS:
@@ -327,7 +331,7 @@ def documents(
 
 
 def count_documents(source: str, split: str = "train", tfds: Tfds | None = None) -> int | None:
-    """Counts the documents of a TFDS set or of `text:` files. Other sources give `None`."""
+    """Counts the documents of a TFDS set or of `text:` files; returns `None` for other sources."""
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
         found = open_set(parsed.place, split, tfds)
@@ -344,8 +348,8 @@ def parse_documents(source: str) -> Source:
     """
     if source.startswith("tsv:"):
         raise UserError(
-            f"{source} has translation pairs, not documents: give its two languages, as in "
-            f"({source!r}, 'train', None, ('en', 'de'))"
+            f"{source} contains translation pairs, not documents: give the source its two "
+            f"languages, as in ({source!r}, 'train', None, ('en', 'de'))"
         )
     return parse_source(source, DOCUMENTS, "documents")
 
@@ -378,7 +382,7 @@ def _file_documents(kind: str, paths: list[epath.Path]) -> Iterator[str]:
         else:  # groups of text lines and groups of blank lines; `_not_blank` drops the latter
             groups = itertools.groupby(lines, lambda line: bool(line.strip()))
             found = ("\n".join(group) for _, group in groups)
-        error = UserError(f"{path} has no text: remove the file or give another")
+        error = UserError(f"{path} contains no text: remove the file or give another")
         yield from _not_blank(found, error)
 
 

@@ -51,7 +51,7 @@ class Records:
     def rows(
         self, fields: Sequence[str], may_be_null: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[Any]]]:
-        """Yields each record as its location, for error messages, and the values of `fields`.
+        """Yields (location, values of `fields`) for each record. Error messages quote the location.
 
         Args:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
@@ -79,7 +79,8 @@ class Records:
             for field, value in zip(fields, values, strict=True):
                 if not isinstance(value, str):
                     raise UserError(
-                        f"{where}: {field!r} is {value!r:.40}, not a text: give a field with texts"
+                        f"{where}: {field!r} is {value!r:.40}, but must be a string: give a field "
+                        "of strings"
                     )
             yield values
 
@@ -101,8 +102,8 @@ class Records:
                     records = batch.to_pylist()
                 except UnicodeDecodeError as error:
                     raise UserError(
-                        f"{path}: a text after record {number} is not UTF-8: write the file again "
-                        "in UTF-8"
+                        f"{path}: a text after record {number} is not valid UTF-8: write the file "
+                        "again in UTF-8"
                     ) from error
                 for record in records:
                     yield f"{path}, record {number}", record
@@ -110,7 +111,7 @@ class Records:
 
 
 def _empty(path) -> UserError:
-    return UserError(f"{path} has no record: remove the file or give another")
+    return UserError(f"{path} contains no records: remove the file or give another")
 
 
 def _value(
@@ -181,14 +182,14 @@ def _opened(kind: str, path):
     except pa.ArrowInvalid as error:
         words = " ".join(str(error).split())[:120]
         raise UserError(
-            f"{path} is damaged or not a {kind} file ({words}): write it again"
+            f"{path} is damaged or not a {kind} file ({words}): write the file again"
         ) from error
     except storage.FILE_ERRORS as error:
         raise UserError(f"cannot read {path} ({storage.reason(error)}): check the path") from error
 
 
 def _narrow(stream, columns: Sequence[str]) -> Iterator:
-    """Yields some columns of a stream in batches of at most 64 records.
+    """Yields only `columns` of a stream, in batches of at most 64 records.
 
     The batches in a saved dataset have 1,000 records or more.
     """
@@ -199,7 +200,7 @@ def _narrow(stream, columns: Sequence[str]) -> Iterator:
 
 
 def _classes_of(schema) -> dict[str, tuple[str, ...]]:
-    """Returns the class names of each field that is a `ClassLabel` of the Hugging Face library."""
+    """Returns the class names of each field that has Hugging Face's type `ClassLabel`."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     features = json.loads(text).get("info", {}).get("features", {})
     # A field with one tag per word is a list of `ClassLabel`.
@@ -250,7 +251,7 @@ def saved_files(source: Source, split: str) -> list[epath.Path]:
         folder = folder / split
     if not (folder / _STATE).exists():
         raise UserError(
-            f"{folder} has no {_STATE}: give a folder that `save_to_disk` of a Dataset or a "
+            f"{folder} contains no {_STATE}: give a folder that `save_to_disk` of a Dataset or "
             "DatasetDict wrote"
         )
     state = storage.read_json(folder / _STATE, _data_files=list)

@@ -128,7 +128,7 @@ class PreparedSplit(NamedTuple):
     def empty(self, item: str) -> UserError:
         """Returns the error for a split without any `item`, such as "record"."""
         return UserError(
-            f"tfds:{self.name}: the split {self.split!r} has no {item}: give a larger split"
+            f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give a larger split"
         )
 
 
@@ -205,7 +205,7 @@ def _checked(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _configured(name: str, languages: tuple[str, str]) -> str:
-    """Adds the configuration for two languages to the name of a set, if the builder has one."""
+    """Adds the configuration for two languages to a set's name, if that configuration exists."""
     known = import_tfds().builder_cls(name).builder_configs if _has_builder(name) else {}
     named = ("-".join(languages), "-".join(languages[::-1]))
     base, _, version = parse_tfds(name)
@@ -379,7 +379,7 @@ def import_tfds():
 
 
 def listed(names: Iterable[str]) -> str:
-    """Joins names in alphabetical order for a message, or returns "nothing" without names."""
+    """Joins names in alphabetical order for a message, or returns "nothing" if there are none."""
     return ", ".join(sorted(names)) or "nothing"
 
 

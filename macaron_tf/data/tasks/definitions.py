@@ -190,7 +190,8 @@ _TASKS = (
         submissions=(
             SubmissionFile("MNLI-m.tsv", "tfds:glue/mnli", "test_matched"),
             SubmissionFile("MNLI-mm.tsv", "tfds:glue/mnli", "test_mismatched"),
-            # The diagnostic set AX has no training data. A model trained on MNLI answers AX.
+            # The diagnostic set AX has no training data. A model that was trained on MNLI is
+            # evaluated on AX.
             SubmissionFile("AX.tsv", "tfds:glue/ax"),
         ),
         server_labels=_MNLI,
@@ -287,5 +288,5 @@ def get_task(name: str, own: bool = False) -> Task:
     known = {**TASKS, **OWN_TASKS} if own else TASKS
     if name not in known:
         listed = ", ".join(sorted(known))
-        raise UserError(f"no task {name!r}: the tasks are {listed}{nearest(name, known)}")
+        raise UserError(f"no task is called {name!r}: choose one of {listed}{nearest(name, known)}")
     return known[name]

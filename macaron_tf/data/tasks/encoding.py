@@ -204,7 +204,7 @@ def check_length(max_length: int, least: int, needs: str, mend: str = "") -> Non
     """
     if max_length < least:
         raise UserError(
-            f"max_length={max_length} is too small, because {needs} need at least {least} ids: "
+            f"max_length={max_length} is too small, because {needs} need at least {least} tokens: "
             f"{mend}raise max_length"
         )
 
@@ -241,7 +241,7 @@ def encode_parts(
 
 def _check_any(total: int) -> None:
     if not total:
-        raise UserError("the split has no example: give a larger split")
+        raise UserError("the split contains no examples: give a larger split")
 
 
 def encode_examples(
@@ -347,7 +347,7 @@ def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) ->
 
 
 class Windows(NamedTuple):
-    """M overlapping windows over B rows that are too long for a model.
+    """M overlapping windows that cover B rows, which may be too long for a model.
 
     Attributes:
         ids: ragged `(M, None)`, token ids of each window.

@@ -34,9 +34,10 @@ _ONE_FILE = {
 
 
 def may_be_unlabelled(split: str) -> bool:
-    """Returns whether a split may have no labels, which holds for "test", "all" and similar names.
+    """Returns whether a split may lack labels.
 
-    Other splits must have labels, so that a misspelt label column in a training file is an error.
+    This is the case for names that begin with "test" or "all". Other splits must have labels, so
+    that a misspelt label column in a training file is an error.
     """
     return split.startswith(("test", "all"))
 
@@ -294,14 +295,14 @@ def _of_table(task: Task, table: Table) -> _Columns:
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
-    """Raises a `UserError` if the correct choice is empty, or if fewer than two have a text."""
+    """Raises a `UserError` if the correct choice is empty, or fewer than two are not empty."""
     there = [bool(choice.strip()) for choice in choices]
-    missing = "" if sum(there) > 1 else "at least two choices"
+    missing = "" if sum(there) > 1 else "fewer than two choices have text"
     if answer is not None and not missing and not there[answer]:
-        missing = f"the correct choice {task.labels[answer]!r}"
+        missing = f"the correct choice {task.labels[answer]!r} is empty"
     if missing:
         names = ", ".join(task.second)
-        raise UserError(f"{where}: {missing} must not be empty: fill in the columns {names}")
+        raise UserError(f"{where}: {missing}: fill in the columns {names}")
 
 
 def _numbers(items: Sequence) -> list[int]:
@@ -413,8 +414,8 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores, (0,)))
             if len(pairs) != len(golds):
                 raise UserError(
-                    f"{scores} has {len(golds)} lines, but {file} has {len(pairs)}: give a score "
-                    "or an empty line for each pair"
+                    f"{scores} has {len(golds)} line(s), but {file} has {len(pairs)}: give a "
+                    "score or an empty line for each pair"
                 )
             rows += [
                 (at, (*pair, *gold)) for (_, pair), (at, gold) in zip(pairs, golds, strict=True)

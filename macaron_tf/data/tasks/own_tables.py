@@ -193,9 +193,9 @@ class TableSettings(Settings):
             choices = choices or table.choices
             if len(choices) < 2:
                 raise UserError(
-                    f"{table.path} has {len(choices) or 'no'} column of choices among "
-                    f"{', '.join(map(repr, header))}: name the columns choice1, choice2 and so on, "
-                    'or give --set \'table.choices=("COLUMN", "COLUMN")\''
+                    f"{table.path} has {len(choices)} column(s) of choices among the columns "
+                    f"{', '.join(map(repr, header))}, but needs at least two: name the columns "
+                    'choice1, choice2 and so on, or give --set \'table.choices=("COLUMN", "COLUMN")\''
                 )
         if not text:
             pairs = {"tags": _WORDS, "choice": _CONTEXTS}.get(task.kind, _TEXTS)
@@ -203,8 +203,9 @@ class TableSettings(Settings):
             others = [name for name in header if name not in (label, *choices)]
             if len(named or others) != 1:
                 raise UserError(
-                    f"{table.path} does not show which column of {', '.join(map(repr, header))} "
-                    "has the text: give --set table.text=COLUMN (and table.text_b, table.label)"
+                    f"the header of {table.path} does not show which of the columns "
+                    f"{', '.join(map(repr, header))} contains the text: give --set "
+                    "table.text=COLUMN (and table.text_b, table.label)"
                 )
             text = tuple(named or others)
             if not text_b and pairs.get(text[0]) in header:
@@ -241,9 +242,9 @@ class TableSettings(Settings):
         found[order[np.lexsort((among, parts))[starts]]] = True
         if not found.any() or found.all():
             raise UserError(
-                f"{source} has {total} examples, and table.held_out={self.held_out:g} leaves no "
-                "example for training or none for validation: give more examples, or one file per "
-                "split with {split} in its name"
+                f"{source} has {total} example(s), so table.held_out={self.held_out:g} leaves no "
+                "example for training or no example for validation: give more examples, or one "
+                "file per split with {split} in its name"
             )
         print(
             f"{source}: {found.sum():,} of {total:,} examples are held out for validation, drawn "
@@ -265,7 +266,8 @@ def _classes(task: Task, table: Table) -> list[str]:
     """Returns the distinct labels of a table in alphabetical order.
 
     Raises:
-        UserError: a label is empty, or there are too many different labels.
+        UserError: a label is empty, or the number of different labels exceeds both `_MANY` and half
+            the number of lines.
     """
     found, rows = {}, 0
     for where, cells in table.rows((*task.first, task.label), (task.label,)):

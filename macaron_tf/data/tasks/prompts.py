@@ -71,8 +71,8 @@ class Template:
             ) from error
         if "\0" not in filled:
             raise UserError(
-                f"the template {self.text!r} has no {{first}}: write {{first}} where the text of "
-                "an example belongs"
+                f"the template {self.text!r} does not contain {{first}}: write {{first}} where "
+                "the text of an example belongs"
             )
         if not all(map(str.strip, self.words)) or len(set(self.words)) < len(self.words):
             raise UserError(
@@ -105,13 +105,13 @@ TEMPLATES = {
 def classification_prompts(task: Task, examples: Examples, template: Template) -> list[Prompt]:
     if task.kind != "classification" or task.regression:
         raise UserError(
-            f"the task {task.name!r} has no classes, but this prompt needs them: give a "
-            "classification task"
+            f"the task {task.name!r} is not a classification task, but the prompt needs classes: "
+            "give a classification task"
         )
     if len(template.words) != task.num_classes:
         raise UserError(
-            f"{len(template.words)} words for the {task.num_classes} classes of {task.name!r}: "
-            f"give one word for each of {', '.join(task.labels)}"
+            f"there are {len(template.words)} word(s) for the {task.num_classes} classes of "
+            f"{task.name!r}: give one word for each of {', '.join(task.labels)}"
         )
     if examples.labels is None:
         raise UserError(f"the examples of {task.name!r} have no labels: give a split with labels")

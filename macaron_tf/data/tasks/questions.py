@@ -84,7 +84,7 @@ def read_questions(
         where, rows = str(path), _file_rows(path)
     rows = list(rows)
     if not rows:
-        raise UserError(f"no question in {where}: give a larger split or another file")
+        raise UserError(f"{where} contains no questions: give a larger split or another file")
     secret = may_be_unlabelled(split) and all(row.answers is None for row in rows)
     for row in [] if secret else rows:
         _check_answers(task, row, where)
@@ -115,8 +115,8 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
         )
     if not row.answers and not task.unanswerable:
         raise UserError(
-            f"{where} has no answer, but the task {task.name!r} needs one: remove the question or "
-            "give the task squad2"
+            f"{where} has no answer, but the task {task.name!r} needs an answer to each question: "
+            "remove the question, or use the task squad2"
         )
     for text, start in row.answers:
         if not text.strip() or row.context[start : start + len(text)] != text or start < 0:
@@ -192,8 +192,8 @@ class WindowPositions(NamedTuple):
 
     Attributes:
         question: `(M,)` int64, index of each window's question, in ascending order.
-        boundary: `(M,)` int64, position of the first context token in the scores of
-            `EncoderSpanReader` for each window.
+        boundary: `(M,)` int64, index of each window's first context token among the logits of
+            `EncoderSpanReader`.
         first_piece: `(M,)` int64, index of each window's first context token in the whole context.
         starts, ends: ragged `(N, None)` int64, start and end of each context token in characters.
             The end is exclusive.

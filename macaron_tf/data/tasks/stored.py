@@ -1,7 +1,7 @@
 """Storage of texts and token ids: in memory up to 16 MB, and in temporary files beyond 16 MB.
 
-A fine-tuning set can therefore exceed the memory. Only text offsets, row lengths and labels stay in
-memory, which are a few numbers per example.
+A fine-tuning set can therefore exceed the memory. Only a few numbers per example always stay in
+memory: text offsets, row lengths and labels.
 """
 
 import array
@@ -68,7 +68,7 @@ class Texts(Sequence):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> "Texts | list[str]":
-        """Stores `texts`. Returns a list if they fit into 16 MB."""
+        """Returns the texts as a list, or as `Texts` on disk if the texts exceed 16 MB."""
         found = cls()
         for text in texts:
             found.append(text)
@@ -79,7 +79,7 @@ class Texts(Sequence):
         self._ends.append(self._pool.size)
 
     def settled(self) -> "Texts | list[str]":
-        """Returns these texts, as a list if none of them is on disk."""
+        """Returns these texts, converted to a list if no text is on disk."""
         return self if self._pool.written else list(self)
 
     def taken(self, rows: np.ndarray) -> "Texts":

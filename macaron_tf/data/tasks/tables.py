@@ -98,15 +98,15 @@ class Table:
         found.sort(key=lambda name: int(name[6:]))
         if found != [f"choice{n}" for n in range(1, len(found) + 1)]:
             raise UserError(
-                f"{self._head}: the columns {', '.join(found)} are not choice1 to "
-                f"choice{len(found)}: number the choices from 1 without gaps"
+                f"{self._head}: the columns of choices are {', '.join(found)}, but must be "
+                f"choice1 to choice{len(found)}: number the choices from 1 without gaps"
             )
         return tuple(found)
 
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yields each row as its location, for error messages, and its texts in `columns`.
+        """Yields (location, texts in `columns`) for each row. Error messages quote the location.
 
         Args:
             columns: names of the columns to read.
@@ -124,8 +124,8 @@ class Table:
             if self.header.count(column) != 1:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
                 raise UserError(
-                    f"{self._head} has {self.header.count(column) or 'no'} column(s) named "
-                    f"{column!r} among {found}: {mend}"
+                    f"{self._head} has {self.header.count(column) or 'no'} columns named "
+                    f"{column!r} (the columns are {found}), but needs exactly one: {mend}"
                 )
         if self._set:
             rows = enumerate(self._set.rows(columns))
@@ -145,16 +145,16 @@ class Table:
         for where, cells in self._read():
             if len(cells) != len(self.header):
                 raise UserError(
-                    f"{where} has {len(cells)} column(s), but the header has "
-                    f"{len(self.header)}: separate columns by one tab, and remove tabs and line "
-                    "breaks from texts"
+                    f"{where} has {len(cells)} column(s), but the header has {len(self.header)} "
+                    "column(s): separate the columns by one tab, and remove tabs and line breaks "
+                    "from the texts"
                 )
             texts = [cells[position] for position in positions]
             _check_filled(where, columns, texts, may_be_empty)
             yield where, texts
         if where is None:
             raise UserError(
-                f"{self.path} has no example: write a header line and one line per example"
+                f"{self.path} contains no examples: write a header line and one line per example"
             )
 
 
@@ -190,7 +190,10 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
             )
         return classes[value] if value >= 0 else ""
     if not isinstance(value, str | int | float):
-        raise UserError(f"{where}: {column!r} is {value!r:.40}: give text or a number")
+        raise UserError(
+            f"{where}: {column!r} is {value!r:.40}, but must be text or a number: correct the "
+            "record"
+        )
     return str(value)
 
 
@@ -213,6 +216,9 @@ def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, li
             )
         for column, value in record.items():
             if not isinstance(value, str | int | float):
-                raise UserError(f"{where}: {column!r} is {value!r:.40}: return text or a number")
+                raise UserError(
+                    f"{where}: {column!r} is {value!r:.40}, but must be text or a number: correct "
+                    "the function"
+                )
         rows.append((where, [str(record[column]) for column in header]))
     return header, rows

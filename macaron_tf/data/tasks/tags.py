@@ -110,7 +110,10 @@ def sentences_of(
         for sentence in _of_lines(path, task):
             yield tuple(zip(*sentence, strict=True))
         if not sentence:
-            raise UserError(f"{path} has no sentence: write one word and its tag per line")
+            raise UserError(
+                f"{path} contains no sentences: write one word and its tag per line, and an empty "
+                "line after each sentence"
+            )
         return
     for where, cells in Table(source, split, tfds).rows((*task.first, task.label)):
         words, tags = (at_spaces(cell) for cell in cells)
@@ -166,7 +169,7 @@ def strays_among(counts: Mapping[str, int]) -> list[str]:
     and the list is empty.
 
     Args:
-        counts: dict from a tag to its number of occurrences.
+        counts: dict that maps each tag to its number of occurrences.
     """
     entities = [tag for tag in counts if _ENTITY.fullmatch(tag)]
     letters = {tag[0] for tag in entities if counts[tag] > 2} or {tag[0] for tag in entities}
@@ -204,7 +207,7 @@ def _of_lines(path, task: Task) -> Iterator[list[tuple[str, str, str]]]:
             numbered = numbered and re.fullmatch(r"\d+([-.]\d+)?", row[0]) is not None
     if numbered and min(widths, default=0) > 2 and widths != {10}:
         raise UserError(
-            f"{path}: the first column has numbers instead of words: remove the first column"
+            f"{path}: the first column contains numbers instead of words: remove the first column"
         )
     # In CoNLL-U, columns 1 and 3 of ten are the word and its universal part of speech.
     word, tag = (1, 3) if numbered and widths == {10} else (0, -1)
@@ -265,9 +268,9 @@ def encode_words(
         max_length: maximum number of ids in a window, including special ids.
 
     Returns:
-        A dict of "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)`
-        int32, which are 2 at a [CLS] that ends a row and 0 elsewhere.
-        The positions of all words, in order.
+        The windows, and the positions of all words in order. The windows are a dict of
+        "token_ids" `(M, L)` int32, padded with 0 (PAD), and "segment_ids" `(M, L)` int32. Segment
+        ids are 2 at a [CLS] that ends a row, and 0 elsewhere.
 
     Raises:
         UserError: `max_length` is less than 3.

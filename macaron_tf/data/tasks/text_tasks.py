@@ -93,7 +93,7 @@ def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
 
 
 def in_one_line(texts: tf.Tensor) -> tf.Tensor:
-    """Computes `" ".join(text.split())` in a graph, `(B,)` strings to `(B,)` strings."""
+    """Computes `" ".join(text.split())` in a graph for each of the strings `(B,)`."""
     return tf.strings.strip(tf.strings.regex_replace(texts, f"{WHITE_SPACE}+", " "))
 
 
@@ -122,15 +122,16 @@ def read_answer(task: Task, text: str) -> int | float | None:
 def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
     """Parses N answer texts of a model into predictions for the metrics.
 
-    A text that is not a class name counts as a wrong class. For the Matthews correlation, such a
-    text becomes the class -1, as in T5's released code. A wrong class would be misleading there,
-    because a model that is always wrong has a strong negative correlation. A text that is not a
-    number counts as the minimum score.
+    In classification, a text that is not a class name becomes a wrong class. If Matthews'
+    correlation is the metric, the text becomes the class -1 instead, as in T5's released code. With
+    wrong classes, a model that never answers with a class name would have a strong negative
+    correlation. In regression, a text that is not a number becomes the minimum score, or 0 if the
+    scores have no minimum.
 
     Args:
         task: the task.
         texts: N answer texts.
-        labels: `(N,)` correct classes or scores.
+        labels: `(N,)` correct classes or scores, which determine the wrong classes.
 
     Returns:
         `(N,)` predicted classes or scores.

@@ -49,14 +49,13 @@ SETTINGS = {
 class MacaronConfig(PretrainedConfig):
     """Configuration of a model, with `SETTINGS` as attributes.
 
-    `layers` has a list of sub-layers for each layer. A sub-layer is a dict with these keys:
+    `layers` contains a list of sub-layers for each layer. A sub-layer is a dict with these keys:
 
-    - `name`: name of the weights. Sub-layers with the same name share weights.
-    - `mixer`: key of `MIXERS`. The settings of the mixer are further keys.
-    - `step_size`: step size of the solver.
-    - `solver`: key of `SOLVERS`.
-    - `bias`: name of an attention's relative position bias. The key is optional.
-    - `window`: number of positions that sliding-window attention sees, half of them on each side.
+    - `name`: name of the weights. Sub-layers with the same name share weights. - `mixer`: key of
+    `MIXERS`. The settings of the mixer are further keys. - `step_size`: step size of the solver. -
+    `solver`: key of `SOLVERS`. - `bias`: name of an attention's relative position bias. The key is
+    optional. - `window`: window size of sliding-window attention, with half of the positions on
+    each side.
       The key is optional.
     - `rotary_base`: base of an attention's rotary positions. The key is optional.
     - `joined`: whether the next sub-layer starts from the same input, so that both steps are added.
@@ -351,7 +350,7 @@ MIXERS = {
 
 
 class SubLayer(nn.Module):
-    """Mixer, such as attention, with its norm and dropout. It computes a summand f of x' = f(x)."""
+    """Mixer, such as attention, with its norm and dropout. It computes a summand of f."""
 
     def __init__(self, config, step):
         super().__init__()

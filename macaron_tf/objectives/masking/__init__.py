@@ -1,1 +1,1 @@
-"""Masking: chooses the tokens of a row to predict, and replaces those tokens in the input."""
+"""Token masking: choice of the tokens to predict, and replacement of these tokens in the input."""

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-# TensorFlow's default algorithm depends on the device. A fixed one gives equal draws everywhere.
+# TensorFlow's default algorithm depends on the device. A fixed algorithm gives equal draws on all
+# devices.
 _ALGORITHM = "philox"
 
 
@@ -150,9 +151,9 @@ def words_of(maskable: tf.Tensor, starts: tf.Tensor) -> tuple[tf.Tensor, tf.Tens
         starts: `(B, L)` bool, True where a token begins a word.
 
     Returns:
-        Two `(B, L)` int32 tensors. The first has the word index of each token, from 0 in each row.
-        The second has the size of word 0, 1, ... of the row, and then zeros. A token that is not
-        maskable is a word of size 0.
+        Two `(B, L)` int32 tensors. The first tensor contains the word index of each token, from 0
+        in each row. The second tensor contains the size of word 0, 1, ... of the row, and then
+        zeros. A token that is not maskable is a word of size 0.
     """
     after_special = tf.pad(~maskable[:, :-1], [[0, 0], [1, 0]], constant_values=True)
     begins = tf.cast(starts | ~maskable | after_special, tf.int32)
@@ -192,8 +193,8 @@ def numbers_by_count(table: np.ndarray, counted: tf.Tensor) -> tf.Tensor:
 def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
     """Takes words in order until each row's token count is used up, skipping words that do not fit.
 
-    Each round takes the longest prefix of words that fits. Then it drops every word larger than the
-    remaining count. A row of 512 tokens needs two or three rounds.
+    Each round takes the longest prefix of words that fits. The round then drops every word with
+    more tokens than the remaining count. A row of 512 tokens needs two or three rounds.
 
     Args:
         sizes: `(B, L)` int32, tokens per word.
@@ -236,7 +237,7 @@ def ngram_lengths(longest: int = 3) -> np.ndarray:
 def span_lengths(longest: int = 10, p: float = 0.2) -> np.ndarray:
     """Returns the probabilities of spans of 1 to `longest` words.
 
-    The span length has a truncated geometric distribution. With the defaults, its mean is 3.8
+    The span length has a truncated geometric distribution. With the defaults, the mean is 3.8
     words.
 
     Args:
@@ -262,17 +263,17 @@ def choose_spans(
 ) -> tf.Tensor:
     """Chooses spans of whole words, one span after another, until each row has enough tokens.
 
-    For each span, the function draws the length n in words. Then it draws the first word uniformly
-    among all words that fit the remaining count and begin n consecutive free words. If there is no
-    such word, the function draws again with maximum length n - 1. A span that would exceed the
-    count is cut after the last whole word that fits, as in ALBERT's released code. SpanBERT's code
-    also cuts within a word. Spans do not overlap and contain only maskable tokens.
+    For each span, the function draws the length n in words. Then the function draws the first word
+    uniformly among all words that fit the remaining count and begin n consecutive free words. If
+    there is no such word, the function draws again with maximum length n - 1. A span that would
+    exceed the count is cut after the last whole word that fits, as in ALBERT's released code.
+    SpanBERT's code also cuts within a word. Spans do not overlap and contain only maskable tokens.
 
     Args:
         maskable: `(B, L)` bool, L static.
         starts: `(B, L)` bool, True where a token begins a word.
-        counts: `(B,)` int32, maximum number of tokens to choose. Fewer are chosen if every free
-            word has more tokens than the remaining count.
+        counts: `(B,)` int32, maximum number of tokens to choose. Fewer tokens are chosen if every
+            free word has more tokens than the remaining count.
         seed: `(2,)` or `(B, 2)` int.
         lengths: `(N,)`, probabilities of spans of 1 to N words.
         apart: whether to keep at least one unmasked word between two spans. SpanBERT's released

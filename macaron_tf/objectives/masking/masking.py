@@ -39,10 +39,11 @@ class MaskingConfig(Settings):
         SpanBERT: `MaskingConfig(choice="spans", fate="span", round_up=True)`.
 
     Attributes:
-        rate: fraction of a row's tokens, without special tokens, that are chosen and predicted.
-        mask: fraction of the chosen tokens that become [MASK].
-        random: fraction of the chosen tokens that become a random piece. The remaining chosen
-            tokens stay unchanged.
+        rate: fraction of the tokens in a row, without special tokens, that are chosen and
+            predicted.
+        mask: fraction of the chosen tokens that [MASK] replaces.
+        random: fraction of the chosen tokens that a random subword piece replaces. The remaining
+            chosen tokens stay unchanged.
         choice: unit of masking. `"tokens"` chooses single tokens, and `"whole_words"` chooses whole
             words. `"ngrams"` chooses n-grams of 1 to 3 whole words with p(n) ~ 1/n. `"spans"`
             chooses spans of 1 to 10 whole words with geometrically distributed lengths.
@@ -50,9 +51,9 @@ class MaskingConfig(Settings):
             piece and no change. `"span"` decides once for all tokens of a word, n-gram or span.
             Random pieces are drawn per token in both cases.
         round_up: whether to mask `ceil(rate n)` of n tokens instead of `round(rate n)`.
-        duplicates: number of different masks per row in static masking, which the epochs use in
-            turn (10 in BERT's released data). `None` means dynamic masking, with a new mask in each
-            epoch.
+        duplicates: number of different masks per row in static masking (10 in BERT's released
+            data). Epoch e uses mask e modulo `duplicates`. `None` means dynamic masking, with a new
+            mask in each epoch.
 
     References: Devlin et al. 2018 (BERT), appendix A.1; Lan et al. 2020 (ALBERT), section 4.1;
     Joshi et al. 2020 (SpanBERT), section 3.1; Clark et al. 2020 (ELECTRA), section 2; Liu et al.
@@ -113,7 +114,7 @@ def mask_tokens(
 
     Let n be the number of tokens in a row, without special tokens. Then `max(1, round(rate n))`
     tokens are masked, or fewer if only whole words may be chosen. BERT's released code also counts
-    [CLS] and [SEP] in n, so it sometimes masks one token more.
+    [CLS] and [SEP] in n, so the code sometimes masks one token more.
 
     Random pieces are drawn uniformly from the vocabulary without its special tokens. BERT draws
     from the whole vocabulary, but here a drawn [PAD] would be treated as padding.

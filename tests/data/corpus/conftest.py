@@ -1,4 +1,4 @@
-"""A corpus whose words are numbers with one token each, so that each token shows its origin."""
+"""A toy corpus of consecutive numbers. Each number is one token that identifies its document."""
 
 import pathlib
 from collections.abc import Iterator
@@ -15,7 +15,10 @@ BOTH = ("train", "validation")
 
 
 def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
-    """Returns the config of a small corpus: folder "a" alone, or "a" and "b" with `weights`."""
+    """Returns the config of a small corpus, which reads folder "a".
+
+    With `weights`, the corpus mixes folders "a" and "b".
+    """
     sources = (f"text:{texts}/a/*.txt",)
     if weights:
         folders = zip("ab", weights, strict=True)
@@ -25,31 +28,31 @@ def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
 
 
 def rows_of(corpus: PretrainingCorpus, *splits: str) -> np.ndarray:
-    """Returns the token ids of `splits`, or of both splits, in file order: `(rows, L)`."""
+    """Returns the token ids of `splits` (default: both splits) in file order: `(rows, L)`."""
     return np.stack([row["token_ids"] for row in each_row(corpus, *splits)])
 
 
 def each_row(corpus: PretrainingCorpus, *splits: str) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the features of each row of `splits`, or of both splits, in file order."""
+    """Yields the features of each row in `splits` (default: both splits), in file order."""
     for split in splits or BOTH:
         dataset = corpus.dataset(split, 7, seed=None, repeat=False, drop_remainder=False)
         yield from dataset.unbatch().as_numpy_iterator()
 
 
 def numbers_of(corpus: PretrainingCorpus, rows: np.ndarray) -> list[int]:
-    """Returns the numbers in rows, in their order."""
+    """Returns the numbers in `rows` in order; special tokens and full stops are skipped."""
     ids = rows[(rows >= len(SPECIAL_PIECES)) & (rows < corpus.vocabulary.pieces - 1)]
     return (ids - len(SPECIAL_PIECES)).tolist()
 
 
 def halves_of(corpus: PretrainingCorpus, ids: np.ndarray) -> tuple[list[int], list[int]]:
-    """Returns the numbers of each of the two segments in a sentence-pair row."""
+    """Returns the numbers of the first and of the second segment in a sentence-pair row."""
     first, _ = np.flatnonzero(ids == 3)
     return numbers_of(corpus, ids[:first]), numbers_of(corpus, ids[first:])
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    """Returns a dict from file name to content, without the lock file."""
+    """Returns a dict mapping file names to contents; the lock file is left out."""
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.name != ".lock"}
 
 
@@ -63,8 +66,8 @@ def vocabulary() -> WordPieceVocabulary:
 def texts(tmp_path_factory) -> pathlib.Path:
     """Writes the corpus into folders "a" and "b".
 
-    "a" holds the numbers 0 to 599 in 12 documents, "b" the numbers 600 to 749 in 3 documents. A
-    sentence has 5 numbers.
+    Folder "a" holds the numbers 0 to 599 in 12 documents, and folder "b" holds the numbers 600 to
+    749 in 3 documents. A sentence has 5 numbers.
     """
     folder = tmp_path_factory.mktemp("texts")
     for name, first, documents in (("a", 0, 12), ("b", 600, 3)):
@@ -95,10 +98,10 @@ def make(texts, vocabulary, out):
 
 @pytest.fixture
 def sources(texts, tmp_path) -> tuple[CorpusSource, ...]:
-    """Returns sources in two languages.
+    """Returns corpus sources in two languages, and a source of translation pairs.
 
     Numbers below 600 are language "a", and numbers from 600 on are language "b". The third source
-    has 40 translation pairs, of which pair 7 is too long.
+    has 40 translation pairs. Pair 7 is too long.
     """
     pairs = [(f"{n} {n + 1}", f"{n + 600}") for n in range(40)]
     pairs[7] = (" ".join(["7"] * 20), "607")

@@ -1,4 +1,4 @@
-"""The documents of a corpus: mixing order and shares, sentences and token ids."""
+"""Corpus documents: mixing order, sampling shares, sentences and token ids."""
 
 import collections
 import itertools
@@ -90,7 +90,10 @@ SIZES = [(50, 6_000), (900, 3_000), (100, 400), (600, 600)]
 
 
 def shares(alpha: float) -> dict[tuple[str, ...], float]:
-    """Returns the shares q_i = p_i^alpha / Σ p_j^alpha."""
+    """Returns the sampling share of each language, q_i = p_i^alpha / Σ p_j^alpha.
+
+    p_i is the share of language i among all lines.
+    """
     lines = {("en",): 9_000, ("ne",): 400, ("en", "ne"): 600}
     powers = {language: (count / 10_000) ** alpha for language, count in lines.items()}
     return {language: power / sum(powers.values()) for language, power in powers.items()}
@@ -109,7 +112,7 @@ def test_shares_of_lines_in_expectation(alpha):
 
 
 def test_shares_of_a_hundred_thousand_draws():
-    """If each document has one line, shares of lines equal shares of draws."""
+    """With alpha 0.5 and one-line documents, shares are proportional to square roots of counts."""
     counts = [80_000, 2_000, 500]
     sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
     weights = language_weights(sources, [(n, n) for n in counts], 0.5)
@@ -157,7 +160,7 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
 
 
 def texts_of(source: CorpusSource, tfds, count: int | None = None) -> list:
-    """Returns the texts of all parts of a source, in order."""
+    """Splits a source into parts, and returns the texts of the parts in order."""
     parts = source_parts(source, tfds)
     assert count is None or len(parts) == count
     return [text for part in parts for text in open_source(part, tfds)]

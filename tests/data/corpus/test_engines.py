@@ -38,7 +38,10 @@ KINDS = {
 
 @pytest.fixture
 def settings(request, sources, monkeypatch):
-    """Returns the settings of a corpus type, and makes the tokenized groups small."""
+    """Returns the settings of a corpus type.
+
+    Makes tokenization groups small, so that the toy corpus has several groups.
+    """
     monkeypatch.setattr(documents, "_GROUP", 600)
     found = dict(KINDS[request.param])
     return found | {"sources": sources} if "sources" in found else found
@@ -46,7 +49,10 @@ def settings(request, sources, monkeypatch):
 
 @pytest.fixture
 def agrees(texts, vocabulary, settings, tmp_path):
-    """Returns `agrees(**engine)`, which checks that an engine writes the files of one process."""
+    """Returns `agrees(**engine)`.
+
+    It asserts that an engine writes the same files as a single process.
+    """
 
     def agrees(**engine):
         config = config_of(texts, **settings)
@@ -69,7 +75,7 @@ def test_processes(agrees):
 
 @pytest.mark.parametrize("settings", ["next_sentence"], indirect=True)
 def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch, capsys):
-    """A preparation that is killed and resumed with 1 or 2 processes gives the same files."""
+    """Killing a preparation and resuming it with 1 or 2 processes does not change its files."""
     monkeypatch.setattr(progress, "_SECONDS", 0)
     make(tmp_path / "whole", **settings)
     lines = capsys.readouterr().err.splitlines()
@@ -108,7 +114,7 @@ def test_the_sentence_of_a_worker(make, tmp_path):
     write = pipeline("runner=FnApiRunner")
     (tmp_path / "blank.txt").write_text(" \n")
     sources = (f"text:{tmp_path}/blank.txt",)
-    refuses("blank.txt has no text: remove", make, sources=sources, write=write)
+    refuses("blank.txt contains no text: remove", make, sources=sources, write=write)
     refuses("--beam runner=NoRunner: Unexpected pipeline", make, write=pipeline("runner=NoRunner"))
 
 
@@ -125,7 +131,10 @@ def workers_of(process: subprocess.Popen) -> list[int]:
 
 @pytest.mark.slow
 def test_workers_killed_at_random(vocabulary, tmp_path):
-    """A killed worker is replaced; after a kill of all processes, the same command resumes."""
+    """If a worker is killed, a new worker replaces the killed worker.
+
+    If all processes are killed, the same command resumes the preparation.
+    """
     rng = random.Random(24)
     (tmp_path / "texts").mkdir()
     for number in range(300):

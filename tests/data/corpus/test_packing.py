@@ -1,4 +1,4 @@
-"""Rows of running text, of sentence pairs and of translations, and their records."""
+"""Packing into rows: running text, sentence pairs and translations, with document indices."""
 
 import collections
 import itertools
@@ -22,7 +22,7 @@ CLS, SEP = 2, 3
 
 
 def in_sentences(*documents: list[int]) -> list[TokenRows]:
-    """Returns documents with sentences of given lengths, whose ids count up from 10."""
+    """Returns one document per list of sentence lengths; token ids count up from 10 throughout."""
     bounds = 10 + np.cumsum([0, *map(sum, documents)])
     return [
         TokenRows(np.arange(a, b), np.unique(np.cumsum([0, *lengths])))
@@ -63,7 +63,7 @@ SENTENCES = ([2, 3], [1, 4, 1], [3])
     ids=["doc_text", "full_text", "full_sentences", "doc_sentences", "cut", "cut across"],
 )
 def test_rows_of_running_text(documents, across, whole_sentences, expected, owners):
-    """Rows hold the expected ids, and their records name the right documents.
+    """Rows hold the expected ids, and `owners` holds the document index of each row.
 
     Rows are spelt with "a" for the id 10, "b" for 11, ..., "^" for [CLS], "|" for [SEP] and "." for
     padding.
@@ -123,7 +123,7 @@ FIVES = [5] * 100  # a document with sentences of 5 ids
 
 
 def document_of(number: int) -> int:
-    """Returns the document of an id in `in_sentences(FIVES, FIVES, ...)`."""
+    """Returns the index of the document that contains an id of `in_sentences(FIVES, ...)`."""
     return (number - 10) // 500
 
 

@@ -86,15 +86,15 @@ def test_sizes_of_batches(corpus):
     assert corpus.dataset("train", 40).options().autotune.enabled is False
     for split, size, message in (
         ("test", 4, "no split 'test': give one of train, validation"),
-        ("validation", 11, "has 10 rows, which is too few for batch_size=11"),
-        ("train", 0, "batch_size=0 must be at least 1"),
+        ("validation", 11, "has 10 row.s., which is too few for batch_size=11"),
+        ("train", 0, "batch_size is 0, but must be at least 1"),
     ):
         refuses(message, corpus.dataset, split, size, repeat=False)
     assert "90 training and 10 validation rows of 8 ids" in corpus.summary()
 
 
 def test_the_files_of_several_processes(corpus, monkeypatch):
-    """Ten files with up to 10 rows are divided evenly among three processes."""
+    """Three processes share ten files, and their row counts differ by at most 10."""
     assert corpus.shard(0, 1).rows("train") == ROWS
     parts = [corpus.shard(index, 3) for index in range(3)]
     names = [{shard.name for shard in part.shards["train"]} for part in parts]
@@ -151,9 +151,9 @@ def test_a_folder_that_cannot_be_reached_is_named(corpus):
 
 
 def test_a_row_keeps_its_number(corpus, monkeypatch):
-    """A row's number stays the same over epochs, after a restart and in a shard of the files.
+    """A row has the same index in every epoch, after a restart and in a shard of the corpus.
 
-    Static masks are seeded by that number.
+    Static masks are seeded by the row index.
     """
     monkeypatch.setattr(corpus, "shuffled_rows", 30)
 
@@ -210,7 +210,7 @@ FIRST_ROWS = (0, 5, 6, 13, 20, 23, 30)
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory) -> tuple[str, ...]:
-    """Returns the paths of shards whose records count on from one shard to the next."""
+    """Writes shards whose records count up across shards; returns the shards' paths."""
     folder = tmp_path_factory.mktemp("shards")
     paths = tuple(str(folder / f"{shard}.tfrecord") for shard in range(len(SHARDS)))
     for path, first, rows in zip(paths, FIRST_ROWS, SHARDS, strict=True):
@@ -221,7 +221,7 @@ def paths(tmp_path_factory) -> tuple[str, ...]:
 
 
 def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
-    """Reads an order in batches of `size`; returns the first row numbers."""
+    """Reads rows in a row order from position `start` on; returns the row indices."""
     batches = order.batches(start, size, tf.strings.to_number, repeat, drop_remainder=False)
     rows = batches.unbatch().take(count).as_numpy_iterator()
     found, places = [], []
@@ -270,7 +270,7 @@ def test_a_start_reads_one_group_only(paths, tmp_path):
 
 
 def test_all_orders_are_equally_likely(paths):
-    """Over 600 seeds, each of three rows is first 200 times, within three standard deviations."""
+    """Each of three rows comes first in 200 of 600 epochs, within three standard deviations."""
     firsts = collections.Counter()
     order = RowOrder(paths[4:5], SHARDS[4:5], FIRST_ROWS[4:5], 10, (0, 0))
     batches = order.batches(0, 3, tf.strings.to_number, repeat=True, drop_remainder=True)
@@ -305,7 +305,7 @@ def test_row_b_goes_on_where_row_b_ended(stream_corpus):
     count = stream_corpus.rows("validation")
     dataset = stream_dataset(stream_corpus, "validation", 2, repeat=False)
     assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
-    with pytest.raises(UserError, match=f"has {count} rows, but an update reads {count + 1} texts"):
+    with pytest.raises(UserError, match=f"has {count} row.s., fewer than the {count + 1} texts"):
         stream_dataset(stream_corpus, "validation", count + 1)
 
 
@@ -324,7 +324,7 @@ def test_half_of_the_rows_read_their_text_backwards(stream_corpus):
             turned = [row[0], *row[1:last][::-1], *row[last:]]
             np.testing.assert_array_equal(batch["token_ids"][2 + b], turned)
     refuses(
-        "an update has 3 rows, an odd number",
+        "batch_size is 3, but must be even",
         stream_dataset,
         stream_corpus,
         "train",
@@ -350,7 +350,7 @@ def test_it_begins_at_any_step(stream_corpus, both):
 
 @pytest.mark.parametrize("start", [0, 5])
 def test_an_update_s_batches_have_texts_of_their_own(stream_corpus, start):
-    """An update of three batches with two rows reads the rows of one batch of six."""
+    """Three micro-batches of two rows contain the same rows as one batch of six rows."""
     whole = batches(stream_dataset(stream_corpus, "train", 6), 5)
     dataset = stream_dataset(stream_corpus, "train", 2, start, turns=3)
     assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
@@ -368,13 +368,16 @@ def languages(make, sources):
 
 
 def language_of(batch) -> tuple[int, ...]:
-    """Returns the languages of a batch, in order; all rows of a batch have the same languages."""
+    """Returns a batch's one or two language ids in order; asserts that all rows agree."""
     [found] = {tuple(dict.fromkeys(row)) for row in batch["language_ids"].tolist()}
     return found
 
 
 def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch):
-    """Each batch has one language or pair; text and pairs alternate, and restarts are exact."""
+    """Each batch has one language or one language pair.
+
+    Updates on text and on translation pairs alternate, and restarts are exact.
+    """
     monkeypatch.setattr(reading, "_DRAWS", 64)
     whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)
     drawn = [language_of(batch) for batch in whole]

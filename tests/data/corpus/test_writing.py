@@ -164,14 +164,17 @@ def test_weights_repeat_but_hold_out(make):
 
 
 def test_sources_that_cannot_be_read(make, tmp_path):
-    """Errors of the corpus itself; tests/data/sources has the errors of readers."""
+    """Sources without documents, without text or in another language raise errors.
+
+    Errors that readers raise are tested in tests/data/sources.
+    """
     (tmp_path / "blank.txt").write_text("\x00\u200b")
     (tmp_path / "blank.tsv").write_text("1\t \n")
     for number, (source, language, message) in enumerate(
         (
-            ("tsv:x.tsv", None, "tsv:x.tsv has translation pairs, not documents: give its two"),
-            (f"text:{tmp_path}/blank.txt", None, "have no text for the vocabulary"),
-            (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "has no pair with text on both sides"),
+            ("tsv:x.tsv", None, "tsv:x.tsv contains translation pairs, not documents: give the"),
+            (f"text:{tmp_path}/blank.txt", None, "contain no text from which the vocabulary makes tokens"),
+            (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "contains no pair with text on both sides"),
             ("homeassistant:de", "fr", "de is not in 'fr': change the language to 'de'"),
         )
     ):
@@ -192,7 +195,10 @@ def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
 
 
 def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **settings):
-    """Prepares a corpus that is killed after every few file operations; returns (corpus, kills)."""
+    """Prepares a corpus, and kills and restarts the preparation every few file operations.
+
+    Returns the corpus and the number of kills.
+    """
     rename, remove = storage.tf.io.gfile.rename, PosixGPath.unlink
     left = kills = 0  # `left`: number of file operations until the kill
 
@@ -287,8 +293,8 @@ def test_another_folder_is_asked_for(make, texts, vocabulary):
         "has sequence_length 16, not 32": {"sequence_length": 32},
         "has seed 0, not 1": {"seed": 1},
         "has sources": {"sources": (f"text-lines:{texts}/a/*.txt",)},
-        "have changed since the corpus": {"sources": (f"text:{texts}/b/*.txt",)},
-        "vocabulary mismatch: the corpus in": {
+        "have changed since the preparation of the corpus": {"sources": (f"text:{texts}/b/*.txt",)},
+        "vocabulary mismatch between the corpus in": {
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
         },
     }.items():
@@ -311,15 +317,15 @@ def test_files_may_be_copied_but_not_changed(make, texts, out, tmp_path, monkeyp
     file, text = folder / "01.txt", (folder / "01.txt").read_text()
     file.write_text(text.replace("50 51", "51 50"))
     assert len(file.read_text()) == len(text)
-    refuses("have changed since the corpus", again)
+    refuses("have changed since the preparation of the corpus", again)
     file.write_text(text)
     again()
     (folder / "more.txt").write_text("1 2 3")
-    refuses("have changed since the corpus", again)
+    refuses("have changed since the preparation of the corpus", again)
 
 
 def test_damage_is_named(make, out):
-    refuses(r"has no corpus, because corpus\.json", PretrainingCorpus.open, out)
+    refuses(r"contains no corpus, because corpus\.json", PretrainingCorpus.open, out)
     make()
     whole = contents(out)
     shard = whole["train-00001.tfrecord"]
@@ -366,7 +372,9 @@ def test_an_unfinished_folder_that_is_damaged(make, out, monkeypatch):
 
 def test_a_folder_that_cannot_be_written(make, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    refuses("cannot write .*file/out: .*; choose another path", make, tmp_path / "file" / "out")
+    refuses(
+        "cannot write .*file/out \\(.*\\): choose another path", make, tmp_path / "file" / "out"
+    )
     if os.geteuid():  # root may write anywhere
         (tmp_path / "locked").mkdir(mode=0o500)
         refuses("cannot write", make, tmp_path / "locked")
@@ -430,7 +438,7 @@ def test_sentence_order_of_several_languages(make, sources):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_languages_come_again_but_hold_out(make, sources, out, tmp_path, monkeypatch, alpha):
-    """Rare languages repeat only training rows, and killed preparations give the same bytes."""
+    """Oversampled languages repeat training rows only, and kills do not change the files."""
     settings = {"sources": sources, "language_alpha": alpha, "rows_per_shard": 40}
     corpus = make(tmp_path / "whole", **settings)
     rows = {split: {tuple(row) for row in rows_of(corpus, split).tolist()} for split in BOTH}

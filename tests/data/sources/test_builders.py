@@ -1,4 +1,4 @@
-"""Our own dataset builders: small copies of the published files become the sets of the recipes."""
+"""Our TFDS builders, which prepare the recipes' data sets from small copies of published files."""
 
 import gzip
 import io
@@ -27,7 +27,7 @@ TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """Returns a folder with all sets as they are published, in place of downloads."""
+    """Returns a folder with small copies of all published files, which replaces downloads."""
     folder = tmp_path / "published"
     folder.mkdir()
     for builder in builders.OWN.values():
@@ -174,7 +174,7 @@ def test_damaged_or_missing_files_leave_nothing(published, tmp_path, name):
 def test_sides_of_unequal_length(published, tmp_path):
     (published / "val.en.gz").write_bytes(gzip.compress(b"one\n"))
     tfds = Tfds(tmp_path / "sets", download=True)
-    refuses("val.de.gz has 3 lines but val.en.gz has 1", open_set, "multi30k/de-en", "train", tfds)
+    refuses("val.de.gz has 3 line.s., but val.en.gz has 1", open_set, "multi30k/de-en", "train", tfds)
 
 
 @pytest.mark.parametrize("name", builders.OWN)

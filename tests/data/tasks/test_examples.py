@@ -1,4 +1,4 @@
-"""The task registry, the examples read from TFDS and tables, and sentence triplets."""
+"""The task registry, examples read from TFDS and from tables, and sentence triplets."""
 
 import gzip
 
@@ -135,7 +135,7 @@ def test_tfds_errors(tfds, tmp_path):
 
 
 def prepare(folder, features, **splits):
-    """Writes the TFDS set glue/toy."""
+    """Writes a TFDS set glue/toy with the given features and splits."""
     tfds = pytest.importorskip("tensorflow_datasets")
     tfds.dataset_builders.store_as_tfds_dataset(
         name="glue",
@@ -181,7 +181,7 @@ COPA = {"premise": "It rained.", "question": "effect", "choice1": "wet", "choice
 
 
 def test_choices_of_official_records(tmp_path):
-    """Lists as in RACE and HellaSwag, and fields as in COPA, are read as choices."""
+    """Choices are read from lists (RACE, HellaSwag) and from separate fields (COPA)."""
     tfds = pytest.importorskip("tensorflow_datasets").features
     text, texts = tfds.Text(), tfds.Sequence(tfds.Text())
     race = {"article": text, "questions": texts, "options": tfds.Sequence(texts), "answers": texts}
@@ -237,7 +237,7 @@ def test_the_fields_of_choices_are_those_of_the_official_builders():
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("p\tq\ta\t\t\t\tA", "line 2: at least two choices must not be empty: fill in"),
+        ("p\tq\ta\t\t\t\tA", "line 2: fewer than two choices have text: fill in"),
         ("p\tq\ta\tb\t\t\tC", "line 2: the correct choice 'C' must not be empty"),
         ("p\tq\ta\tb\tc\td\tE", "line 2: 'E' in column 'label' is not one of the classes A, B"),
         ("\tq\ta\tb\tc\td\tA", "line 2: the text in column 'article' is empty"),
@@ -269,9 +269,9 @@ def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
 
 
 def write_senteval(folder, **changes: str) -> None:
-    """Writes a SentEval folder with two STS16 sub-sets, STSb and SICK.
+    """Writes a SentEval folder with two STS16 subsets, STS-B and SICK.
 
-    `changes` replaces the content of files by name.
+    `changes` maps the last part of a file name, such as "headlines", to new content.
     """
     header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
     files = {
@@ -316,7 +316,7 @@ def test_bad_senteval_files(changes, message, tmp_path):
     scores = tmp_path / "STS/STS16-en-test/STS.gs.headlines.txt"
     write_senteval(tmp_path)
     scores.write_text("5\n")
-    refuses("headlines.txt has 1 lines, but .*headlines.txt has 2", read_senteval, str(tmp_path))
+    refuses("headlines.txt has 1 line.s., but .*headlines.txt has 2", read_senteval, str(tmp_path))
     refuses("give the folder data/downstream", read_senteval, str(tmp_path / "STS"))
 
 
@@ -366,14 +366,14 @@ def test_a_table_without_labels(table):
     assert read_examples(SENTIMENT, "test_a", source=source).labels is None
     whole = table("text\tlabl", "so good\tgood")
     assert read_examples(SENTIMENT, "all", source=whole).labels is None
-    with pytest.raises(UserError, match="line 1 has no column.s. named 'label' among 'text', 'la"):
+    with pytest.raises(UserError, match="line 1 has no columns named 'label' .the columns are 'text', 'la"):
         read_examples(SENTIMENT, "train", source=whole)
 
 
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["label\tbody", "good\tx"], "line 1 has no column.s. named 'text' among 'label'"),
+        (["label\tbody", "good\tx"], "line 1 has no columns named 'text' .the columns are 'label'"),
         (["label\ttext\ttext", "good\tx\tx"], "line 1 has 2 column.s. named 'text' among"),
         (["label\ttext", "good\tx", "great\tx"], "line 3: 'great' in column 'label' is not one of"),
         (["label\ttext", "2\tx"], "line 2: '2' in column 'label' is not one of the classes bad, g"),
@@ -383,8 +383,8 @@ def test_a_table_without_labels(table):
         (["label\ttext", "good\tx", "", "bad\ty"], "line 3: found 1 .* but the header has 2"),
         (["label\ttext", 'good\t"x', 'y"'], "line 3: found 1 .* remove tabs and line breaks"),
         (["label\ttext", "Good\tx"], "line 2: 'Good', which looks like 'good', in column 'label'"),
-        (["label\ttext"], "has no example"),
-        ([], "line 1 has no column.s. named 'text' among ''"),
+        (["label\ttext"], "contains no example"),
+        ([], "line 1 has no columns named 'text' .the columns are ''"),
     ],
 )
 def test_bad_tables(lines, message, table):

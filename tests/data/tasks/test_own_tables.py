@@ -18,7 +18,7 @@ CHOICES = "context\tquestion\tchoice1\tchoice2\tchoice3\tlabel\n"
 
 
 def filled(task, folder, content: str, name: str = "own.tsv", **settings):
-    """Returns the inferred settings of a file's content, and the task that they describe."""
+    """Writes a table; returns the settings inferred from its content, and the resulting task."""
     kind = "conll" if name.endswith(".txt") else "tsv"
     data = gzip.compress(content.encode()) if name.endswith(".gz") else content.encode()
     (folder / name).write_bytes(data)
@@ -51,8 +51,8 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
     ("task", "text", "words"),
     [
         (CLASSIFY, "", "own.tsv is empty: write a header"),
-        (CLASSIFY, "text\tlabel\n", "own.tsv has no example"),
-        (CLASSIFY, "text\tclass\na\tx\n", "line 1 has no column.s. named 'label' among 'text', 'c"),
+        (CLASSIFY, "text\tlabel\n", "own.tsv contains no example"),
+        (CLASSIFY, "text\tclass\na\tx\n", "line 1 has no columns named 'label' .the columns are 'text', 'c"),
         (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "which column of 'a', 'b', 'label' has the text"),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x': give examples of at least tw"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
@@ -65,9 +65,9 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
         (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag.s. for 2 word.s."),
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
-        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "1 column of choices among 'context', 'c"),
-        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "no column of choices among"),
-        (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "choice1, choice3 are not choice1 to choice2"),
+        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "has 1 column.s. of choices among the columns 'context', 'c"),
+        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "has 0 column.s. of choices among"),
+        (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "are choice1, choice3, but must be choice1 to choice2"),
         (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which column of 'x', 'y', 'choice1'"),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held(labels, "")).any()
-    refuses("has 3 examples, and table.held_out=0.1", TableSettings().held, labels[:3], "x")
+    refuses("has 3 example.s., so table.held_out=0.1", TableSettings().held, labels[:3], "x")
 
 
 def test_scores_of_every_size_are_held_out_by_the_seed():

@@ -69,7 +69,7 @@ def test_other_files_are_refused(tmp_path):
         ("[1]", "'data' is not a list"),
         ('{"data": [3]}', r"data\[0\]: the field 'paragraphs'"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\]: the field 'context'"),
-        ('{"data": []}', "no question in"),
+        ('{"data": []}', "contains no questions"),
         ("\udcff", "is not JSON"),
     ):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
@@ -176,7 +176,7 @@ def test_no_room_is_refused(vocabulary):
     room = {"max_length": 7, "stride": 2, "max_question": 4}
     for texts, message in (
         (["a"], "max_length=7 is too small, because questions of 4 tokens need at least 8 ids"),
-        ([], "the split has no example"),
+        ([], "the split contains no example"),
     ):
         examples = Questions(texts, texts, texts, None)
         refuses(message, encode_question_examples, vocabulary, examples, **room)

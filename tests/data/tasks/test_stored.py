@@ -1,4 +1,4 @@
-"""Examples stored on disk equal those in memory."""
+"""Examples stored on disk equal examples in memory."""
 
 import json
 

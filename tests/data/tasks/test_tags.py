@@ -1,4 +1,4 @@
-"""Tagged sentences: read from any IOB scheme, and cut into windows without losing a word."""
+"""Tagged sentences in any IOB scheme, cut into windows that label every word once."""
 
 import copy
 import dataclasses
@@ -36,7 +36,7 @@ def test_conll_files(tmp_path):
     for text, words in (
         ("EU B-EU\n", "line 1: the tag 'B-EU'"),
         ("a O\nEU\n", "line 2: 'EU' is the only column"),
-        ("\n-DOCSTART- O\n", "has no sentence"),
+        ("\n-DOCSTART- O\n", "contains no sentences"),
     ):
         path.write_text(text)
         refuses(words, read_tagged, TASK, "train", source=f"conll:{path}")
@@ -85,7 +85,7 @@ def test_columns_and_comments(text, found, tmp_path):
 @pytest.mark.parametrize("line", ["1\tAnn\tB-PER\t-\tme\n", "1 Ann B-PER\n2 is O\n"])
 def test_a_column_of_numbers_is_refused(line, tmp_path):
     (tmp_path / "own.txt").write_text(f"# id = 1\n{line}\n{line}")
-    message = "own.txt: the first column has numbers instead of words: remove the first column"
+    message = "own.txt: the first column contains numbers instead of words: remove the first column"
     refuses(message, read_tagged, TASK, "train", source=f"conll:{tmp_path}/own.txt")
 
 

@@ -40,7 +40,7 @@ def examples_of(first, second, labels):
 
 
 def test_the_papers_examples():
-    """The texts are those of Raffel et al. 2020, appendix D."""
+    """Inputs and targets have the format of Raffel et al. 2020, appendix D."""
     pairs = as_texts(get_task("sst2"), examples_of(["it is  so\nfine "], None, [1]))
     assert pairs == [("sst2 sentence: it is so fine", "positive")]
     pairs = as_texts(get_task("rte"), examples_of(["A."], ["B."], [1]))
@@ -133,7 +133,7 @@ def test_templates_that_cannot_be():
     [
         ("sst2", FILMS, Template("{first}", ("a",)), "1 words"),
         ("sst2", Examples(FILMS.texts, None), TEMPLATES["sst2"], "no labels"),
-        ("stsb", FILMS, TEMPLATES["sst2"], "no classes"),
+        ("stsb", FILMS, TEMPLATES["sst2"], "is not a classification task"),
     ],
 )
 def test_examples_that_cannot_be_asked(task, examples, template, message):
@@ -149,7 +149,7 @@ def test_tables_of_choices_and_of_answers(table):
     assert prompt.query == "Question: sky?\nAnswer:" and prompt.answers == ("blue",)
     [prompt] = read("answer\tquestion", "blue\tsky?")
     assert prompt.answers == ("blue",) and not prompt.choices
-    refuses("line 1 has no column.s. named 'answer'", read, "question\tchoice1\tchoice2")
+    refuses("line 1 has no columns named 'answer'", read, "question\tchoice1\tchoice2")
     refuses("line 1: 'choice1' is the only choice", read, "question\tchoice1\tanswer")
     refuses("1 to 2", read, "question\tchoice1\tchoice2\tanswer", "a\tb\tc\t3")
 

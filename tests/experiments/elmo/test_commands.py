@@ -1,4 +1,4 @@
-"""ELMo by the commands: training, resumption, evaluation, embedding, tagging and export."""
+"""ELMo's commands: training, resumption, evaluation, embedding, tagging and export."""
 
 import json
 import pathlib
@@ -18,9 +18,9 @@ COLOURS = ("red", "blue", "green")
 
 @pytest.fixture(autouse=True)
 def no_long_text(monkeypatch):
-    """Leaves texts of 2,800 words out of the export's comparison.
+    """Leaves texts of 100 words or more out of the comparison that checks an export.
 
-    Each word is a step of four LSTMs in Python.
+    Each word takes a step of four LSTMs in Python.
     """
     short = tuple(text for text in certificate.TEXTS if len(text.split()) < 100)
     monkeypatch.setattr(certificate, "TEXTS", short)
@@ -83,7 +83,7 @@ def test_another_text_is_not_scored_as_the_held_out_one(command, text, run, tmp_
     before = file.read_text()
     file.write_text("0 red .\n" + before)
     assert main(["evaluate", run]) == 2
-    assert "the training text is not what" in capsys.readouterr().err
+    assert "the training data differ from" in capsys.readouterr().err
     file.write_text(before)
 
 
@@ -157,7 +157,7 @@ def test_a_tagger_with_and_one_without(run, tmp_path, capsys):
     judged = [line["f1"] for line in steps if line["kind"] == "validation"]
     assert max(judged) == pytest.approx(without["f1"]) and row["f1"] < 0.8
     assert main([*words, "--split", "train"]) == 2
-    assert "has the sentences that taggers are trained on: give dev" in capsys.readouterr().err
+    assert "contains the sentences that the taggers train on: give --split dev" in capsys.readouterr().err
 
 
 def test_neighbours_by_letters_and_by_context(run, text, capsys):
@@ -173,7 +173,7 @@ def test_neighbours_by_letters_and_by_context(run, text, capsys):
 
 
 def colour_tables(folder) -> dict[str, list[str]]:
-    """Returns a dict from task name to the arguments of `finetune train`."""
+    """Writes task files about colours; returns a dict mapping task names to training arguments."""
     rng = np.random.default_rng(1)
     for split, count in (("train", 160), ("validation", 24), ("dev", 24)):
         rows = [(n, COLOURS[n]) for n in rng.integers(0, 3, count)]
@@ -250,7 +250,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
         ),
         (
             ["train", "elmo_tiny", new, "--set", f"sources=text:{tmp_path}/one.txt"],
-            "the sources have only 1 document, which is held out for validation",
+            "the sources contain only one document, which is held out for validation",
         ),
         (["evaluate", str(tmp_path)], "is not a run"),
         (["embed", run, "--input", "nowhere", "--output", "v.npz"], "--input nowhere"),
@@ -261,7 +261,7 @@ def test_bad_input_is_named(run, tmp_path, refused):
         ),
         (
             ["neighbours", run, "a", "--in", "a dog", "--source", f"text:{tmp_path}/a.txt"],
-            "the text has only the word 'a'",
+            "the sentences of --source contain no word other than 'a'",
         ),
     ):
         refused(main, words, message, tmp_path)

@@ -1,4 +1,4 @@
-"""The pre-training commands, from text to filled-in masks, on a toy language of letters."""
+"""The pre-training commands on a toy language, from preparing a corpus to filling masks."""
 
 import collections
 import contextlib
@@ -93,7 +93,10 @@ PAIRS += ["masking.mask=0.8", "masking.random=0.1"]
     ],
 )
 def test_one_command_pre_trains_every_family(recipe, changes, least, source, tmp_path):
-    """Without --corpus, the recipe's corpus is prepared in the cache; pairs are learnt too."""
+    """Without --corpus, one command prepares the recipe's corpus in the cache and trains on it.
+
+    ALBERT and MacaronBERT also learn their sentence-pair tasks.
+    """
     settings = flags([*toy_settings(source), *changes])
     assert main(["train", recipe, str(tmp_path / "run"), *settings]) == 0
     first, *_, last = read_lines(tmp_path / "run" / "metrics.jsonl")
@@ -110,7 +113,7 @@ def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
 ):
     """A run stopped by SIGTERM resumes to bit-identical weights and metrics.
 
-    The run has dropout, dynamic masks, a generator's samples and shuffled rows.
+    The run has dropout, dynamic masks and shuffled rows. ELECTRA also samples from its generator.
     """
     whole, parts, settings = trained, tmp_path / "parts", long_run()
     if recipe != "bert_tiny":
@@ -138,7 +141,7 @@ def test_a_run_that_sigterm_stopped_is_the_uninterrupted_one(
 
 @pytest.mark.slow
 def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path, monkeypatch):
-    """2,000 updates with validations and checkpoints retrace nothing, and memory stays flat."""
+    """2,000 updates with validations and checkpoints cause no retracing or growth of memory."""
     import experiments.train_run as module
 
     models, memory, build = [], {}, module.build_fit_model
@@ -169,14 +172,14 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
         ("corpus.sequence_length=32", "prepared with sequence_length=16"),
         ("corpus.pairs=next_sentence", "prepared with pairs='none'"),
         ("model.max_length=8", "model.max_length is 8"),
-        ("batch_size=100000", "less than one batch of 100000"),
+        ("batch_size=100000", "but one batch has 100000 rows"),
         ("training.best_metric=bleu", "best_metric is 'bleu'"),
         ("objective=guessing", "objective='guessing' must be one of 'masked_language'"),
         ("objective=span_boundary", "set masking.choice=spans"),
         ("model.causal=True", "with model.causal=True"),
         ("generator_width=0", "generator_width=0 must be a number above 0"),
         ("masking.rate=0", "masking.rate=0 must be a number above 0"),
-        ("model.name=3", "there is no setting 'name' here"),
+        ("model.name=3", "names an unknown setting, 'name'"),
         ("model.activation=foo", "foo"),
         ("model.rnn_step_sizes=None", "rnn_step_sizes=None must be"),
         ("isolate_documents=True", "packing='doc_text' has no effect"),
@@ -214,7 +217,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         ),
         (["train", "demo", run, "--corpus", corpus], "demo is a recipe of kind 'translation'"),
         (["train", "brt", run, "--corpus", corpus], "no recipe is called 'brt'"),
-        ([*begin, "--corpus", tmp_path / "none"], "has no corpus, because"),
+        ([*begin, "--corpus", tmp_path / "none"], "contains no corpus, because"),
         ([*begin, "--corpus", words], "vocabulary"),
         (
             [*begin, "--corpus", corpus, "--vocabulary", corpus],
@@ -227,7 +230,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         ),
         (
             ["prepare", "bert_tiny", corpus, "--processes", "2", "--beam", "runner=DirectRunner"],
-            "--beam starts its own workers: leave --processes out",
+            "--processes has no effect with --beam",
         ),
         (["evaluate", trained, "--corpus", longer], "sequence_length=24"),
         (["fill", tmp_path, "a [MASK]"], "is no run"),
@@ -299,7 +302,7 @@ def test_every_kind_of_vocabulary_is_trained_and_used(
 
 @pytest.fixture
 def recipe(tmp_path) -> PretrainingRecipe:
-    """Returns a recipe with 100 lines of English, 4 of Nepali, and their translations."""
+    """Returns a recipe with 100 lines of English, 4 lines of Nepali and 1 translation pair."""
     (tmp_path / "en.txt").write_text("\n".join(f"en {n}" for n in range(100)))
     (tmp_path / "ne.txt").write_text("\n".join(f"ne {n}" for n in range(4)))
     (tmp_path / "both.tsv").write_text("pair a\tpair b")
@@ -331,7 +334,7 @@ def test_a_model_has_the_corpus_languages(recipe):
     assert again == recipe and again.corpus.languages == ("en", "ne")
     none = override(recipe, ["model.num_languages=0"])
     assert none.model_config(100).num_languages == 0
-    with pytest.raises(UserError, match="xlm_tiny has language embeddings but no source"):
+    with pytest.raises(UserError, match="xlm_tiny has language embeddings, but no source"):
         PretrainingRecipe(
             model="xlm_tiny",
             corpus=CorpusConfig(("text:a",)),
@@ -340,14 +343,17 @@ def test_a_model_has_the_corpus_languages(recipe):
 
 
 def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_path, ran):
-    """The second phase uses other text with the first run's vocabulary, and adds a pair head."""
+    """A second run starts from the first run's weights and vocabulary, on other text.
+
+    The second run also adds a sentence-pair head.
+    """
     few = ["training.max_steps=1", "training.learning_rate=1e-9", "training.warmup_steps=0"]
     changes = [f"corpus.sources={source}", "corpus.sequence_length=32", "batch_size=8", *few]
     changes += ["corpus.pairs=next_sentence", "training.save_every_steps=1", "model.dropout=0"]
     run = tmp_path / "second"
     command = ["train", "bert_tiny", run, "--init", trained, *flags(changes)]
     assert (
-        "parts with random weights, " in (out := ran(main, *command).out)
+        "parts that start from random weights, " in (out := ran(main, *command).out)
         and "pooler, sentence_pair" in out
     )
     opened, before = PretrainingRun.open(run), PretrainingRun.open(trained)

@@ -65,7 +65,7 @@ def memory_of(run) -> dict[str, np.ndarray]:
 def test_a_resumed_run_is_the_uninterrupted_one(
     whole, settings, corpus, tmp_path, monkeypatch, capsys
 ):
-    """A resumed run has the bits of an uninterrupted run, including the memory."""
+    """A resumed run is bit-identical to an uninterrupted run, including the memory."""
     settings, parts = [*settings, "model.dropout=0.1"], tmp_path / "parts"
     assert train(XL, parts, corpus, [*settings, "training.max_steps=6"]) == 0
     assert train(XL, parts, corpus, settings) == 0
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 @pytest.mark.slow
 def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_path):
-    """Two micro-batches of four texts, and one batch of eight, give equal weights."""
+    """Training with two micro-batches of four texts or one batch of eight gives equal weights."""
     settings = [*settings, "training.max_steps=3", "training.epsilon=0.01"]
     assert train(XL, tmp_path / "parts", corpus, settings) == 0
     settings += ["batch_size=8", "training.accumulation_steps=1"]
@@ -124,7 +124,7 @@ def test_longer_memories_are_compared(whole, corpus, tmp_path, ran):
 
 
 def test_it_goes_on_with_a_text_of_any_length(whole, ran):
-    """A model with a memory of 12 reads 24 tokens and writes 16."""
+    """A model with a memory of 12 tokens continues a prompt of 24 tokens by 16 tokens."""
     text = "a b " * 12
     assert len(ran(generate.main, "complete", whole, text, "--max-tokens", 16).out) > len(text)
 
@@ -187,7 +187,11 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
         (XL, "memory_length=0", "memory_length is 0"),
         (XL, "corpus.packing=doc_text", "corpus.packing=full_text"),
         (XL, "model.positions=learned", "model.positions=transformer_xl"),
-        (XL, "model.adaptive_cutoffs=9,4", "adaptive_cutoffs=(9, 4) must ascend: sort them"),
+        (
+            XL,
+            "model.adaptive_cutoffs=9,4",
+            "adaptive_cutoffs=(9, 4) must strictly ascend: sort them",
+        ),
         (XL, "model.adaptive_cutoffs=9,4000", "model.adaptive_cutoffs: "),
         (XL, "batch_size=1000", "batch_size"),
         (XL, "isolate_documents=True", "no effect on the memory, which spans documents"),

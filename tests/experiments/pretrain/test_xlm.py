@@ -80,7 +80,10 @@ def test_clm_reads_one_language_a_batch_from_position_0_on(sources, tmp_path):
 
 
 def test_mlm_and_tlm_take_turns_update_by_update(translated):
-    """MLM and TLM updates alternate; a later start reads the same batches and masks."""
+    """MLM and TLM updates alternate.
+
+    A dataset that starts at a later batch has the same batches and masks.
+    """
     whole = batches(*translated, 0, 12)
     for one, other in zip(whole[5:9], batches(*translated, 5, 4), strict=True):
         assert one.keys() == other.keys()

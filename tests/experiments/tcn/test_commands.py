@@ -1,4 +1,4 @@
-"""The TCN's tasks, run by the commands."""
+"""The commands of the TCN's sequence tasks."""
 
 import functools
 import gzip
@@ -26,14 +26,14 @@ SMALL += ("batch_size=4", "model.widths=(8,)", "training.learning_rate=0.02", "m
 
 
 def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> tasks.TaskData:
-    """Returns the data of a task by its recipe."""
+    """Opens the data of a task with the task's recipe, a batch size and a seed."""
     recipe = registry.load(f"tcn_{name}", SequenceRecipe)
     recipe = recipe.changed(batch_size=size, training={"seed": seed}, **changes)
     return TASKS[name].open(options, recipe)
 
 
 def write_pieces(path, tunes: str, **changes) -> None:
-    """Copies a MATLAB file of pieces with some splits changed."""
+    """Copies a MATLAB file of piano rolls; `changes` maps splits to functions that change them."""
     pieces = scipy.io.loadmat(tunes)
     pieces |= {split: change(pieces[split]) for split, change in changes.items()}
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
@@ -65,7 +65,7 @@ def test_a_task_is_trained_resumed_and_shown(tunes, tmp_path, capsys):
         write_pieces(command[3], tunes, **{split: lambda pieces: pieces[:, ::-1]})
         for words in (command, ["--resume", str(tmp_path / "tcn-1"), "--data", command[3]]):
             assert main(words) == 2
-            assert "the training text is not what" in capsys.readouterr().err
+            assert "the training data differ from" in capsys.readouterr().err
     # A complete run is scored on a new test split, and keeps its score without one.
     write_pieces(command[3], tunes, testdata=lambda pieces: pieces[:, :1])
     assert main(command) == 0
@@ -97,13 +97,16 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb"], "--data is missing: give the .mat file"),
         (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat does not exist"),
         (["jsb", "--data", str(tmp_path / "text.mat")], "cannot be read as a MATLAB file"),
-        (["jsb", "--data", str(other)], "'traindata' must have pieces with 88 columns"),
+        (["jsb", "--data", str(other)], "the pieces in 'traindata' are not matrices with 88 columns"),
         (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() is empty"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
-        (["jsb", "--data", tunes, "--seeds", "1", "1"], "--seeds 1 1: give each value once"),
+        (
+            ["jsb", "--data", tunes, "--seeds", "1", "1"],
+            "--seeds 1 1 repeats a value: give each value once",
+        ),
         (
             ["jsb", "--data", tunes, "--models", "tcn", "tcn"],
-            "--models tcn tcn: give each value once",
+            "--models tcn tcn repeats a value: give each value once",
         ),
         (
             ["jsb", "--data", tunes, "--set", "training.best_metric=perplexity"],
@@ -112,25 +115,25 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
         (["jsb", "--data", str(flipped)], "cannot be read as a MATLAB file"),
         (["jsb", "--data", str(loud)], "columns of zeros and ones"),
-        (["jsb", "--data", str(short)], "'validdata' has no piece with two frames or more"),
+        (["jsb", "--data", str(short)], "'validdata' contains no piece with at least two frames"),
         (
             ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
             "model.embedding_dropout has no effect here: only a model with token ids as input",
         ),
         (
             ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
-            "model.spatial_dropout has no effect here: only mixer=tcn uses this setting",
+            "model.spatial_dropout has no effect here, because only mixer=tcn uses this setting",
         ),
-        (["adding", "--data", tunes], "has no effect in adding, which reads no file: leave it out"),
-        (["wikitext", "--data", tunes], "leave it out, and name your texts by --set sources"),
+        (["adding", "--data", tunes], "has no effect in adding, which reads no file: leave --data out"),
+        (["wikitext", "--data", tunes], "leave --data out, and name your texts by --set sources"),
         (
             ["jsb", "--data", tunes, "--set", "vocabulary_size=100"],
-            "vocabulary_size has an effect only in wikitext and lambada, but task is jsb: leave",
+            "vocabulary_size has an effect only in the tasks wikitext and lambada, but task is jsb: leave",
         ),
         (["lambada"], "--data is missing: give the folder with dev.txt.gz"),
         (["ptb_words"], "--data is missing: give the folder"),
         (["ptb_words", "--data", str(tmp_path)], "has neither train.txt.gz nor train.txt"),
-        (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt has no text"),
+        (["ptb_words", "--data", str(tmp_path / "ptb")], "valid.txt contains no text"),
     ):
         refused(main, [words[0], str(tmp_path / "out"), *words[1:]], message, tmp_path)
 

@@ -1,4 +1,4 @@
-"""The translation commands, from text to scores, on number pairs."""
+"""The translation commands on number pairs: training, translation and evaluation."""
 
 import dataclasses
 import io
@@ -29,7 +29,7 @@ def train(run, settings, *arguments) -> int:
 
 
 def evaluated(run, folder, *arguments) -> list[dict]:
-    """Evaluates a run into a folder; returns the records in the folder."""
+    """Evaluates a run, and returns the score records that were written to `folder`."""
     assert main(["evaluate", str(run), "--output", str(folder), *arguments]) == 0
     return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
@@ -93,9 +93,9 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
         refused(
             main,
             words,
-            f"{flag} has an effect on sampling only: leave {flag} out, or give a --temperature",
+            f"{flag} applies only to sampling: leave {flag} out, or give a --temperature",
         )
-        refused(main, [*words, "--temperature", "0"], f"{flag} has an effect on sampling")
+        refused(main, [*words, "--temperature", "0"], f"{flag} applies only to sampling")
 
 
 def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran, refused):
@@ -232,7 +232,7 @@ def repeating(monkeypatch):
 
 
 def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, repeating):
-    """A run resumes by the same command, and refuses other settings or other text."""
+    """The same command resumes a run, and refuses other settings or other text."""
     write_numbers(tmp_path, 300, 40)
     file = tmp_path / "train.tsv"
     settings = number_settings(f"tsv:{file}", steps=10)
@@ -262,12 +262,12 @@ def test_the_same_command_goes_on_where_it_stopped(tmp_path, capsys, refused, re
     os.rename(f"{run}/vocabulary", tmp_path / "own")
     os.rename(tmp_path / "other", f"{run}/vocabulary")
     assert train(run, longer) == 2
-    assert "is not the vocabulary that the run was trained with" in capsys.readouterr().err
+    assert "differs from the vocabulary that the run was trained with" in capsys.readouterr().err
     os.rename(f"{run}/vocabulary", tmp_path / "other")
     os.rename(tmp_path / "own", f"{run}/vocabulary")
     file.write_text("".join(f"one one one {n}\teins eins eins {n}\n" for n in range(300)))
     assert train(run, longer) == 2
-    assert "the training text is not what" in capsys.readouterr().err
+    assert "the training data differ from" in capsys.readouterr().err
 
 
 def test_nothing_is_held_out_where_it_is_not_asked():
@@ -332,16 +332,16 @@ GOOD = {
         ({"metric": {"language": 5}}, "metric.language=5 must be text"),
         ({"metric": {"colour": "red"}}, "'colour'"),
         ({"metric": ["de"]}, "metric=['de'] must be TranslationMetric"),
-        ({"hypotheses": "ein"}, "1 hypotheses, but 2 references"),
+        ({"hypotheses": "ein"}, "1 hypotheses and 2 references"),
         ({"hypotheses": [1, 2]}, "hypotheses=[1, 2] must be one or several of: text"),
-        ({"hypotheses": ["a"]}, "1 hypotheses, but 2 references"),
-        ("[]", "has no translations"),
-        ("{}", "has no translations"),
-        ("null", "has no translations"),
+        ({"hypotheses": ["a"]}, "1 hypotheses and 2 references"),
+        ("[]", "does not contain translations"),
+        ("{}", "does not contain translations"),
+        ("null", "does not contain translations"),
         ("{", "is damaged (Expecting property name"),
         ("[" * 100_000, "is damaged (brackets are nested too deeply): give a JSON file that"),
         (b"\xff", "is damaged ('utf-8' codec can't decode"),
-        (None, "No such file or directory; check the path"),
+        (None, "(No such file or directory): check the path"),
     ],
 )
 def test_outputs_that_cannot_be_compared_are_refused(second, words, tmp_path, refused):
@@ -358,6 +358,6 @@ def test_bad_draws_are_one_sentence(tmp_path, refused):
     file = tmp_path / "scores.json"
     file.write_text(json.dumps(GOOD))
     for bad in (["--seed", "-1"], ["--samples", "0"]):
-        words = f"error: {' '.join(bad)}: give"
+        words = f"error: {' '.join(bad)} is not valid: give"
         refused(main, ["compare", str(file), str(file), *bad], words)
     assert main(["compare", str(file), str(file), "--samples", "10"]) == 0

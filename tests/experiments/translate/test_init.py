@@ -1,4 +1,4 @@
-"""Translation models that start from pre-trained parts, by the commands, on number pairs."""
+"""Translation models whose weights start from pre-trained models, on number pairs."""
 
 import pathlib
 
@@ -30,7 +30,7 @@ XLM, BART = "multi30k_xlm_tiny", "multi30k_bart_tiny"
 
 
 def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1) -> str:
-    """Writes an untrained run with random weights and its text; returns the run's path.
+    """Writes a text, and a pre-training run on that text with random weights; returns its path.
 
     Args:
         folder: folder for the run and its text.
@@ -55,7 +55,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
-    """Returns a dict from name to path of a pre-training run."""
+    """Returns a dict mapping names to paths of pre-training runs."""
     folder = tmp_path_factory.mktemp("starts")
     causal = ["objective=causal_language", "model.causal=True"]
     return {
@@ -69,12 +69,12 @@ def starts(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def german_text(tmp_path_factory):
-    """Returns a `tsv:` source from German to English numbers."""
+    """Returns a `tsv:` source that translates German numbers to English."""
     return write_numbers(tmp_path_factory.mktemp("german"), 300, 20, -1)
 
 
 def settings(source, steps, **changes):
-    """Returns the settings of number pairs without the model sizes, which the start determines."""
+    """Returns settings for number pairs; the start determines the model sizes."""
     kept = [one for one in number_settings(source, steps) if not one.startswith("model.")]
     quick = {"training.save_every_steps": 4, "training.validate_every": 8, "average_last": 1}
     quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0}
@@ -160,14 +160,17 @@ def test_the_rows_of_the_papers_table(starts, number_text):
 def test_it_trains_resumes_and_is_used_as_any_translation(
     starts, number_text, tmp_path, monkeypatch, capsys, answered
 ):
-    """A run killed before its first checkpoint starts again, although its folder has a recipe."""
+    """A run with a pre-trained start trains, resumes, translates and exports like any other run.
+
+    If a run is killed before its first checkpoint, the same command starts the run again.
+    """
     begin = lambda name, steps: main(  # noqa: E731
         ["train", XLM, str(tmp_path / name), "--init", starts["xlm"]]
         + flags(settings(number_text, steps))
     )
 
     class Killed(BaseException):
-        """An exception that training does not handle, so the folder is kept."""
+        """An exception that training does not handle, as if the process had died."""
 
     def write(run, network, *fingerprint, **counts):
         Run.write(run, network, *fingerprint, **counts)
@@ -192,7 +195,10 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
 
 
 def differing(network, pretrained):
-    """Returns names of weights that differ from the pre-trained model's; skips the new encoder."""
+    """Returns the names of weights that differ from the pre-trained weights.
+
+    The new encoder's weights are skipped.
+    """
     own = {id(weight) for weight in network.source_encoder.weights}
     rest = [weight for weight in network.weights if id(weight) not in own]
     return {

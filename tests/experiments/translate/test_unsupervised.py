@@ -44,7 +44,7 @@ def batch() -> dict[str, tf.Tensor]:
 
 
 def test_each_side_reads_and_writes_both_languages(start, network):
-    """The backward model equals the forward model with the sides' language vectors exchanged."""
+    """The backward model is the forward model with the two sides' language vectors exchanged."""
     own = PretrainingRun.open(start).load_network().encoder.embeddings.languages
     np.testing.assert_array_equal(network.source_embeddings.languages, own)
     np.testing.assert_array_equal(network.target_embeddings.languages, own[::-1])
@@ -63,7 +63,7 @@ def test_each_side_reads_and_writes_both_languages(start, network):
 
 
 def test_the_loss_is_the_mean_of_four(network):
-    """The four terms predict each language's text from noised text and a greedy translation."""
+    """Each language is predicted from its noised text and from its greedy translation."""
     given = batch()
     objective = BackTranslationObjective(length=16)
     found = tf.function(lambda: objective(network, given, True), autograph=False)()
@@ -168,7 +168,7 @@ def test_what_has_no_meaning_is_refused(start, number_text, tmp_path, refused):
     refused(
         main,
         [*command(XLM, "b", **HALVES), "--init", start],
-        "data.target_split makes text pairs",
+        "data.target_split pairs texts",
         tmp_path,
     )
 
