@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import sys
+from collections.abc import Sequence
 
 from macaron_tf.cli import arguments
 from macaron_tf.cli.arguments import (
@@ -171,7 +172,7 @@ def source_forms(forms: dict[str, str]) -> str:
     """Formats a table of source forms for `--help`.
 
     Args:
-        forms: dict from a form, such as "tsv:FILE", to its description.
+        forms: dict mapping a form, such as "tsv:FILE", to its description.
     """
     width = max(map(len, forms))
     return "".join(f"  {form:{width}}  {text}\n" for form, text in forms.items())
@@ -206,7 +207,8 @@ def unless_resumed(*parts: Part) -> Part:
             if not action.option_strings:
                 action.nargs = "?"
         names = [(action.option_strings or [action.dest])[0] for action in starts]
-        text = f"folder of a run to resume with its saved recipe; replaces {', '.join(names)}"
+        given = f"{', '.join(names[:-1])} and {names[-1]}"
+        text = f"folder of a run to resume with its saved recipe; replaces the arguments {given}"
         place("--resume RUN", text)(parser)
         parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
@@ -301,6 +303,16 @@ def finetuning(*tasks: str) -> Part:
     )
 
 
+def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | None:
+    """Adds `--data-dir`. The help mentions a run only if the parser has the argument `run`."""
+    default = "the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets"
+    if any(action.dest == "run" for action in parser._actions):
+        default = f"the folder with which the run was trained; for a new run, {default}"
+    text = f"folder with the data sets of TensorFlow Datasets (default: {default})"
+    return place("--data-dir DIR", text)(parser)
+
+
+DATA_DIR: Part = _data_dir
 JSON = switch(
     "--json",
     "write each prediction as one line of JSON, in the form that `Pretrained.predict` returns",
@@ -309,12 +321,6 @@ RECIPE = local_place(
     "recipe",
     "name of a recipe (the command `recipes` lists all names), or your own function that returns "
     "a recipe, as FILE.py[:NAME] or package.module:NAME",
-)
-DATA_DIR = place(
-    "--data-dir DIR",
-    "folder with the data sets of TensorFlow Datasets (default: the folder with which the run in "
-    "the argument `run` was trained; without such a run, the environment variable TFDS_DATA_DIR or "
-    "~/tensorflow_datasets)",
 )
 STUDY = together(
     local_place("out", "folder for the runs and results"),
@@ -378,8 +384,8 @@ DRAWING = together(
     ),
     count(
         "--top-p P",
-        "probability mass of nucleus sampling: the model samples from the most probable tokens "
-        "whose total probability reaches P (default: 1.0, which means all tokens)",
+        "probability mass of nucleus sampling; the model samples from the smallest set of most "
+        "probable tokens whose total probability reaches P (default: 1.0, which means all tokens)",
         least=0.0,
     ),
     count("--seed", "random seed of sampling (default: 1)", least=0),

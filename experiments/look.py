@@ -192,7 +192,7 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
     """
     arrays: dict[str, np.ndarray] = {name: np.array(names) for name, names in tokens.items()}
     columns = tokens.get("tokens") or tokens["source_tokens"]
-    sides = {  # dict from a picture to the tokens of its rows and the tokens of its columns
+    sides = {  # dict mapping a picture to the tokens of its rows and the tokens of its columns
         "encoder": (columns, columns),
         "source_encoder": (columns, columns),
         "decoder": (tokens.get("read_tokens", columns),) * 2,

@@ -60,7 +60,7 @@ class Recipe(Settings):
     # Settings that may differ when a run is resumed. A path that ends in a dot is a whole section.
     may_change: typing.ClassVar[tuple[str, ...]] = MAY_CHANGE
 
-    # Dict from a setting to the name of the command-line argument that determines the setting.
+    # Dict mapping a setting to the name of the command-line argument that determines the setting.
     by_argument: typing.ClassVar[dict[str, str]] = {}
 
     model: str
@@ -411,7 +411,7 @@ def _changed(node, values: dict[str, typing.Any]):
 
     Args:
         node: the settings.
-        values: dict from a field to its new value. The value of a section is a nested dict.
+        values: dict mapping a field to its new value. The value of a section is a nested dict.
     """
     made = {
         name: _changed(getattr(node, name), value) if isinstance(value, dict) else value

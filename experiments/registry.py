@@ -15,7 +15,7 @@ from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
 from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
 
-# Dict from a module of `experiments.recipes` to the names of its recipes.
+# Dict mapping a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {
     "bert": """
         bert_tiny bert_base bert_large bert_devlin_128 bert_devlin_512

@@ -149,7 +149,7 @@ def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | Non
 
     Args:
         jobs: number of threads.
-        tasks: dict from the text of a task's progress line to the function that runs the task.
+        tasks: dict mapping the text of a task's progress line to the function that runs the task.
         shares: number of parts into which the CPUs are divided; `None` means `jobs` parts.
 
     Returns:
@@ -344,7 +344,8 @@ def mean_curves(
         log_x, log_y: whether the axis is logarithmic.
         bar: function that returns half the length of an error bar, given the values over seeds;
             `None` means the standard deviation.
-        levels: dict from a panel's title to a dotted horizontal line, as a pair of height and name.
+        levels: dict mapping a panel's title to a dotted horizontal line, as a pair of height and
+        name.
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)

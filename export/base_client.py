@@ -47,8 +47,8 @@ class Signature:
     """Signature of a served model.
 
     Attributes:
-        inputs: dict from input name to TensorFlow dtype name, such as "DT_STRING".
-        outputs: dict from output name to TensorFlow dtype name.
+        inputs: dict mapping input name to TensorFlow dtype name, such as "DT_STRING".
+        outputs: dict mapping output name to TensorFlow dtype name.
     """
 
     inputs: dict[str, str]
@@ -71,11 +71,11 @@ class Signature:
 
         Args:
             lines: lines of text. Tabs separate several texts in a line.
-            given: dict from the name of a numeric input to its value, the same for all lines.
+            given: dict mapping the name of a numeric input to its value, the same for all lines.
             first: number of the first line, for error messages.
 
         Returns:
-            Dict from input name to a list of values, one for each line.
+            Dict mapping input name to a list of values, one for each line.
 
         Raises:
             UserError: a line has the wrong number of texts, or a number is missing, unknown or
@@ -220,8 +220,8 @@ class Client(abc.ABC):
         for part in self._run_in_batches(_SIGNATURE, text=lines):
             if "translations" not in part:
                 raise ClientError(
-                    f"the model {self.name!r} is not a translator: leave --n-best out, or in "
-                    "Python call `answers`"
+                    f"the model {self.name!r} is not a translator: leave --n-best out, or call "
+                    "`answers` in Python"
                 )
             rows = zip(part["translations"], part["scores"], strict=True)
             found += [list(map(Candidate, *row)) for row in rows]
@@ -258,10 +258,10 @@ class Client(abc.ABC):
 
         Args:
             signature: name of the signature.
-            inputs: dict from input name to a list of values, one for each row.
+            inputs: dict mapping input name to a list of values, one for each row.
 
         Returns:
-            Dict from output name to a list of values, one for each row. If there is only one
+            Dict mapping output name to a list of values, one for each row. If there is only one
             output, its name may be "".
         """
 

@@ -28,8 +28,8 @@ def run(options: argparse.Namespace) -> None:
     except (ValueError, TypeError) as error:
         given = f"{options.decoding[:200]}"
         raise UserError(
-            f"--decoding {given} is not a JSON object with settings of beam search ({error}): "
-            'give an object such as {"beam_size": 4}'
+            f"--decoding {given} is not a JSON object with valid settings of beam search "
+            f'({error}): give an object such as {{"beam_size": 4}}'
         ) from error
     found, labels = load(options.model, vocabulary=options.vocabulary), tuple(options.labels or ())
     found = dataclasses.replace(

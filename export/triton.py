@@ -78,7 +78,7 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
     """Writes a model repository for Triton.
 
     Args:
-        models: dict from model name to the folder of the model's versions.
+        models: dict mapping model name to the folder of the model's versions.
         repository: an empty folder.
         options: options with `max_batch_size`, `batch_delay_us`, `versions` and `signatures`.
 

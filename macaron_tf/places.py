@@ -274,7 +274,7 @@ def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
     """Reads the metrics of earlier evaluations of a run.
 
     Returns:
-        Dict from the name of a file in RUN/scores, without `.json`, to the metrics in the file.
+        Dict mapping the name of a file in RUN/scores, without `.json`, to the metrics in the file.
     """
     files = sorted((run / "scores").glob("*.json")) if (run / "scores").exists() else ()
     found = {}

@@ -200,7 +200,7 @@ def file_of(place: str) -> pathlib.Path:
 
 
 def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
-    """Returns the public functions that a module itself defines, as a dict from name to function.
+    """Returns a dict mapping names to the public functions that a module itself defines.
 
     If `base` is not `None`, the dict has the module's public subclasses of `base` instead.
     """

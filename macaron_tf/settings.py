@@ -108,7 +108,7 @@ class Settings:
         return self.options(*hints_of(type(self)))
 
     def options(self, *names: str) -> dict[str, Any]:
-        """Returns a dict from the given field names to their values."""
+        """Returns a dict mapping the given field names to their values."""
         return {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -129,7 +129,7 @@ class _Unfit(Exception):
 
 @functools.cache
 def hints_of(cls: type[Settings]) -> dict[str, Any]:
-    """Returns a dict from the field names of a settings class to their annotations."""
+    """Returns a dict mapping the field names of a settings class to their annotations."""
     hints = typing.get_type_hints(cls, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 

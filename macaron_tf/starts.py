@@ -205,7 +205,7 @@ Weights = Sequence[keras.Variable]
 
 
 def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping[str, Weights]:
-    """Returns a dict from the names in `_SHARED` to the weights of these parts of a network.
+    """Returns a dict mapping the names in `_SHARED` to the weights of these parts of a network.
 
     Args:
         network: encoder, encoder-decoder or task model.

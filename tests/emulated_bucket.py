@@ -144,7 +144,7 @@ class EmulatedBucket:
         return answer.status, answer.getheaders(), content
 
     def objects(self, prefix: str = "") -> dict[str, int]:
-        """Returns a dict mapping object names to sizes in bytes; folder placeholders are left out."""
+        """Returns a dict mapping object names to sizes in bytes, without folder placeholders."""
         content = self.send("GET", f"/storage/v1/b/{BUCKET}/o?prefix={prefix}")[2]
         items = json.loads(content).get("items", [])
         return {x["name"]: int(x["size"]) for x in items if not x["name"].endswith("/")}

@@ -1,4 +1,4 @@
-"""Checks that every layer and model must pass, and NumPy versions of softmax and GELU."""
+"""The checks for every layer and model, and NumPy versions of softmax and GELU."""
 
 import pathlib
 import re

@@ -94,7 +94,7 @@ def help_of(main, *words) -> str:
 
 @functools.cache
 def helps() -> dict[tuple[str, ...], str]:
-    """Returns a dict mapping the words of each command or sub-command to its help."""
+    """Returns a dict mapping (command,) and (command, sub-command) to the help text."""
     found = {}
     for name, (module, _) in COMMANDS.items():
         if main := program(module):

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 CLOUD = ROOT / "experiments" / "cloud"
-# Dict from Dockerfile to its build context.
+# Dict mapping Dockerfile to its build context.
 IMAGES = {
     CLOUD / "Dockerfile": ROOT,
     CLOUD / "beam.Dockerfile": ROOT,

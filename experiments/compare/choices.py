@@ -30,7 +30,7 @@ def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
     Args:
         kind: type of training.
         arms: the arms; the first arm is the baseline.
-        chosen: dict from the path of a chosen setting to the flag that chooses it.
+        chosen: dict mapping the path of a chosen setting to the flag that chooses it.
     """
     unsuitable = [flag for path, flag in chosen.items() if path != "training.learning_rate"]
     if unsuitable and not kind.draws:
@@ -201,8 +201,8 @@ class Tuned:
 
     Attributes:
         arm, width: name and width of the arm.
-        scores: dict from a learning rate to the scores of the tuning seeds; the score is `None` if
-            the run diverged.
+        scores: dict mapping a learning rate to the scores of the tuning seeds; the score is `None`
+            if the run diverged.
         picked: the best learning rate.
     """
 

@@ -84,7 +84,7 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
     """Collects the settings that flags such as `--widths` and `--rates` choose for each arm.
 
     Returns:
-        A dict from the path of a setting to the flag that requests the choice.
+        A dict mapping the path of a setting to the flag that requests the choice.
     """
     found = {
         "model.hidden_dim": options.widths and "--widths",
@@ -189,7 +189,7 @@ def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -
 
     Args:
         kind: type of training.
-        recipes: dict from the name of an arm to its recipe.
+        recipes: dict mapping the name of an arm to its recipe.
         differ: settings of the training data in which arms may differ.
     """
     first, *others = recipes

@@ -129,7 +129,7 @@ class Kind(abc.ABC):
         columns: dict that maps the key of a score to the heading, number of decimals and factor of
             its table column. The table leaves out a column if no arm has the score, or if the
             column equals the column of the deciding score.
-        curves: dict from a validation metric to the title of its panel in the figure.
+        curves: dict mapping a validation metric to the title of its panel in the figure.
         judged_curve: key in `curves` of the metric that equals `score`.
     """
 
@@ -149,7 +149,7 @@ class Kind(abc.ABC):
         self.options = options
         self.sets = studies.flags("--data-dir", options.data_dir)
         self.sets += ["--download"] if options.download else []
-        # Dict from the name of an arm to the settings of --set that have no effect in that arm.
+        # Dict mapping the name of an arm to the settings of --set that have no effect in that arm.
         self.left_out: dict[str, dict[str, str]] = {}
 
     @property
@@ -215,7 +215,7 @@ class Kind(abc.ABC):
         """Prepares the data of all arms. The base class only checks the flags.
 
         Args:
-            recipes: dict from the name of an arm to its recipe.
+            recipes: dict mapping the name of an arm to its recipe.
             out: folder of the comparison.
 
         Raises:
@@ -329,7 +329,7 @@ class Kind(abc.ABC):
 
 
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns the columns of fine-tuning results, as a dict from a heading to (task, metric).
+    """Returns the columns of fine-tuning results, as a dict mapping a heading to (task, metric).
 
     Each task has a column with its score. A task in `TABLE_METRICS` has a second column, with the
     metric in `TABLE_METRICS`.

@@ -50,12 +50,12 @@ def run(options: argparse.Namespace) -> None:
     print(
         as_typed(
             f"\nDone in {(time.monotonic() - began) / 60:.1f} minutes. What to try next:\n"
-            f"  . .venv/bin/activate                   selects the `python` of this project\n"
+            f"  . .venv/bin/activate                   activates the project's environment\n"
             f'  echo "Turn on the light." | python -m experiments.translate translate {path}\n'
             f"  python -m export.serve {served}        starts the server\n"
             f"  tensorboard --logdir {path}            shows curves and sample translations\n"
             f"  python -m experiments.demo --run runs/french --set data.target_language=fr\n"
-            f"  python -m experiments.translate --help   explains your own data and other recipes"
+            f"  python -m experiments.translate --help   explains other recipes and your own data"
         )
     )
 

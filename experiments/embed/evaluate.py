@@ -75,7 +75,7 @@ def measure(
         labels: `(N,)`, the scores or class indices; `None` for triplets.
 
     Returns:
-        Dict from the name of a metric to its value.
+        Dict mapping the name of a metric to its value.
     """
     if task is TRIPLETS:
         return {"accuracy": triplet_accuracy(*np.moveaxis(vectors, 1, 0))}  # (N, S, D) -> (S, N, D)

@@ -130,7 +130,7 @@ def pair_task(name: str) -> Task:
     if not _is_of_pairs(get_task(name)):
         known = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
         raise UserError(
-            f"{name} is not a task of sentence pairs: choose {TRIPLETS.name} or one of {known}"
+            f"{name} is not a task with sentence pairs: choose {TRIPLETS.name} or one of {known}"
         )
     return get_task(name)
 

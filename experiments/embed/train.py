@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
     result = train_examples(run, learnt, validation, init, options.devices, options.callbacks)
     steps = ("{me} evaluate {run}{data}", "{me} search {run} --corpus FILE")
     steps += (f"python -m export.saved_model {{run}} served/{path.name}",)
-    best = "best on the development set at step {step:,}: {metric} {score:.4f}"
+    best = "best validation {metric} {score:.4f} at step {step:,}"
     report(result, recipe, options, *steps, best=best)
 
 

@@ -30,10 +30,10 @@ from macaron_tf.text.byte_pairs import BytePairVocabulary, byte_alphabet
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("source", help="source of documents: text:FILES or tfds:NAME")
+parser.add_argument("source", help="source of documents, as text:FILES or tfds:NAME")
 parser.add_argument(
     "--data-dir",
-    help="folder of TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+    help="folder with TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
 )
 parser.add_argument(
     "--documents",
@@ -42,15 +42,15 @@ parser.add_argument(
     help="maximum number of documents to read (default: %(default)s)",
 )
 parser.add_argument(
-    "--length", type=int, default=128, help="number of bytes per row (default: %(default)s)"
+    "--length", type=int, default=128, help="row length in bytes (default: %(default)s)"
 )
-parser.add_argument("--width", type=int, default=128, help="hidden width (default: %(default)s)")
+parser.add_argument("--width", type=int, default=128, help="hidden size (default: %(default)s)")
 parser.add_argument("--depth", type=int, default=4, help="number of blocks (default: %(default)s)")
 parser.add_argument(
-    "--steps", type=int, default=1000, help="number of updates (default: %(default)s)"
+    "--steps", type=int, default=1000, help="number of training updates (default: %(default)s)"
 )
 parser.add_argument(
-    "--prompt", default="The old man", help="text to continue (default: %(default)s)"
+    "--prompt", default="The old man", help="prompt that the GPT continues (default: %(default)s)"
 )
 args = parser.parse_args()
 keras.utils.set_random_seed(1)

@@ -36,21 +36,24 @@ from macaron_tf.layers import Mix
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("source", help="source of documents: text:FILES or tfds:NAME")
+parser.add_argument("source", help="source of documents, as text:FILES or tfds:NAME")
 parser.add_argument(
     "--data-dir",
-    help="folder of TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
+    help="folder with TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets)",
 )
 parser.add_argument(
-    "--seeds", type=int, default=3, help="number of seeds per block (default: %(default)s)"
+    "--seeds",
+    type=int,
+    default=3,
+    help="number of random seeds for each block (default: %(default)s)",
 )
 parser.add_argument(
-    "--steps", type=int, default=300, help="number of updates (default: %(default)s)"
+    "--steps", type=int, default=300, help="number of training updates (default: %(default)s)"
 )
 parser.add_argument(
-    "--length", type=int, default=64, help="number of bytes per row (default: %(default)s)"
+    "--length", type=int, default=64, help="row length in bytes (default: %(default)s)"
 )
-parser.add_argument("--width", type=int, default=64, help="hidden width (default: %(default)s)")
+parser.add_argument("--width", type=int, default=64, help="hidden size (default: %(default)s)")
 args = parser.parse_args()
 
 # %% [markdown]

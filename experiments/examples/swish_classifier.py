@@ -26,7 +26,9 @@ import macaron_tf
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("out", help="folder to write the results to")
 parser.add_argument(
-    "--data-dir", help="folder of TensorFlow Datasets; missing data sets are downloaded"
+    "--data-dir",
+    help="folder with TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets); "
+    "missing data sets are downloaded",
 )
 parser.add_argument(
     "--train", default="train", help="training split, such as train[:1000] (default: train)"

@@ -66,16 +66,16 @@ sources of examples:
   tsv:FILE                      tab-separated table, or comma-separated table if FILE ends in .csv.
                                 The header names the columns of the task and the column `label`
   jsonl:FILE                    file with one JSON object per line, whose fields are the columns
-  parquet:FILE                  Parquet file with these columns
-  datasets:DIR                  folder with these columns that `save_to_disk` of Hugging Face's
-                                library datasets wrote
+  parquet:FILE                  Parquet file with the same columns
+  datasets:DIR                  folder that Hugging Face's `Dataset.save_to_disk` wrote, with the
+                                same columns
   squad:FILE                    JSON file in SQuAD's format
   conll:FILE                    file with a word and its tag on each line, and an empty line after
                                 each sentence
   python:MODULE:FUNCTION        your own function; FUNCTION(split) yields an example at a time, as a
                                 dict that maps each column to its value
 In the name of a file, as in tsv:reviews.{split}.tsv, {split} stands for train, validation or test.
-conll2003 and race read dev in place of validation, mnli and xnli read validation_matched and
+conll2003 and race read dev in place of validation. mnli and xnli read validation_matched and
 validation_mismatched. If the name has no {split}, the command holds out 10% of the examples for
 validation (20% with --set table.held_out=0.2). Text files may be compressed (.gz, .bz2, .xz).
 
@@ -226,7 +226,7 @@ main = cli.program(
         "frequent tag of each word",
         "experiments.finetune.evaluate:baseline",
         _TASK,
-        cli.place("--output FILE", "JSON file for the metrics (default: print them only)"),
+        cli.place("--output FILE", "JSON file for the metrics (default: only print the metrics)"),
         cli.EXAMPLES,
     ),
     cli.command(

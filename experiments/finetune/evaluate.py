@@ -169,7 +169,7 @@ def submit(options: argparse.Namespace) -> None:
         )
         print(f"{path}: {len(examples):,} predictions of {opened.path}")
     out = storage.as_path(options.out)  # removes a trailing slash
-    print(f"next: zip -j {out}.zip {out}/*   and upload the zip file")
+    print(f"next: zip -j {out}.zip {out}/*   # then upload {out}.zip")
 
 
 def baseline(options: argparse.Namespace) -> None:

@@ -201,7 +201,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _inits(options: argparse.Namespace) -> dict[str, Start]:
-    """Loads the models to start from, as a dict from the name of a table row to a model.
+    """Loads the models to start from, as a dict mapping the name of a table row to a model.
 
     The name is NAME in `--init NAME=FROM`, or by default the name of the folder.
     """
@@ -229,9 +229,9 @@ def _cells(
 
     Args:
         options: parsed options of the command.
-        inits: dict from the name of a table row to the model to start from.
-        data: dict from a task to its data. If a task is missing, the recipes for this task have no
-            update counts.
+        inits: dict mapping the name of a table row to the model to start from.
+        data: dict mapping a task to its data. If a task is missing, the recipes for this task have
+            no update counts.
     """
     for (model, init), task in itertools.product(inits.items(), options.tasks):
         recipe = preset(options.preset, get_task(task, own=True))

@@ -312,8 +312,8 @@ def measure(
 
     Args:
         task: the task.
-        outputs: dict from a split to the model's outputs.
-        examples: dict from a split to its examples.
+        outputs: dict mapping a split to the model's outputs.
+        examples: dict mapping a split to its examples.
     """
     kind = labelled(task)
     return by_split({split: kind.measure(outputs[split], examples[split]) for split in outputs})

@@ -55,7 +55,7 @@ class TaskData:
         task: the task with the columns and classes of `table`.
         kind: type of the task, an object that encodes and scores examples; see
             `macaron_tf.tasks.labelled`.
-        splits: dict from "train" and the name of each development set to labelled examples.
+        splits: dict mapping "train" and the name of each development set to labelled examples.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TaskData:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The development sets, as a dict from split to examples."""
+        """The development sets, as a dict mapping split to examples."""
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
     def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> None:
         steps.append("{me} submit {run} OUT{data}")
     if not isinstance(init.vocabulary, MosesPairVocabulary):
         steps.append(f"python -m export.saved_model {{run}} served/{path.name}")
-    best = "best score on the development set at step {step:,}: "
+    best = "best validation scores at step {step:,}: "
     best += metrics_line(result_of(path, result).metrics)
     report(result, recipe, options, *steps, best=best)
 

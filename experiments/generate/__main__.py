@@ -91,7 +91,7 @@ main = cli.program(
             "once, and the tokens that two windows share are context for the second window "
             "(default: half of the window length)",
         ),
-        cli.place("--output FILE", "JSON file for the scores (default: print them only)"),
+        cli.place("--output FILE", "JSON file for the scores (default: only print the scores)"),
         cli.checkpoint(),
     ),
     forms=_FORMS,

@@ -76,9 +76,9 @@ main = cli.program(
             cli.place(
                 "--init FROM",
                 "pre-trained model whose weights and vocabulary the new run starts with: a "
-                "pre-training run, hugging-face:DIR or keras-hub:DIR. If the model lacks an output "
-                "head of the objective, the head gets random weights (default: random weights for "
-                "the whole model)",
+                "pre-training run, hugging-face:DIR or keras-hub:DIR. If the objective "
+                "needs an output head that the model lacks, the head gets random weights (default: "
+                "random weights for the whole model)",
             ),
         ),
         cli.place(

@@ -108,7 +108,7 @@ class TextPairs:
             answers: generated answers, one for each pair.
 
         Returns:
-            Dict from metric name to value. The key "score" has the value of the main metric.
+            Dict mapping metric name to value. The key "score" has the value of the main metric.
         """
         targets = [target for _, target in self.pairs]
         if self.task == "summarization":

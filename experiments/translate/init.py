@@ -171,8 +171,8 @@ class EncoderStart(TranslationStart):
         super().check(recipe)
         if recipe.unsupervised and self.init.vocabulary.mask_id is None:
             raise UserError(
-                f"the vocabulary of --init {self.init.given} has no [MASK], which denoising needs: "
-                "give --init with a run of experiments.pretrain"
+                f"the vocabulary of --init {self.init.given} has no [MASK], but denoising needs "
+                "[MASK]: give --init with a run of experiments.pretrain"
             )
         if self.decoder:
             own, other = self.init.vocabulary.hash, self.decoder.vocabulary.hash

@@ -22,7 +22,7 @@ def ops_outside_core(path: str) -> dict[str, int]:
         path: the folder that contains `saved_model.pb`.
 
     Returns:
-        Dict from op name to the number of nodes with this op.
+        Dict mapping op name to the number of nodes with this op.
     """
     with open(os.path.join(path, "saved_model.pb"), "rb") as file:
         model = saved_model_pb2.SavedModel.FromString(file.read())

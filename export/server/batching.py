@@ -71,12 +71,12 @@ class Batcher:
             servable: the model version to run. The caller must keep the version loaded until the
                 future is done.
             signature: the signature to run.
-            inputs: dict from input name to an array with `rows` rows. The arrays must match the
+            inputs: dict mapping input name to an array with `rows` rows. The arrays must match the
                 signature.
             rows: number of rows.
 
         Returns:
-            A future, whose result is a dict from output name to array. Cancelling the future
+            A future, whose result is a dict mapping output name to array. Cancelling the future
             removes the request from the queue.
 
         Raises:

@@ -66,7 +66,7 @@ class ServingCore:
 
     Args:
         config: the server's settings.
-        models: dict from model name to the manager of its versions. While the server runs, the
+        models: dict mapping model name to the manager of its versions. While the server runs, the
             attribute `models` may be replaced by a new dict, but the dict must not be modified in
             place.
         batcher: the queue of requests.
@@ -111,7 +111,7 @@ class ServingCore:
         return response
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        """Returns a dict from model name to `Servable.example`, for the loaded models."""
+        """Returns a dict mapping model name to `Servable.example`, for the loaded models."""
         found = {}
         for name, manager in self.models.items():
             # A ServingError means that the model is loading or has no signature serving_default.
@@ -129,7 +129,7 @@ class ServingCore:
         Args:
             spec: name, version and label of the requested model.
             read: function that decodes the request. Its argument is the model version, and it
-                returns a signature of this version and a dict from input name to array.
+                returns a signature of this version and a dict mapping input name to array.
 
         Returns:
             A tuple of a future, the version, and the signature. The result of the future is a dict

@@ -65,8 +65,8 @@ def decode_inputs(document: dict, signature: Signature) -> tuple[dict[str, np.nd
         signature: the requested signature.
 
     Returns:
-        A dict from input name to array, and whether the request is in row format. The response must
-        have the same format.
+        A dict mapping input name to array, and whether the request is in row format. The response
+        must have the same format.
 
     Raises:
         ServingError: INVALID_ARGUMENT if `document` does not match `signature`. The message names
@@ -95,7 +95,7 @@ def encode_outputs(outputs: dict[str, np.ndarray], row_form: bool) -> bytes:
     end in `_bytes` are base64.
 
     Args:
-        outputs: dict from output name to array.
+        outputs: dict mapping output name to array.
         row_form: whether to use row format.
 
     Raises:

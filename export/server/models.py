@@ -25,7 +25,7 @@ class ServedModel:
         base_path: folder of the model, with a subfolder for each version.
         latest: number of newest versions to serve; `None` means all versions.
         only: versions that may be served; `None` means all versions.
-        labels: dict from label to version.
+        labels: dict mapping label to version.
     """
 
     name: str
@@ -95,9 +95,7 @@ def read_model_config(path: str) -> list[ServedModel]:
         try:
             model = _model(entry)
             if model.name in models:
-                raise UserError(
-                    "name: another model has the same name: give each model its own name"
-                )
+                raise UserError("another model has the same name: give each model its own name")
         except UserError as error:
             which = f"the model {entry.name!r}" if entry.name else f"config {number}"
             raise UserError(f"--model-config-file {path}, {which}: {error}") from None
@@ -112,29 +110,29 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
         UserError: a field has an unsupported value. The message begins with the field name.
     """
     if not entry.name:
-        raise UserError("name: the name is empty: give a name, which is part of the URLs")
+        raise UserError("the name is empty: give a name, which becomes part of the URLs")
     check_name(entry.name, "name")
     if not os.path.isabs(entry.base_path) and "://" not in entry.base_path:
         raise UserError(
-            f"base_path: {entry.base_path!r} is not an absolute path: write a path that begins "
+            f"base_path {entry.base_path!r} is not an absolute path: write a path that begins "
             "with /"
         )
     kind = entry.model_platform or model_server_config_pb2.ModelType.Name(entry.model_type).lower()
     if kind != "tensorflow":
         raise UserError(
-            f'model_platform: {entry.model_platform!r} is not supported: write "tensorflow"'
+            f'model_platform {entry.model_platform!r} is not supported: write "tensorflow"'
         )
     if entry.HasField("logging_config"):
-        raise UserError("logging_config: this server does not log requests: leave the field out")
+        raise UserError("this server does not log requests: leave the field logging_config out")
     latest, only = _policy(entry.model_version_policy)
     for label, version in entry.version_labels.items():
         if not label or "/" in label or ":" in label:
             raise UserError(
-                f"version_labels: the label {label!r} cannot be part of a URL: give another label"
+                f"the label {label!r} in version_labels cannot be part of a URL: give another label"
             )
         if version < 0 or (only is not None and version not in only):
             raise UserError(
-                f"version_labels: the label {label!r} points to version {version}, which is not "
+                f"the label {label!r} in version_labels points to version {version}, which is not "
                 "in model_version_policy: give another version, or add this version to the policy"
             )
     return ServedModel(entry.name, entry.base_path, latest, only, dict(entry.version_labels))
@@ -149,8 +147,8 @@ def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
         versions = frozenset(policy.specific.versions)
         if not versions or min(versions) < 0:
             raise UserError(
-                f"model_version_policy: `specific` lists {sorted(versions) or 'no versions'}, but "
-                "must list versions of 0 or more: correct the list"
+                f"`specific` in model_version_policy lists {sorted(versions) or 'no versions'}, "
+                "but must list versions of 0 or more: correct the list"
             )
         return None, versions
     # If num_versions is not set (0), use TensorFlow Serving's default of 1.

@@ -33,8 +33,8 @@ class Signature:
         signature_def: the signature in the SavedModel.
 
     Attributes:
-        inputs: dict from input name to spec.
-        outputs: dict from output name to spec.
+        inputs: dict mapping input name to spec.
+        outputs: dict mapping output name to spec.
         batchable: whether requests may be joined along axis 0. The value is true at first if the
             first dimension of every input and output has no fixed size. The batcher sets it to
             False if a run does not return one output row for each input row.
@@ -56,7 +56,7 @@ class Signature:
         """Checks the inputs of a request.
 
         Args:
-            inputs: dict from input name to array.
+            inputs: dict mapping input name to array.
             max_rows: maximum number of rows.
 
         Returns:
@@ -70,8 +70,8 @@ class Signature:
             extra = ", ".join(sorted(inputs.keys() - self.inputs.keys()))
             missing = ", ".join(sorted(self.inputs.keys() - inputs.keys()))
             raise invalid(
-                f"the inputs do not match the signature {self.name!r}: leave out {{{extra}}}, and "
-                f"add {{{missing}}}"
+                f"the inputs do not match the signature {self.name!r}: leave out "
+                f"{extra or 'no input'}, and add {missing or 'no input'}"
             )
         for name, array in inputs.items():
             spec = self.inputs[name]
@@ -136,7 +136,7 @@ class Servable:
         return self._signatures[name]
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a signature, and returns a dict from output name to array. This is thread-safe."""
+        """Runs a signature and returns a dict mapping output name to array (thread-safe)."""
         return self._model.run(signature.name, inputs)
 
     def warm_up(self) -> None:
@@ -171,7 +171,7 @@ class Servable:
 
     @functools.cached_property
     def example(self) -> dict[str, Any]:
-        """Dict from input name of `serving_default` to a JSON value, for a request with one row."""
+        """Dict mapping each input of `serving_default` to a JSON value, for a request of one row."""
         signature = self.signature()
         try:
             inputs = next(given for one, given in self._typical_requests() if one is signature)

@@ -28,7 +28,7 @@ def find_versions(base_path: str) -> dict[int, str]:
     files and folders are ignored.
 
     Returns:
-        A dict from version to folder.
+        A dict mapping version to folder.
     """
     found = {}
     for name in os.listdir(base_path):
@@ -55,8 +55,8 @@ def check_base_path(base_path: str) -> None:
         raise UserError(f"{base_path} is not a folder: export a model there first")
     if os.path.isfile(os.path.join(base_path, MODEL_FILE)):
         raise UserError(
-            f"{base_path} is the folder of a single model version, but must be its parent folder: "
-            f"give {os.path.dirname(os.path.abspath(base_path))}"
+            f"{base_path} is the folder of a single model version: give its parent folder, "
+            f"{os.path.dirname(os.path.abspath(base_path))}"
         )
     try:
         found = find_versions(base_path)

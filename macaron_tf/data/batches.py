@@ -233,7 +233,7 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Returns the arrays of a batch as a dict from name to array."""
+        """Returns the arrays of a batch as a dict mapping name to array."""
 
     @property
     @abc.abstractmethod
@@ -301,7 +301,7 @@ class ArrayBatches(Batches):
         count: number of examples, N.
         size: number of examples per batch, B.
         gather: function from example indices `(B,)` to the arrays of a batch.
-        shapes: dict from the name of each array to its dtype and shape.
+        shapes: dict mapping the name of each array to its dtype and shape.
         lengths: `(N,)` example lengths. The batches of a shuffled epoch consist of examples of
             similar length. `None` means that length does not matter.
         shuffle: whether to shuffle each epoch.

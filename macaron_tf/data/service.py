@@ -57,7 +57,7 @@ def offered(
     Args:
         request: first argument of the function.
         number: second argument of the function, a scalar int64.
-        spec: dict from name to the specification of each array that the function returns.
+        spec: dict mapping name to the specification of each array that the function returns.
     """
     kinds = [each.dtype for each in spec.values()]
     arrays = tf.raw_ops.PyFuncStateless(input=[request, number], token=_FUNCTION, Tout=kinds)

@@ -37,7 +37,8 @@ class TokenizedPairs:
         source, target: rows of each side; row n of `target` is the translation of row n of
             `source`.
         index_parts: one int64 array per shard, the index of each row's pair before cleaning.
-        removed: dict from each reason for removal to the number of pairs removed for that reason.
+        removed: dict mapping each reason for removal to the number of pairs removed for that
+        reason.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
         folder: folder of the shards. The string is empty if the rows are only in memory.
     """

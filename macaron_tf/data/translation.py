@@ -149,7 +149,7 @@ def clean_pairs(
             removed. `None` means that repeated pairs are kept.
 
     Returns:
-        Ascending int64 indices of the kept pairs, and a dict from each reason ("empty", "too
+        Ascending int64 indices of the kept pairs, and a dict mapping each reason ("empty", "too
         short", "too long", "ratio" and "duplicate") to the number of removed pairs. A pair counts
         only for the first reason that applies.
     """

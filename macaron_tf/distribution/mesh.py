@@ -59,7 +59,7 @@ def use_mesh(sizes: dict[str, int] | None = None) -> None:
     A single device needs no mesh. A mesh over several processes must contain all their devices.
 
     Args:
-        sizes: dict from axis name to size. `None` means one device in a single process, and all
+        sizes: dict mapping axis name to size. `None` means one device in a single process, and all
             devices along `data` in several processes.
 
     Raises:

@@ -34,7 +34,7 @@ class ExportedModel:
         path: folder of a version.
 
     Attributes:
-        signature_defs: dict from signature name to signature definition.
+        signature_defs: dict mapping signature name to signature definition.
         small: LiteRT engine for small requests to `serving_default`. `None` means that the version
             has no LiteRT file, that the file cannot be opened, or that LiteRT was not faster.
         warning: error from opening the LiteRT file, or `None`.
@@ -57,7 +57,7 @@ class ExportedModel:
             self.warning = error
 
     def run(self, signature: str, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Runs a signature, and returns a dict from output name to array.
+        """Runs a signature, and returns a dict mapping output name to array.
 
         This method is thread-safe.
         """

@@ -77,7 +77,7 @@ class TaskGraph:
 
     @functools.cached_property
     def signatures(self) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Dict from signature name to concrete function."""
+        """Dict mapping signature name to concrete function."""
         # The scope selects TensorFlow's own ops, because a server lacks this library's kernels.
         with self._scope, implementation_scope("loop"), packing_scope():
             return {
@@ -100,7 +100,7 @@ class TaskGraph:
             output: shape of `computed`; `None` means an unknown dimension.
 
         Returns:
-            Dict from the names in `STEPS` to concrete functions.
+            Dict mapping the names in `STEPS` to concrete functions.
         """
         task, kept = self.task, None
 
@@ -237,7 +237,7 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
 
 
 def _numbered(kept: Any) -> dict[str, tf.Tensor | None]:
-    """Returns a dict from `kept_0`, `kept_1`, ... to the leaves of a nested structure.
+    """Returns a dict mapping `kept_0`, `kept_1`, ... to the leaves of a nested structure.
 
     A ragged tensor has several leaves.
     """
@@ -264,7 +264,7 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
         names: names of the inputs.
         given: arguments of `predict`. Either there is one argument for each input, which is a text
             or an iterable of N texts. Or there is a single argument, which is an example or an
-            iterable of N examples. An example is a text, a tuple of texts, or a dict from input
+            iterable of N examples. An example is a text, a tuple of texts, or a dict mapping input
             name to text. An iterable is a list, a NumPy array, a pandas column, or a batched or
             unbatched `tf.data.Dataset`.
 

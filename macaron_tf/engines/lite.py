@@ -54,7 +54,7 @@ class LiteNetwork:
         kind: `"fp32"` or `"int8"`, as in `write_lite`.
         lengths: supported row lengths in ascending order. A row is padded to the next length.
         most_rows: maximum number of rows in a request that `takes` accepts.
-        inputs: dict from input name to the input's shape for one row, with -1 for the length.
+        inputs: dict mapping input name to the input's shape for one row, with -1 for the length.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -113,7 +113,7 @@ class LiteNetwork:
         """Returns the output of `OnePass.compute` in float32.
 
         Args:
-            rows: dict from input name to array. Each row must be short enough (see `fits`).
+            rows: dict mapping input name to array. Each row must be short enough (see `fits`).
         """
         ids, shape = rows["token_ids"], self.inputs["token_ids"]
         length = ids.shape[shape.index(-1)]

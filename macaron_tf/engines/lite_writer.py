@@ -74,7 +74,7 @@ def in_one_file(
     """Returns a LiteRT file with one signature per function. The signatures share the weights.
 
     Args:
-        functions: dict from signature name to concrete function.
+        functions: dict mapping signature name to concrete function.
         network: network that has the weights.
         kind: weight format, `"fp32"` or `"int8"`, as in `write_lite`.
 

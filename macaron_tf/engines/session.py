@@ -27,7 +27,7 @@ class SessionModel:
         path: folder of the SavedModel.
 
     Attributes:
-        signature_defs: dict from signature name to signature definition.
+        signature_defs: dict mapping signature name to signature definition.
         close: function that frees the model. No thread may be running `run` at that time.
     """
 
@@ -53,7 +53,7 @@ class SessionModel:
         self.close = weakref.finalize(self, _release, self._session, self._calls)
 
     def run(self, signature: str, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a signature, and returns a dict from output name to array.
+        """Runs a signature, and returns a dict mapping output name to array.
 
         This method is thread-safe. TensorFlow releases Python's global interpreter lock (GIL)
         during the run.

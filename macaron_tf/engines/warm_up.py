@@ -31,7 +31,7 @@ def write_warm_up(
 
     Args:
         folder: folder of the version.
-        functions: dict from signature name to concrete function. The `TensorSpec` of each input
+        functions: dict mapping signature name to concrete function. The `TensorSpec` of each input
             must have a name.
         texts: texts to request. Each signature gets one request per text.
     """
@@ -67,7 +67,7 @@ def write_warm_up(
 
 
 def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
-    """Returns a dict from input name to a typical value, for a batch of one row.
+    """Returns a dict mapping input name to a typical value, for a batch of one row.
 
     The value of a text input is `text`, except that the input `question` gets an example question.
     """

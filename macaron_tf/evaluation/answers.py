@@ -154,7 +154,7 @@ def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, i
     A run also ends before B and S and after E and S.
 
     Returns:
-        Dict from (type, sentence index, start, end) to the BIOES letters of the run. The end is
+        Dict mapping (type, sentence index, start, end) to the BIOES letters of the run. The end is
         exclusive.
     """
     found = {}

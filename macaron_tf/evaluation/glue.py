@@ -64,7 +64,8 @@ def score(
             grouped task (`Task.grouped`).
 
     Returns:
-        A dict from the name of each metric to its value. "score" is the mean of the main metrics.
+        A dict mapping the name of each metric to its value. "score" is the mean of the main
+        metrics.
 
     Raises:
         UserError: there are no labels or examples, or a metric does not exist.
@@ -181,9 +182,9 @@ def exact_match(predictions: np.ndarray, labels: np.ndarray, groups: np.ndarray 
     """
     if groups is None or len(groups) != len(labels) or not len(labels):
         raise ValueError(
-            f"exact match received {len(labels)} examples and "
-            f"{0 if groups is None else len(groups)} groups, but needs the group of each of one or "
-            "more examples: pass `groups`"
+            "exact match needs one or more examples and the group of each example, but received "
+            f"{len(labels)} examples and {0 if groups is None else len(groups)} groups: pass "
+            "`groups`"
         )
     _, question = np.unique(groups, axis=0, return_inverse=True)
     wrong = np.bincount(question.reshape(-1), weights=predictions != labels)  # (questions,)

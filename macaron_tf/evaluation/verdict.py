@@ -62,7 +62,7 @@ def judge(
     """Returns the verdict on each arm of a study, by the rule in `RULE`.
 
     Args:
-        arms: dict from arm name to a tuple (scores of the arm, scores of its baseline). Both
+        arms: dict mapping arm name to a tuple (scores of the arm, scores of its baseline). Both
             sequences have one score per seed, in the same order.
         higher_is_better: whether a higher score is better.
         guessing: chance level, the score of a model that has learnt nothing, such as the

@@ -30,7 +30,7 @@ from macaron_tf.io.paths import read_json, refuse_damage
 from macaron_tf.models import EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.models.config import StackConfig
 
-# Dict from the name of an activation in PyTorch models to its name in macaron_tf.
+# Dict mapping the name of an activation in PyTorch models to its name in macaron_tf.
 ACTIVATIONS = {
     "relu": "relu",
     "swish": "silu",
@@ -41,7 +41,7 @@ ACTIVATIONS = {
 }
 
 
-# Dict from a type of RoPE scaling to the names of the values in the setting `rotary_scaling`.
+# Dict mapping a type of RoPE scaling to the names of the values in the setting `rotary_scaling`.
 ROPES = {
     "default": (),
     "linear": ("factor",),
@@ -142,7 +142,7 @@ class ForeignConfig:
 
         Args:
             field: name of the field.
-            choices: dict from each supported value to its name in macaron_tf.
+            choices: dict mapping each supported value to its name in macaron_tf.
             default: value of a missing field; `None` means that the field is required.
 
         Raises:
@@ -160,7 +160,7 @@ class ForeignConfig:
         """Raises a UserError if a field has an unsupported value.
 
         Args:
-            needed: dict from a field to its only supported value. A missing field is accepted.
+            needed: dict mapping a field to its only supported value. A missing field is accepted.
         """
         for field, value in needed.items():
             if self.fields.get(field, value) != value:
@@ -187,7 +187,7 @@ class Arrays:
     layer's kernel.
 
     Attributes:
-        arrays: dict from name to array.
+        arrays: dict mapping name to array.
         read: names of the arrays that were read.
     """
 
@@ -230,7 +230,7 @@ class TorchArrays(Arrays):
     """Weights of a PyTorch model.
 
     Args:
-        state: dict from name to array, as in a `state_dict`.
+        state: dict mapping name to array, as in a `state_dict`.
         prefix: prefix to remove from the names.
         linear: whether kernels have the shape (outputs, inputs), as in PyTorch's `Linear`, instead
             of (inputs, outputs), as in transformers' `Conv1D`.
@@ -250,7 +250,8 @@ class TorchArrays(Arrays):
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the weights in a Hugging Face directory as a dict from PyTorch name to float32 array.
+    """Reads the weights in a Hugging Face directory as a dict mapping PyTorch name to float32
+    array.
 
     The weights may be in one file, or in several files that an index such as
     `model.safetensors.index.json` lists.
@@ -569,7 +570,7 @@ class Family:
         name: name of the model type in error messages.
         tokens: possible names of the token embeddings.
         table: name table of all other weights.
-        settings: dict from a macaron_tf setting to a tuple (field, default) or (field, default,
+        settings: dict mapping a macaron_tf setting to a tuple (field, default) or (field, default,
             values), where `values` maps each value of the field to a macaron_tf value. A default of
             `None` means that the field is required. Early versions of `save_pretrained` did not
             save fields with default values.
@@ -577,7 +578,7 @@ class Family:
         derived: function of the other library's settings that returns further macaron_tf settings.
         underived: inverse of `derived`, a function of a macaron_tf configuration that returns
             fields.
-        required: dict from a field to its only supported value.
+        required: dict mapping a field to its only supported value.
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
         linear: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
@@ -586,7 +587,7 @@ class Family:
         repeated: suffixes of array names. Arrays with these suffixes may remain unread.
         starts: whether texts of a language model begin with a special token.
         classes: prefix of the model class names, such as "Bert".
-        tasks: dict from a macaron_tf model class to the other library's model class for the same
+        tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
         head_dropout: field with the dropout rate in a task head.
     """

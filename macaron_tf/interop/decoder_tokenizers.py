@@ -49,7 +49,7 @@ def language_tokenizer(
         ends: whether a text ends with [MASK], as in a classifier of macaron_tf.
 
     Returns:
-        A dict from file name to contents.
+        A dict mapping file name to contents.
 
     Raises:
         UserError: GPT's tokenizer lacks the special tokens that a classifier needs.
@@ -104,7 +104,7 @@ def sequence_tokenizer(
         sentinels: Hugging Face ids of T5's sentinels.
 
     Returns:
-        A dict from file name to contents.
+        A dict mapping file name to contents.
     """
     if isinstance(vocabulary, SentencePieceVocabulary):
         names = [*_NAMES]
@@ -140,7 +140,7 @@ def _rows(
     """Returns tokenizer files that add other special tokens to a text or a pair of texts.
 
     Args:
-        files: dict from file name to contents, for the tokenizer of an encoder.
+        files: dict mapping file name to contents, for the tokenizer of an encoder.
         before, after: fields, such as "cls_token", of the special tokens before and after a text.
         between: fields of the special tokens between two texts; `None` means `after` followed by
             `before`.
@@ -176,9 +176,9 @@ def changed(
     """Returns a copy of tokenizer files with changed fields. The value `None` removes a field.
 
     Args:
-        files: dict from file name to contents.
-        whole: dict from a field of `tokenizer.json` to its new value.
-        config: dict from a field of `tokenizer_config.json` to its new value.
+        files: dict mapping file name to contents.
+        whole: dict mapping a field of `tokenizer.json` to its new value.
+        config: dict mapping a field of `tokenizer_config.json` to its new value.
     """
     files = dict(files)
     for name, changes in (("tokenizer.json", whole), ("tokenizer_config.json", config)):

@@ -30,7 +30,7 @@ from macaron_tf.text import PieceVocabulary
 _TOKENIZERS = ("spiece.model", "vocab.json", "tokenizer.json")
 # BART's position embedding tables begin with two unused rows.
 _BART_OFFSET = 2
-# Dict from `model_type` to (name of the catalog model, pre-training objective).
+# Dict mapping `model_type` to (name of the catalog model, pre-training objective).
 _KINDS = {
     "t5": ("t5_small", "span_corruption"),
     "bart": ("bart_base", "denoising"),
@@ -299,7 +299,7 @@ def import_encoder_decoder(
     The ids are the same as in `read_encoder_decoder` for a model without a tokenizer.
 
     Args:
-        state: dict from PyTorch name to weight.
+        state: dict mapping PyTorch name to weight.
         config: settings of the model, as returned by `to_dict` of its transformers configuration.
 
     Raises:

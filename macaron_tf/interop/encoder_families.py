@@ -36,8 +36,8 @@ class EncoderFamily(Family):
     Attributes:
         heads: name table of the pre-training heads. A model may lack any of these heads, and also
             the pooler, which is in `table`.
-        code: function that returns a dict from file name to contents, for the Python files that an
-            exported folder needs for `trust_remote_code=True`.
+        code: function that returns a dict mapping file name to contents, for the Python files that
+            an exported folder needs for `trust_remote_code=True`.
         masked_class: suffix of the class name for masked language modelling.
         positions, segments: names of the position and segment embeddings, which `read_encoder`
             converts without a name table.
@@ -475,7 +475,7 @@ _OWN = EncoderFamily(
     derived=own_settings,
     underived=own_fields,
 )
-# Dict from Hugging Face's `model_type` to the family.
+# Dict mapping Hugging Face's `model_type` to the family.
 FAMILIES: Mapping[str, EncoderFamily] = {
     "bert": _BERT,
     "distilbert": _DISTILBERT,

@@ -199,8 +199,8 @@ def _modules(directory: pathlib.Path) -> list[dict]:
     return modules
 
 
-# Dict from a flag in early versions of sentence-transformers' `Pooling` to the name of the pooling
-# in later versions and in macaron_tf.
+# Dict mapping a flag in early versions of sentence-transformers' `Pooling` to the name of the
+# pooling in later versions and in macaron_tf.
 _POOLINGS = {"cls_token": "cls", "mean_tokens": "mean", "max_tokens": "max"}
 _FLAG = "pooling_mode_"
 

@@ -98,7 +98,7 @@ def read_checkpoint(directory: pathlib.Path) -> dict[str, np.ndarray]:
     """Reads the TensorFlow checkpoint in a folder, without optimizer slots.
 
     Returns:
-        A dict from variable name to array.
+        A dict mapping variable name to array.
 
     Raises:
         UserError: the folder contains no checkpoint, or several checkpoints and no file
@@ -145,7 +145,7 @@ _KERAS_HUB = EncoderFamily(
     },
     bias=("masked_lm_head/output_bias",),
 )
-# Dict from the class of an encoder backbone to the name of its vocabulary file.
+# Dict mapping the class of an encoder backbone to the name of its vocabulary file.
 _ENCODERS = {
     "BertBackbone": "vocabulary.txt",
     "DistilBertBackbone": "vocabulary.txt",

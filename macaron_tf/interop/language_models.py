@@ -163,7 +163,7 @@ _LLAMA = Family(
     repeated=(".rotary_emb.inv_freq",),  # a buffer that early versions saved
     tasks=_GPT2.tasks,
 )
-# Dict from Hugging Face's `model_type` to the family.
+# Dict mapping Hugging Face's `model_type` to the family.
 LANGUAGE_FAMILIES: Mapping[str, Family] = {
     "openai-gpt": dataclasses.replace(
         _GPT2,

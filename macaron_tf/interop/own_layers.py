@@ -61,7 +61,7 @@ _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
 
 
 def own_code() -> dict[str, bytes]:
-    """Returns a dict from the name of the PyTorch file to its contents."""
+    """Returns a dict mapping the name of the PyTorch file to its contents."""
     file = importlib.resources.files("macaron_tf.interop") / "remote" / f"{MODULE}.py"
     return {file.name: file.read_bytes()}
 

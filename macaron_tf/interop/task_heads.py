@@ -36,7 +36,7 @@ from macaron_tf.pretrained import Pretrained
 from macaron_tf.tasks.labelled import Limits, SpanLimits
 
 RECORD = "macaron_tf"  # field of config.json in which macaron_tf describes the task
-# Dict from the network's class to `Task.kind`.
+# Dict mapping the network's class to `Task.kind`.
 _KINDS = {
     EncoderClassifier: "classification",
     CausalClassifier: "classification",
@@ -249,7 +249,7 @@ def _record(model: Pretrained) -> dict[str, Any]:
 
 
 def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
-    """Returns a dict from PyTorch name to weight for a task head and, if present, its pooler."""
+    """Returns a dict mapping PyTorch name to weight for a task head and, if present, its pooler."""
     network = model.network
     reader = network.classifier if isinstance(network, EncoderChooser) else network
     state = layer_state(reader.pooler, table) if "pooler/dense" in table else {}

@@ -37,7 +37,7 @@ def tokenizer_files(
         segments: whether the second text of a pair has segment id 1 instead of 0.
 
     Returns:
-        A dict from file name to contents.
+        A dict mapping file name to contents.
 
     Raises:
         UserError: Hugging Face's tokenizers cannot normalize or split text as the vocabulary does.
@@ -127,7 +127,7 @@ def merged_files(
     Args:
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
         names: names of the vocabulary's tokens, in the order of their ids.
-        special: dict from a field, such as "cls_token", to the name of the special token.
+        special: dict mapping a field, such as "cls_token", to the name of the special token.
     """
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
     # The steps of `BytePairVocabulary.normalized`.
@@ -187,7 +187,7 @@ def unigram_files(
 
     Args:
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
-        special: dict from a field, such as "cls_token", to the name of the special token, in the
+        special: dict mapping a field, such as "cls_token", to the name of the special token, in the
             order of the vocabulary's ids.
 
     Raises:
@@ -262,7 +262,7 @@ def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> by
 
     Args:
         model: SentencePiece model.
-        special: dict from a field, such as "cls_token", to the new name of the special piece, in
+        special: dict mapping a field, such as "cls_token", to the new name of the special piece, in
             the order of the model's ids.
         order: the model's id for each Hugging Face id.
     """
@@ -374,8 +374,8 @@ def assembled(
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
         parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
         options: further fields of `tokenizer_config.json`.
-        special: dict from a field, such as "cls_token", to the name of the special token.
-        numbers: dict from the name of a special token to its id.
+        special: dict mapping a field, such as "cls_token", to the name of the special token.
+        numbers: dict mapping the name of a special token to its id.
     """
     added = [added_token(number, name, special=True) for name, number in numbers.items()]
     own = {name: int(ids[number]) for name, number in vocabulary.added.items()}

@@ -37,7 +37,7 @@ _XLM_SPECIAL = {
     "sep_token": ("</s>",),
     "mask_token": ("<special1>",),
 }
-# Dict from the name of a vocabulary file to the type of the model in `tokenizer.json`.
+# Dict mapping the name of a vocabulary file to the type of the model in `tokenizer.json`.
 _KINDS = {
     "vocab.txt": "WordPiece",
     "vocab.json": "BPE",
@@ -76,7 +76,8 @@ class _Tokenizer:
         whole: contents of `tokenizer.json`, or an empty dict if the file is missing.
         model, normalizer: fields of `tokenizer.json`, or empty dicts if the fields are missing.
         options: contents of `tokenizer_config.json`, or an empty dict if the file is missing.
-        named: dict from name to id, for the tokens that the folder's files add to the vocabulary.
+        named: dict mapping name to id, for the tokens that the folder's files add to the
+        vocabulary.
         added: the part of `named` without special tokens and sentinels. Text that equals such a
             token is always encoded as this single token.
 
@@ -136,7 +137,7 @@ class _Tokenizer:
 
         Args:
             present: names of all tokens in the vocabulary.
-            usual: dict from a field, such as "cls_token", to candidate names. The candidates are
+            usual: dict mapping a field, such as "cls_token", to candidate names. The candidates are
                 used if `tokenizer_config.json` lacks the field.
 
         Raises:
@@ -178,7 +179,7 @@ class _Tokenizer:
         """Reads a BPE vocabulary from `vocab.json` and `merges.txt`, or from `tokenizer.json`.
 
         Returns:
-            A dict from the name of a token to its id, and the list of merges.
+            A dict mapping the name of a token to its id, and the list of merges.
         """
         if not self.file:
             merges = self.model["merges"]
@@ -240,7 +241,7 @@ def _ordered(
     """Moves the special tokens before all other tokens.
 
     Args:
-        numbers: dict from the name of a token to its Hugging Face id.
+        numbers: dict mapping the name of a token to its Hugging Face id.
         special: names of the special tokens in macaron_tf's order, with `None` for a token that the
             vocabulary lacks.
 

@@ -43,8 +43,8 @@ from macaron_tf.text.sentencepiece import SentencePieceVocabulary
 
 TASKS = (EncoderClassifier, EncoderChooser, EncoderTagger, EncoderSpanReader)
 ENCODERS = (Encoder, PretrainingEncoder, GeneratorDiscriminator, SiameseEncoder, *TASKS)
-# Dict from the vocabulary's class to the model types to try, in order. Model types whose released
-# tokenizers have the same class come first.
+# Dict mapping the vocabulary's class to the model types to try, in order. Model types whose
+# released tokenizers have the same class come first.
 _ORDERS = {
     WordPieceVocabulary: (
         *("distilbert", "bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
@@ -62,7 +62,7 @@ _ORDERS = {
     MosesPairVocabulary: ("xlm", "bert", "electra", "albert", "modernbert", "macaron"),
     type(None): ("bert", "electra", "albert", "roberta", "xlm", "modernbert", "macaron"),
 }
-# Dict from macaron_tf's name of a pooling to NAME in sentence-transformers' `pooling_mode_NAME`.
+# Dict mapping macaron_tf's name of a pooling to NAME in sentence-transformers' `pooling_mode_NAME`.
 _POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 
 

@@ -26,7 +26,7 @@ from macaron_tf.special_ids import BOS, EOS, PAD
 from macaron_tf.text.byte_pairs import SPECIAL
 
 LANGUAGE_MODELS = (LanguageModel, CausalClassifier)
-# Dict from a family's name to (`model_type`, name of the last norm, suffix of the class name).
+# Dict mapping a family's name to (`model_type`, name of the last norm, suffix of the class name).
 _KINDS = {
     "GPT-2": ("gpt2", "ln_f", "LMHeadModel"),
     "GPT": ("openai-gpt", "h.{}.ln_2", "LMHeadModel"),

@@ -30,12 +30,12 @@ class HuggingFaceFolder:
 
     Attributes:
         config: fields of `config.json`.
-        state: dict from name in the PyTorch model to weight.
-        tokenizer: dict from the name of a tokenizer file to its contents. The dict is empty if
+        state: dict mapping name in the PyTorch model to weight.
+        tokenizer: dict mapping the name of a tokenizer file to its contents. The dict is empty if
             there is no tokenizer.
         pipeline: name of the task on the Hugging Face Hub, or an empty string.
         library: name of the library that can load the folder.
-        files: dict from the path of a further file to its contents.
+        files: dict mapping the path of a further file to its contents.
         notes: sentences about parts that are left out or added, for stderr and the model card.
     """
 
@@ -66,7 +66,7 @@ def layer_state(
     linear: bool = True,
     changed: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
 ) -> dict[str, np.ndarray]:
-    """Returns a layer's weights as a dict from PyTorch name (the inverse of `assign_weights`).
+    """Returns a layer's weights as a dict mapping PyTorch name (the inverse of `assign_weights`).
 
     Args:
         layer: built layer or model.

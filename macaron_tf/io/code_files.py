@@ -122,7 +122,7 @@ def _files_of(place: str) -> dict[str, pathlib.Path]:
         place: user code, as `package.module:Name` or `FILE.py:Name`.
 
     Returns:
-        A dict from each path relative to the root folder to the file.
+        A dict mapping each path relative to the root folder to the file.
     """
     origin = plug_ins.origin_of(place)
     if not origin or not origin.endswith(".py") or _is_installed(origin):

@@ -65,7 +65,7 @@ def as_json(name: str, array: np.ndarray) -> Any:
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
     """Converts outputs of shape `(B, ...)` to a list of B answers.
 
-    An answer is a dict from output name to value, or a plain value if there is only one output.
+    An answer is a dict mapping output name to value, or a plain value if there is only one output.
     """
     columns = {name: as_json(name, array) for name, array in outputs.items()}
     if len(columns) == 1:

@@ -309,8 +309,8 @@ def _run(kernel, form: Form, blocks: Blocks, outer: str, arrays: dict, results: 
         form: static parameters.
         blocks: block sizes.
         outer: `"queries"` if a program instance holds a block of queries, or `"keys"`.
-        arrays: dict from name to input array.
-        results: dict from name to the shape and dtype of an output.
+        arrays: dict mapping name to input array.
+        results: dict mapping name to the shape and dtype of an output.
     """
     rows, length, heads, _ = arrays["query"].shape
     sizes = {"queries": length, "keys": arrays["key"].shape[1]}

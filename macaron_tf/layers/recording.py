@@ -239,7 +239,7 @@ def _parts(layer, place: str = "") -> Iterator[tuple[str, keras.layers.Layer, ke
 def part_flags(layer: keras.layers.Layer) -> dict[str, bool]:
     """Returns `trainable` of each sub-layer whose value differs from the parent's value.
 
-    The result is a dict from the sub-layer's path (see `_parts`) to the value.
+    The result is a dict mapping the sub-layer's path (see `_parts`) to the value.
     """
     own = {n: p.trainable for n, p, owner in _parts(layer) if p.trainable != owner.trainable}
     return {**own, **vars(layer).get("_waiting", {})}

@@ -45,8 +45,8 @@ class Model(Recording, keras.Model):
     inputs, which are ids `(B, L)`.
 
     Attributes:
-        input_names: dict from the name of an input to alternative names. `None` means that `call`
-            gets its argument unchanged.
+        input_names: dict mapping the name of an input to alternative names. `None` means that
+            `call` gets its argument unchanged.
         required: number of required inputs, which are the first inputs in `input_names`.
         encoder: part of the model that gets pre-trained encoder weights. `None` means that there is
             no such part.

@@ -33,7 +33,7 @@ _TWO_CORES, _PAPERS = ("tiny", "mini"), ("base", "large")
 
 
 def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **changes) -> dict:
-    """Returns the configurations of a model family as a dict from name to configuration.
+    """Returns the configurations of a model family as a dict mapping name to configuration.
 
     Args:
         name: name of the family.

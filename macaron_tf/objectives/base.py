@@ -55,11 +55,11 @@ class Objective(Settings, abc.ABC):
 
         Args:
             network: the network to train or evaluate.
-            batch: dict from feature name to tensor.
+            batch: dict mapping feature name to tensor.
             training: whether dropout is active and evaluation-only sums are left out.
 
         Returns:
-            Dict from name to float32 scalar, such as `loss_sum` and `weight`.
+            Dict mapping name to float32 scalar, such as `loss_sum` and `weight`.
         """
 
 
@@ -121,7 +121,7 @@ class PretrainingObjective(Objective):
         mask e modulo K.
 
         Args:
-            spec: dict from name to `tf.TensorSpec` of a batch of rows. Static masking needs
+            spec: dict mapping name to `tf.TensorSpec` of a batch of rows. Static masking needs
                 `row_number` and `epoch`, both `(B,)` int.
             masking: the masking settings.
             vocabulary: the vocabulary of the token ids.

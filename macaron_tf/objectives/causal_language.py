@@ -111,7 +111,7 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     Call arguments:
         network: a `SegmentLanguageModel` with the memories `training` and `evaluation` in its dict
             `memories`.
-        batch: dict from this objective's `dataset`. Row b continues row b of the previous batch.
+        batch: dict mapping this objective's `dataset`. Row b continues row b of the previous batch.
         training: see `Objective`.
 
     Returns:

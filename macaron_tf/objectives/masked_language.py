@@ -91,7 +91,7 @@ class SpanBoundaryObjective(PretrainingObjective):
 
     Call arguments:
         network: a `PretrainingEncoder` with `span_boundary`.
-        batch: dict from `mask_tokens` with `MaskingConfig(choice="spans")`.
+        batch: dict mapping `mask_tokens` with `MaskingConfig(choice="spans")`.
         training: see `Objective`.
 
     Returns:

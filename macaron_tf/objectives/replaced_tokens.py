@@ -44,7 +44,7 @@ class ReplacedTokenObjective(PretrainingObjective):
 
     Call arguments:
         network: a `GeneratorDiscriminator`.
-        batch: dict from this objective's `dataset`.
+        batch: dict mapping this objective's `dataset`.
         training: see `Objective`.
 
     Returns:

@@ -32,8 +32,9 @@ class TaskKind(abc.ABC):
     Attributes:
         name: short name of the task type, for messages.
         pipeline: name of the task type on the Hugging Face Hub.
-        inputs: dict from the name of each input of `serve` to its dtype. Inputs have shape `(B,)`.
-        controls: dict from the name of each input that is not a string to its default value.
+        inputs: dict mapping the name of each input of `serve` to its dtype. Inputs have shape
+        `(B,)`.
+        controls: dict mapping the name of each input that is not a string to its default value.
         takes: names of the options that `with_options` accepts.
     """
 
@@ -87,7 +88,7 @@ class TaskKind(abc.ABC):
         """Computes the outputs of the signature `serving_default` from the tensors in `inputs`."""
 
     def functions(self) -> dict[str, _Graph]:
-        """Returns a dict from signature name to the signature's function and input dtypes."""
+        """Returns a dict mapping signature name to the signature's function and input dtypes."""
         return {"serving_default": (self.serve, self.inputs)}
 
     def rows(self, outputs: Mapping[str, np.ndarray]) -> list[Any]:
@@ -204,7 +205,7 @@ class OnePass(TaskKind):
         """Converts texts to the network's inputs, padded to the longest row.
 
         Returns:
-            Dict from input name to tensor, and further tensors that only `conclude` needs.
+            Dict mapping input name to tensor, and further tensors that only `conclude` needs.
         """
 
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:

@@ -93,7 +93,7 @@ class LabelledTask(OnePass):
         task: definition of the task, with its columns, classes and metrics.
         limits: length and layout of the rows. `None` is only valid without a network.
         network, vocabulary: arguments of `TaskKind`.
-        tuned: dict from metric name to validation score of the network. The dict is empty if the
+        tuned: dict mapping metric name to validation score of the network. The dict is empty if the
             network was not validated. `Spans` reads its no-answer threshold from this dict.
 
     Attributes:
@@ -160,7 +160,7 @@ class LabelledTask(OnePass):
         examples of the development set. The split "train" then has the remaining examples.
 
         Returns:
-            Dict from split to examples.
+            Dict mapping split to examples.
         """
         if (names := self.names_of(splits, tfds, source)) is not None:
             given = tfds, source, language

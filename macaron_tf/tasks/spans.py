@@ -163,7 +163,7 @@ class Spans(LabelledTask):
         return self.with_score(score_answers(predictions.texts, truths, *found))
 
     def answers(self, outputs: SpanOutputs, examples: Questions) -> dict[str, str]:
-        """Returns a dict from question id to answer, in the format of SQuAD's official script."""
+        """Returns a dict mapping question id to answer, as SQuAD's official script expects."""
         answered = np.asarray(decided(outputs.found, outputs.threshold)["answered"])
         said = [text if known else "" for text, known in zip(outputs.texts, answered, strict=True)]
         return dict(zip(examples.ids, said, strict=True))

@@ -48,13 +48,13 @@ class Vocabulary(abc.ABC):
         contents_name: name of the file that stores the tokens.
         options: names of the constructor arguments that are saved as settings. Each name is also an
             attribute.
-        later_options: dict from the name of a newer constructor argument to the value that older
+        later_options: dict mapping the name of a newer constructor argument to the value that older
             vocabularies imply. An argument with this value is not saved, so that the hashes of
             older vocabularies stay valid.
-        kinds: dict from `kind` to class, for all subclasses.
+        kinds: dict mapping `kind` to class, for all subclasses.
 
     Attributes:
-        added: dict from text to id, for tokens that were added to a Hugging Face tokenizer. Text
+        added: dict mapping text to id, for tokens that were added to a Hugging Face tokenizer. Text
             that equals an added token is always encoded as this single token.
         languages: languages of the lines, with the source language first. The tuple is empty if no
             language is set.

@@ -196,7 +196,7 @@ class JaxModel(TrainedModel):
         """Lowers an update of one micro-batch for the TPU compiler. This does not need a TPU.
 
         Args:
-            batch: dict from feature name to the feature's shape and dtype.
+            batch: dict mapping feature name to the feature's shape and dtype.
         """
 
         def update(held, batch):
@@ -246,7 +246,7 @@ class JaxModel(TrainedModel):
         Args:
             trained: values of the trainable variables.
             others: values of the non-trainable variables, such as the states of seed generators.
-            batch: dict from feature name to array.
+            batch: dict mapping feature name to array.
             step: `"train"` or `"test"`.
         """
         variables = self.variables()

@@ -43,7 +43,7 @@ class Reporter:
 
         Args:
             step: number of updates so far.
-            metrics: dict from name to value. A repeated run has the same values.
+            metrics: dict mapping name to value. A repeated run has the same values.
             timing: dict with `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
                 `"memory_mib"`, this process's peak memory in MiB. A repeated run has other values.
         """
@@ -53,7 +53,7 @@ class Reporter:
 
         Args:
             step: number of updates so far.
-            metrics: dict from name to value.
+            metrics: dict mapping name to value.
             samples: sample outputs of the model as text.
             is_best: whether this validation has the best score so far.
         """

@@ -46,7 +46,7 @@ def joined_memory(model: TrainedModel, workers: Workers) -> dict[str, np.ndarray
     Every worker must call this function, because the workers exchange their values.
 
     Returns:
-        Dict from a variable's name to the variable's values, concatenated over the replicas.
+        Dict mapping a variable's name to the variable's values, concatenated over the replicas.
     """
     model.synchronize()
     if keras.backend.backend() == "jax":  # every process holds the whole array

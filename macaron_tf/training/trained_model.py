@@ -171,7 +171,7 @@ class TrainedModel:
 
 
 def features(data) -> dict[str, tf.Tensor]:
-    """Returns a batch as a dict from feature name to tensor.
+    """Returns a batch as a dict mapping feature name to tensor.
 
     The targets of Keras become the feature `label`. The sample weights become the feature `weight`.
 

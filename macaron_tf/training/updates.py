@@ -49,7 +49,7 @@ class Sums:
         self._pending.append(vector)
 
     def totals(self) -> dict[str, float]:
-        """Returns a dict from name to sum.
+        """Returns a dict mapping name to sum.
 
         Two values are not sums: `skipped_in_a_row` is the maximum over the updates, and
         `learning_rate` is the value of the last update.
@@ -182,9 +182,9 @@ class Updates:
         network, objective, config, first_stage: see `FitModel`.
 
     Attributes:
-        names: dict from `"train"` or `"test"` to the names of the step's packed sums. Tracing a
+        names: dict mapping `"train"` or `"test"` to the names of the step's packed sums. Tracing a
             step sets the names.
-        traces: dict from `"train"` or `"test"` to the number of times the step was traced.
+        traces: dict mapping `"train"` or `"test"` to the number of times the step was traced.
         skipped_in_a_row: int64 variable that counts consecutive skipped updates.
     """
 

@@ -100,9 +100,13 @@ def test_one_pair_or_none(toy_vocabulary, toy_pairs):
     batches = list(data.dataset(repeat=False).as_numpy_iterator())
     assert len(batches) == 1 and batches[0]["source"].any(axis=1).sum() == 1
     assert batches[0]["source"].shape == data.shapes[0]
-    with pytest.raises(UserError, match="no pair of texts is left to batch .removed: 1 empty.: check"):
+    with pytest.raises(
+        UserError, match="no pair of texts is left to batch .removed: 1 empty.: check"
+    ):
         TranslationData.from_pairs([("", "x")], toy_vocabulary)
-    with pytest.raises(UserError, match="no pair of texts is left to batch .removed: 1 no token.: check"):
+    with pytest.raises(
+        UserError, match="no pair of texts is left to batch .removed: 1 no token.: check"
+    ):
         TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
     few = {"batching": BatchingConfig(max_tokens=10)}
     message = "a batch of 10 tokens cannot hold a row"

@@ -111,7 +111,7 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
 def shaken(model, scale: float = 0.3, seed: int = 1):
     """Builds a model and moves its weights far from their initial values.
 
-    An untrained model's logits are almost equal, so they would hide errors.
+    The almost equal logits of an untrained model would hide errors.
     """
     if not model.built:
         model.build()

@@ -1,4 +1,4 @@
-"""Trains toy models on several devices, in a process of its own.
+"""Trains toy models on several devices, in a separate process.
 
     python -m tests.distribution.distributed_toy [--replicas N | --multi-worker] JOB [JOB ...]
 

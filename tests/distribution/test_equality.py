@@ -76,7 +76,7 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
 
 @pytest.mark.parametrize(("name", "kind"), [TWO, FOUR])
 def test_an_objective_that_counts_rows_counts_those_of_the_data(results, name, kind, tmp_path):
-    """Metrics count each data row once, although 2 or 4 replicas divide neither 3 rows nor 1."""
+    """Metrics count each data row once, although the rows do not split evenly among replicas."""
     every_row(tf.distribute.get_strategy(), tmp_path)
     one, several = arrays_of(tmp_path, "rows"), results(name, "rows", kind)
     assert one.keys() == several.keys()

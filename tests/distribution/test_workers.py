@@ -76,7 +76,7 @@ def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["transformer_xl_tiny", "xlnet_tiny"])
 def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, recipe):
-    """Training with memory gives equal losses on two replicas in one process or in two processes.
+    """With memory, two replicas in one process and two processes have equal training losses.
 
     Two processes can also resume the run of one process.
     """

@@ -69,7 +69,13 @@ def test_degenerate_predictions_score_nothing():
     assert glue.score(STSB, scores, np.ones(4))["score"] == 0
     nothing = np.zeros(0)
     assert glue.pearson(nothing, nothing) == glue.matthews(nothing, nothing) == 0
-    rejects("exact match needs examples", glue.exact_match, nothing, nothing, np.zeros((0, 2)))
+    rejects(
+        "exact match needs one or more examples",
+        glue.exact_match,
+        nothing,
+        nothing,
+        np.zeros((0, 2)),
+    )
 
 
 def test_perfect_and_opposite():

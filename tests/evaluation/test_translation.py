@@ -117,7 +117,9 @@ def test_text_without_spaces_between_words(language, named, capsys):
         assert f"|tok:{tokenizer}|" in same.bleu_signature
         assert f"|tok:{tokenizer}|" in same.tokenized_signature
         # The default tokenizer of sacreBLEU for a language causes no message.
-        sentence = "" if named and language == "zh" else f"BLEU uses metric.tokenize={tokenizer}:"
+        sentence = (
+            "" if named and language == "zh" else f"note: BLEU uses metric.tokenize={tokenizer}, "
+        )
         assert said.startswith(sentence) and said.count("\n") == bool(sentence)
         assert ("pip install 'sacrebleu[ja]'" in said) == (language == "ja")
     chosen = TranslationMetric(language).for_references([line])
@@ -299,7 +301,7 @@ def test_case_and_text():
 def test_bad_input_is_refused():
     for reason, lines, options in (
         ("references", (["a"], ["a", "b"], ["a"]), {}),
-        ("empty", ([], [], []), {}),
+        ("there are no translations", ([], [], []), {}),
         ("seed=-1", (["a"], ["b"], ["a"]), {"seed": -1}),
         ("resamples", (["a"], ["b"], ["a"]), {"resamples": 0}),
     ):

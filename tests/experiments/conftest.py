@@ -29,7 +29,7 @@ def toy_run(once, toy):
 
 @pytest.fixture(scope="session")
 def source(once) -> str:
-    """Returns the `text:` source of toy documents, each of which repeats one letter."""
+    """Returns the `text:` source of toy documents; each document repeats one letter."""
     return f"text:{once('documents', write_documents)}/*.txt"
 
 

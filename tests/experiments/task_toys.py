@@ -1,4 +1,4 @@
-"""Toy tasks that a tiny encoder learns in seconds, their files, and runs on them."""
+"""Toy tasks that a tiny encoder learns in seconds, with their files and training runs."""
 
 import json
 import pathlib
@@ -77,7 +77,7 @@ def toy_flags(
 ) -> list[str]:
     """Returns the flags of a training run from scratch on a toy task.
 
-    `embed` runs the pair and triplet tasks, and `finetune` runs the others.
+    `embed` runs the pair and triplet tasks, and `finetune` runs all other tasks.
 
     Args:
         folder: folder of the task's files and the vocabulary.

@@ -102,7 +102,10 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     assert {call[3].rpartition("-")[2] for call in calls} == {"7", "8"}
     for words, message in (
         (["--tuning-seeds", "7"], "--tuning-seeds needs --rates"),
-        (["--rates", "1e-3", "--tuning-seeds", "2"], "seed 2 is in both --tuning-seeds and --seeds"),
+        (
+            ["--rates", "1e-3", "--tuning-seeds", "2"],
+            "seed 2 is in both --tuning-seeds and --seeds",
+        ),
         (["--rates", "9", "99"], "bert_rab_tiny diverged at every learning rate"),
         (["--rates", "1e-3", "--set", "training.learning_rate=1"], "give --rates instead"),
     ):
@@ -273,7 +276,7 @@ def test_a_comparison_makes_its_corpus_and_says_who_learnt_little(calls, study, 
     settings = [*study[0], "corpus.validation_every=9"]
     prepare_corpus(registry.load("bert_tiny", settings=settings), str(tmp_path / "other"), None)
     assert compare([*arguments, "--corpus", str(tmp_path / "other")]) == 2
-    assert "bert_tiny-1 was trained on: restore the text" in capsys.readouterr().err
+    assert "bert_tiny-1 was trained on: restore the data" in capsys.readouterr().err
     # The comparison is between corpora.
     calls_before, arms = len(calls), ["bert_tiny", "b=bert_tiny:corpus.validation_every=10"]
     arms[1] += ",training.max_steps=6"
@@ -289,7 +292,7 @@ def test_a_setting_goes_to_the_arms_that_read_it(calls, study, tmp_path, capsys)
     gate = "model.rnn_gate=sigmoid"
     arguments = ["bert_tiny", "b=bert_tiny:model.block=swish_rnn", "--seeds", "1", *flags(study[0])]
     assert compare([str(tmp_path), *arguments, "--set", gate]) == 0
-    said = f"--set {gate} is left out of bert_tiny, where it has no effect\n"
+    said = f"--set {gate} is not applied to bert_tiny, because the setting has no effect there\n"
     assert capsys.readouterr().out.count(said) == 1
     # Two arms run at once, so their order is not fixed.
     assert {pathlib.Path(call[3]).name: gate in call for call in calls} == {
@@ -451,7 +454,10 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
     out, calls[:] = tmp_path / "refused", []
     tokens, same = "tokens", "channels step 1/2 width 1/2, tokens, channels/2"
     for arm, message in (
-        (f"model.scheme={tokens}", "no feed_forward_dim gives other as many parameters as one"),
+        (
+            f"model.scheme={tokens}",
+            "no model.feed_forward_dim gives other as many parameters as one",
+        ),
         (f"model.scheme={same}", "other has the same model and settings as one"),
         ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, which --equal parameters"),
     ):
@@ -481,7 +487,7 @@ def test_the_comparison_takes_its_own_evaluations_alone(calls, blocks, tmp_path,
     assert blocks() == 0 and not calls
     write_scores(own / "twice.json", "average", [500])
     assert blocks() == 2
-    assert "has 2 evaluations of the averaged checkpoints" in capsys.readouterr().err
+    assert "contains 2 evaluations of the averaged checkpoints" in capsys.readouterr().err
     (own / "twice.json").write_text("{}")
     assert blocks() == 2
     assert "twice.json is damaged: remove it" in capsys.readouterr().err
@@ -495,7 +501,7 @@ def test_the_comparison_refuses_a_run_of_other_settings(calls, blocks, capsys):
     for words, message in (
         (["--set", "training.max_steps=1000"], "with training.max_steps=500, not 1000"),
         (["--set", "label_smoothing=0.2"], "was trained with label_smoothing=0.1, not 0.2"),
-        (["--set", "training.seed=7"], "--set training.seed=7: give --seeds instead"),
+        (["--set", "training.seed=7"], "training.seed=7 is not allowed here: give --seeds"),
         (["--corpus", "DIR"], "--corpus DIR applies only to comparisons of pre-training"),
         (["--tasks", "rte"], "--tasks rte applies only to comparisons of pre-training"),
     ):
@@ -509,8 +515,14 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
     for words, message in (
         (["a/b=demo"], "'a/b=demo' contains a character other than letters"),
         (["demo"], "'demo' is the only arm, but a comparison needs at least two"),
-        (["demo", "demo:a=b"], "two arms are called demo: give one of them another name, as in NAME=demo:"),
-        (["demo", "b=bert_tiny"], "demo and b are of different kinds, translation and pretraining"),
+        (
+            ["demo", "demo:a=b"],
+            "two arms are called demo: give one of them another name, as in NAME=demo:",
+        ),
+        (
+            ["demo", "b=bert_tiny"],
+            "demo and b have recipes of different kinds, translation and pretraining",
+        ),
         (["elmo_tiny", "b=elmo_tiny"], "elmo_tiny is a recipe of kind"),
         ([*pair, "--set", "model.block=rnn"], "block='rnn' must be one of"),
         ([*pair, "--set", "trainin.seed=1"], "names an unknown setting, 'trainin'"),
@@ -532,13 +544,16 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["bert_tiny", "gpt_tiny"], "set both to the same value, or give --differ"),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "corpus.langages"],
-            "corpus.langages is not a setting of the training data: give another setting; perhaps you meant 'corpus",
+            "not a setting of the training data: give another setting; perhaps you meant 'corpus",
         ),
         (
             ["bert_tiny", "gpt_tiny", "--differ", "training.seed"],
             "--differ training.seed is not a setting of the training data",
         ),
-        (["a=sst2", "b=sst2:init=runs/a"], "a does not set init, which names the weights to fine-tune: write"),
+        (
+            ["a=sst2", "b=sst2:init=runs/a"],
+            "a does not set init, which names the weights to fine-tune: write",
+        ),
         (
             ["a=sst2:init=r", "b=sst2:init=q", "--equal", "time"],
             "--equal time does not apply to fine-tuning",

@@ -42,7 +42,10 @@ def address():
         [*COMMAND, "--port", str(port), "--host", "localhost"], stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout.readline() == f"data service started: give training commands --data-service localhost:{port}\n"
+        assert (
+            process.stdout.readline()
+            == f"data service started: give training commands --data-service localhost:{port}\n"
+        )
         yield f"localhost:{port}"
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
@@ -103,7 +106,10 @@ def test_pairs_that_the_service_has_not_are_said_here(pairs, address):
     with pytest.raises(tf.errors.OpError) as raised:
         list(TranslationData(elsewhere, pairs.batching).served(address))
     said = str(service_error(raised.value))
-    assert "-gone of tokenized text is missing on this machine or has other contents: set MACARON_TF_CACHE" in said
+    assert (
+        "-gone of tokenized text is missing on this machine or has other contents: set MACARON_TF_CACHE"
+        in said
+    )
 
 
 def test_what_fails_in_the_service_is_said_here(corpus, address):

@@ -177,8 +177,8 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
 @pytest.mark.parametrize(
     ("command", "error"),
     [
-        ("train sst2 OUT TOY", "sst2 is not a task of sentence pairs"),
-        ("train nothing OUT TOY", "no task 'nothing'"),
+        ("train sst2 OUT TOY", "sst2 is not a task with sentence pairs"),
+        ("train nothing OUT TOY", "no task is called 'nothing'"),
         ("train stsb OUT TOY --objective softmax", "'cosine'"),
         ("train stsb OUT TOY --set concatenation=u,w", "each at most once"),
         ("train stsb OUT TOY --set training.best_metric=f1", "one of spearman, pearson, loss"),
@@ -187,7 +187,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("train stsb OUT TOY --set init=x", "give --init instead"),
         ("train triplets OUT --init RUN", "give --source tsv:FILE"),
         ("evaluate RUN --task rte", "rte has 2 classes"),
-        ("evaluate RUN --task sst2", "sst2 is not a task of sentence pairs"),
+        ("evaluate RUN --task sst2", "sst2 is not a task with sentence pairs"),
         ("evaluate RUN --max-length 99", "has 16 positions"),
         ("evaluate FOLDER", "is no run"),
         ("sts RUN senteval:FOLDER", "give the folder data/downstream of SentEval"),
@@ -224,5 +224,5 @@ def test_the_papers_numbers():
     assert paper_recipe("triplets").make_objective().margin == 1.0
     learnt = {"stsb": "cosine", **dict.fromkeys(PAIRS, "softmax")}
     for name in {*TASKS} - {*learnt}:
-        refuses(f"{name} is not a task of sentence pairs", paper_recipe, name)
+        refuses(f"{name} is not a task with sentence pairs", paper_recipe, name)
     assert {name: paper_recipe(name).objective for name in learnt} == learnt

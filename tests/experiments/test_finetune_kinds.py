@@ -270,7 +270,7 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
 
 
 def test_an_adaptive_softmax_is_a_start(toy):
-    """A task model that starts from a model with an adaptive softmax has the same logits."""
+    """A task model that starts from a model with an adaptive softmax keeps that model's logits."""
     vocabulary = load_encoder_vocabulary(toy / "vocabulary")
     options = {"num_layers": 1, "adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
     config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)

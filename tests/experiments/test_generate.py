@@ -136,9 +136,7 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
     if taught:
         ran(main, *words)
     else:
-        refused(
-            main, words, "was not trained to fill [MASK], because of its corruption.kind: leave"
-        )
+        refused(main, words, "cannot fill [MASK], because its corruption.kind marks no gaps")
 
 
 def letters(count, seed):
@@ -193,7 +191,7 @@ def test_tables_that_cannot_be_asked_are_refused(tmp_path):
         refuses(words, read_task, f"tsv:{tmp_path}/t-{{split}}.tsv")
     for pairs in ("a\t\n\tb\n", "a\tb\nc\t\n"):
         (tmp_path / "pairs.tsv").write_text(pairs)
-        refuses("has 0 questions and", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
+        refuses("provides 0 question", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
 
 
 def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran, refused, capsys):
@@ -311,15 +309,15 @@ def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran,
     # Runs with the same name have separate rows.
     assert table.count("| rte | accuracy | 8 |") == table.count("| cola | matthews | 8 |") == 2
     for more, words in (
-        (["--task", "stsb"], "has no prompts"),
+        (["--task", "stsb"], "no prompt template exists for the task"),
         (["--task", "rte", "--words", "a", "b"], "--template and --words"),
-        (["--task", "rte", "--template", "{first}", "--words", "a"], "1 words for the 2"),
+        (["--task", "rte", "--template", "{first}", "--words", "a"], "1 word(s) for the 2"),
         (["--task", "rte", "--shots", "-1"], "--shots -1"),
-        (["--task", "nothing"], "no task 'nothing'"),
-        (["--task", "rte", "rte"], "two tasks with the name 'rte'"),
+        (["--task", "nothing"], "no task is called 'nothing'"),
+        (["--task", "rte", "rte"], "two values of --task have the same name, 'rte'"),
         (
             ["--task", "squad", "--template", "{first}", "--words", "a", "b"],
-            "is for tasks with classes",
+            "--template applies only to classification tasks, but squad",
         ),
     ):
         refused(few_shot, [language_run, *common, *more], words, tmp_path)

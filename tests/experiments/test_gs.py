@@ -1,6 +1,6 @@
 """Corpus, run and checkpoints in a Google Cloud Storage bucket, emulated by `emulated_bucket`.
 
-Each command is a process of its own, because TensorFlow reads its retry settings at import.
+Each command is a separate process, because TensorFlow reads its retry settings at import.
 """
 
 import re

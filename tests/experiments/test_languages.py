@@ -135,7 +135,9 @@ def test_the_language_of_a_run_goes_with_its_folder_and_its_export(tmp_path, ran
     refused(main, [*lines, "fr"], "language='fr' is not a language of the model", tmp_path)
     refused(main, ["evaluate", run, "--split", "test"], "is one file and has no split", tmp_path)
     tags = ["train", "conll2003", tmp_path / "tags", *given]
-    refused(main, tags, "language='de' applies only to classification tasks, but conll2003", tmp_path)
+    refused(
+        main, tags, "language='de' applies only to classification tasks, but conll2003", tmp_path
+    )
 
 
 def test_words_that_no_graph_can_cut_are_not_exported(tmp_path, refused):

@@ -61,7 +61,11 @@ def test_a_given_translation_is_read_instead(number_run, tmp_path, ran, refused)
     found, *_ = looked(ran, tmp_path / "given", number_run, source, other)
     assert "".join(found["target_tokens"][:-1]).replace("▁", " ").split() == other.split()
     out = ["--out", tmp_path / "none"]
-    refused(main, [number_run, "a", "b", "c", *out], "3 texts are given, but the command takes at most 2")
+    refused(
+        main,
+        [number_run, "a", "b", "c", *out],
+        "3 texts are given, but the command takes at most 2",
+    )
     refused(main, [number_run, " ", *out], "the text is empty")
     refused(main, [number_run, "one " * 300, *out], "tokens, but")
     assert not (tmp_path / "none").exists()

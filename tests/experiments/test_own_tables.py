@@ -37,7 +37,7 @@ NAMES = {"negative": "1 star", "positive": "5 stars"}
 
 @pytest.fixture(scope="module")
 def own(toy, tmp_path_factory):
-    """Returns a folder with a user table and its run, and the training flags."""
+    """Trains on a user table; returns the folder with the table and the run, and the flags."""
     folder = tmp_path_factory.mktemp("own")
     rows = [(text, NAMES[label], "x") for text, label in sentences(240, 1)]
     write_table(folder / "own.tsv", rows, "review\tstars\tmore")
@@ -201,7 +201,7 @@ def test_a_set_of_tensorflow_datasets_is_a_table(tmp_path):
     tags = read("tag", TableSettings())
     assert tags.task.labels == ("O", "B-PER", "I-PER")
     assert tags.splits["train"].words[0][0] == "Ann"
-    mend = "no column.s. named 'label' among .*: name the columns by --set table.text=COLUMN"
+    mend = "no columns named 'label' .*: name the columns by --set table.text=COLUMN"
     refuses(mend, read, "classify", TableSettings(text=("story",)))
 
 

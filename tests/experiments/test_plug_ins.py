@@ -232,7 +232,7 @@ def test_a_block_that_cannot_be_had_is_a_sentence(block, message, outside, capsy
         ("model.block=stranger.parts:Closed", "raised TypeError: .* runs your code: .*pa"),
         (
             "objective=stranger.parts:Untaught",
-            "has learns='masks': set learns to one of masked_language",
+            "is 'masks', but must be one of masked_language",
         ),
         ("objective=stranger.parts:Weighted", "Weighted raised TypeError: .* 'skip_padding'"),
         ("objective=stranger.parts:Unsummed", "returns no loss_sum and no weight"),
@@ -259,7 +259,7 @@ def test_parts_that_do_not_fit_are_a_sentence(change, message, outside, capsys):
             "./own.py",
             "several suitable functions: write ./own.py:mine or ./own.py:two",
         ),
-        (RECIPES + "def two(): pass", "./own.py:two", "returns a NoneType: make it return a Pre"),
+        (RECIPES + "def two(): pass", "./own.py:two", "returns a NoneType, but must return a Pre"),
         ("def f(): return {}[1]", "./own.py", "./own.py raised KeyError: 1 .*own.py, line 1"),
         ("def f(): return 1", "own:g", "own does not define 'g': write own:f"),
         ("from experiments.recipes.translation import demo", "./own.py:demo", "kind 'translation'"),
@@ -288,9 +288,7 @@ def test_sources_of_ones_own(outside, capsys):
         read_pairs("python:stranger.parts:pairs", "test", "en", "de")
     allow("python:stranger.parts:pairs", "stranger.parts:documents")
     assert read_pairs("python:stranger.parts:pairs", "test", "en", "de")[0] == ("test one", "eins")
-    with pytest.raises(
-        UserError, match="pair 1 is .*, but the function must return pairs of two lines"
-    ):
+    with pytest.raises(UserError, match="pair 1 is .*, but must be a pair of two strings"):
         read_pairs("python:stranger.parts:documents", "test", "en", "de")
     changes = [*settings(), "corpus.sources=python:stranger.parts:broken"]
     assert main(["train", "bert_tiny", "run", *flags(changes)]) == 2

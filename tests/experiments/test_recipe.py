@@ -194,11 +194,14 @@ def test_settings_are_replaced_by_path():
     ("setting", "message"),
     [
         ("training.seed", "write PATH=VALUE"),
-        ("trainin.seed=1", "there is no setting 'trainin' here: choose one of model, training"),
-        ("training.sed=1", "no setting 'sed' here: choose one of max_steps, .* 'training.seed'"),
+        ("trainin.seed=1", "names an unknown setting, 'trainin': choose one of model, training"),
+        (
+            "training.sed=1",
+            "an unknown setting, 'sed': choose one of max_steps, .* 'training.seed'",
+        ),
         ("lerning_rate=1", "perhaps you meant 'training.learning_rate'"),
         ("model.lower_cas=1", "perhaps you meant 'data.normalization.lower_case'"),
-        ("model.hiden_dim=8", "there is no setting 'hiden_dim' here: .* 'model.hidden_dim'"),
+        ("model.hiden_dim=8", "names an unknown setting, 'hiden_dim': .* 'model.hidden_dim'"),
         ("model.hidden_dim=x", "model.hidden_dim='x' must be a whole number"),
         ("training=1", "choose one of training.max_steps"),
         ("training.seed.x=1", "uses seed as a section, but seed is a single setting"),
@@ -477,8 +480,8 @@ def test_other_weights_than_the_best_are_told_and_recorded(tmp_path, capsys, bes
 
 HELP = {
     "data_service": "--data-service HOST:5050",
-    "translate.__main__": "tsv:FILE                      two tab-separated columns",
-    "pretrain.__main__": "text-lines:GLOB[,GLOB...]       files with one document per line",
+    "translate.__main__": "tsv:FILE                      tab-separated file, or .csv file, with two columns",
+    "pretrain.__main__": "text-lines:GLOB[,GLOB...]       text files with one document per line",
     "elmo.__main__": "embed runs/elmo --input",
     "tcn.__main__": "copy_memory",
     "finetune.__main__": "conll:FILE",

@@ -598,7 +598,9 @@ def test_the_client_answers_lines_by_what_the_model_is(
             said.append(capsys.readouterr().out)
             if name == "squad2":
                 assert client.main([*words, *lines, "Who?"]) == 2
-                error = "texts in line 2 is 1, but the model needs 2 (question, context)"
+                error = (
+                    "line 2 has 1 tab-separated text(s), but the model needs 2 (question, context)"
+                )
                 assert error in capsys.readouterr().err
     assert re.fullmatch(pattern, said[0]) and said[0] == said[1]
 
@@ -657,8 +659,8 @@ def test_bad_requests_are_one_sentence(arguments, words, folder, tmp_path, refus
 @pytest.mark.parametrize(
     ("decoding", "words"),
     [
-        ("{beam", "--decoding {beam is not valid"),
-        ("[1]", "--decoding [1] is not valid (not a dict): write a JSON object"),
+        ("{beam", "--decoding {beam is not a JSON object with valid settings"),
+        ("[1]", "settings of beam search (not a dict): give an object"),
         ('{"beams": 4}', "beams"),
         ('{"beam_size": 0}', "beam_size=0 must be"),
         ("{}", "nowhere.keras has no network that this version can read"),

@@ -18,7 +18,7 @@ VERSIONS = ["1.25", "1.31", "1.37"]
 
 
 def objects_of(file: pathlib.Path) -> dict[tuple[str, str], dict]:
-    """Returns a dict mapping (kind, name) to each object in a manifest file."""
+    """Returns a dict mapping the (kind, name) of each object in a manifest file to the object."""
     documents = list(yaml.safe_load_all(file.read_text()))
     found = [item for document in documents for item in document.get("items", [document])]
     return {(item["kind"], item["metadata"]["name"]): item for item in found}

@@ -116,7 +116,7 @@ def test_a_check_that_names_rows_costs_the_good_requests_one_run():
 
 @pytest.mark.parametrize("rows", ["", "0 1 2 3 4 5 6 7", "99", "9" * 5000, "3"])
 def test_a_check_that_names_no_rows_or_wrong_ones_fails_only_the_guilty(rows):
-    """If an error message does not name the bad rows, the batch is bisected to find them.
+    """If an error message does not name the bad rows, the batch is bisected.
 
     Other models' messages name no rows, and an input text may imitate such a message.
     """

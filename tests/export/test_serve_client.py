@@ -142,8 +142,8 @@ def test_texts_of_a_line_are_in_the_order_of_the_commands():
         ("max_tokens=true", "not a 32-bit integer: give a whole number"),
         ("max_tokens=99999999999", "not a 32-bit integer: give a whole number"),
         ('max_tokens={"a": 1}', "not a 32-bit integer: give a whole number"),
-        ("temperature=1e60", "out of the range of DT_FLOAT: give a finite number"),
-        ("temperature=NaN", "out of the range of DT_FLOAT: give a finite number"),
+        ("temperature=1e60", "a number in the range of DT_FLOAT: give a finite number"),
+        ("temperature=NaN", "a number in the range of DT_FLOAT: give a finite number"),
     ],
 )
 def test_an_input_is_a_number_of_its_type(given, words):
@@ -160,7 +160,10 @@ def test_an_input_is_a_number_of_its_type(given, words):
     [
         (b"{}", "a response that is not in TensorFlow Serving's format"),
         (b'{"metadata": null}', "a response that is not in TensorFlow Serving's format"),
-        (b'{"metadata": {"signature_def": {}}}', "a response that is not in TensorFlow Serving's format"),
+        (
+            b'{"metadata": {"signature_def": {}}}',
+            "a response that is not in TensorFlow Serving's format",
+        ),
         (b'{"metadata": [1]}', "a response that is not in TensorFlow Serving's format"),
         (b"[" * 100_000, "[[[' (HTTP status 200) is not a JSON object: check"),
     ],

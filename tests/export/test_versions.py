@@ -300,7 +300,7 @@ def test_nothing_loaded_yet_is_unavailable(tmp_path):
 def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):
     publish(tmp_path, 1)
     config = ServerConfig(str(tmp_path), "toy", rest_port=0, grpc_port=0)
-    with pytest.raises(UserError, match=r"no version in .* loads \(version 1: "):
+    with pytest.raises(UserError, match=r"no version in .* can be loaded \(version 1: "):
         ModelServer(config).start()
 
 

@@ -1,4 +1,4 @@
-"""XLNet as a Hugging Face folder: read back, and opened by transformers."""
+"""XLNet, saved as a Hugging Face folder, read back, and opened by transformers."""
 
 import json
 

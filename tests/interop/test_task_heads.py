@@ -29,7 +29,7 @@ pytest.importorskip("safetensors")
 FORMAT = "hugging-face"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "##c"]
 TEXTS = ["a bc d", "e", "f g h a b c d e f"]
-# Dict from model_type to our options.
+# Dict mapping model_type to our options.
 FAMILIES = {
     "bert": {},
     "albert": {"sharing": "all", "embedding_dim": 16, "activation": "relu"},
@@ -55,7 +55,7 @@ def _own(name: str, **columns):
     return TableSettings(**columns).described(get_task(name, own=True))
 
 
-# Dict from task to (network, task description, texts).
+# Dict mapping task to (network, task description, texts).
 PAIRS = [("a bc d", "e"), ("f", "g h a")]
 CONTEXTS = [("a b", "c d e f g h a b"), ("h", "a b c")]
 CHOICES = [("a b", "c", "d e", "f", ""), ("g", "h", "a", "", "b c d")]

@@ -78,7 +78,7 @@ def check(directory: pathlib.Path, tokenizer) -> None:
     texts = [text for text in TEXTS if "[MASK]" not in text]
     expected = tokenizer(texts, add_special_tokens=False)["input_ids"]
     assert [ids[row].tolist() for row in vocabulary.encode_lines(texts)] == expected
-    # A pair row of a task has as many separators as Hugging Face's.
+    # A pair row has as many separators as Hugging Face's pair row.
     a, b = texts[0], texts[1]
     row = encode_pairs(vocabulary, tf.constant([a]), tf.constant([b]), 512)["token_ids"][0]
     assert ids[row.numpy()].tolist() == tokenizer(a, b)["input_ids"]

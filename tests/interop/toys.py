@@ -1,4 +1,4 @@
-"""Toy Hugging Face models with random weights, and functions that compare arrays with them.
+"""Toy Hugging Face models with random weights, and functions that compare arrays.
 
 A BERT directory is written without Hugging Face packages.
 """

@@ -1,4 +1,4 @@
-"""Progress of long, short and nested work, in a terminal and elsewhere."""
+"""The progress display of long, short and nested work, in a terminal and in other streams."""
 
 import io
 import re

@@ -69,7 +69,9 @@ def test_missing_peers_are_one_sentence(monkeypatch, capsys):
         monkeypatch.setenv(name, "2")  # a variable that is set is restored
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert decoding.main([]) == 2
-    assert capsys.readouterr().err.startswith("error: the libraries to compare with are not installed")
+    assert capsys.readouterr().err.startswith(
+        "error: the libraries to compare with are not installed"
+    )
 
 
 def test_a_recurrence_that_errs_is_not_timed():
@@ -215,7 +217,7 @@ def test_every_subject_takes_its_options():
         (
             "generation",
             "--ends 64 100",
-            "give a --width that is a multiple of 64, and values of --ends",
+            "the smallest gap between 0 and the values of --ends is 36",
         ),
         ("train_step", "--steps 0", "--steps 0 is not valid: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number from 0 to below 1"),
@@ -242,7 +244,7 @@ def test_every_subject_takes_its_options():
         ("scaling", "--depths 0 1", "--depths 0"),
         ("scaling", "--tokens 512", "--tokens is 512"),
         ("scaling", "--dropout nan", "--dropout nan"),
-        ("__main__", "--only speed", "--only speed must be one of recurrence,"),
+        ("__main__", "--only speed", "--only speed is not a benchmark: choose from recurrence,"),
         (
             "translation_training",
             "--updates 0",
@@ -252,7 +254,7 @@ def test_every_subject_takes_its_options():
         (
             "translation_training",
             "--validate-every 501",
-            "--validate-every is 501: give a multiple of 5",
+            "--validate-every is 501, but must be a multiple of",
         ),
         ("translation_training", "--joey no/python", "--joey no/python cannot import joeynmt"),
     ],
@@ -270,7 +272,10 @@ def children(monkeypatch):
 
     Returns a dict mapping modules to (exit status, last line of output).
     """
-    ends = {"decoding": (2, "error: the libraries to compare with are not installed"), "scaling": (1, "Boom")}
+    ends = {
+        "decoding": (2, "error: peers are not installed"),
+        "scaling": (1, "Boom"),
+    }
 
     def run(command, stdout, stderr, check):
         status, words = ends.get(command[2].rpartition(".")[2], (0, "done"))
@@ -289,7 +294,7 @@ def test_a_missing_peer_is_a_line_and_a_failure_a_status(children, tmp_path, cap
     assert benchmarks.main(["--only", "serving", "decoding", "--out", out]) == 0
     printed = capsys.readouterr().out
     assert "| serving | batch 1 | SavedModel | peer | 0.50 of its time (0.50 to 0.50) |" in printed
-    assert "| decoding | not run | - | - | the libraries to compare with are not installed |" in printed
+    assert "| decoding | not run | - | - | peers are not installed |" in printed
     assert "| serving |" in (tmp_path / "README.md").read_text()
     assert benchmarks.main(["--only", "scaling", "--out", out]) == 1
     assert f"failed: see {tmp_path / 'scaling' / 'log.txt'}" in capsys.readouterr().out

@@ -53,7 +53,7 @@ def test_latencies_are_percentiles_of_the_timed_rounds_in_milliseconds(monkeypat
 def test_answers_that_differ_are_not_timed():
     answers = {"peer": lambda lines: np.zeros(2), "ours": lambda lines: np.full(2, 1e-3)}
     refuses(
-        "the answers of ours differ from peer by up to 1.0e-03",
+        "the outputs of ours differ from the outputs of peer by up to 1.0e-03",
         serving.check_agreement,
         answers,
         [["a"]],
@@ -61,7 +61,7 @@ def test_answers_that_differ_are_not_timed():
     answers["ours, bfloat16"] = answers.pop("ours")
     serving.check_agreement(answers, [["a"]])
     texts = {name: lambda lines, name=name: np.array([name], object) for name in ("a", "b")}
-    refuses("b and a give different answers", serving.check_agreement, texts, [["a"]])
+    refuses("b and a return different results", serving.check_agreement, texts, [["a"]])
 
 
 def test_lines_are_of_all_lengths_and_the_same_each_time():

@@ -36,7 +36,9 @@ def test_a_worker_that_fails_is_one_sentence(capfd):
     assert worker.run("other", 3) == 0.0
     refuses("step_toy:others ended with exit status 1", worker.run, "other", 4)
     assert "RuntimeError: it fails" in capfd.readouterr().err
-    refuses("no_such_module.* ended with exit status 1", Worker, "no_such_module:contenders", {}, {})
+    refuses(
+        "no_such_module.* ended with exit status 1", Worker, "no_such_module:contenders", {}, {}
+    )
 
 
 def test_the_batch_is_the_same_for_all_and_15_percent_masked():

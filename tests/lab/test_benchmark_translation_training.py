@@ -59,7 +59,9 @@ def test_the_configuration_is_the_recipes(recipe, tmp_path):
 def test_a_model_that_joey_nmt_lacks_is_refused(number_text, tmp_path, setting):
     settings = [*number_settings(number_text), "model.dropout=0.2", setting]
     recipe = translation_race.equal_recipe(settings, dropout=0.2)
-    refuses("does not support the model", translation_race.joey_config, recipe, tmp_path, 4096, 5, 10)
+    refuses(
+        "does not support the model", translation_race.joey_config, recipe, tmp_path, 4096, 5, 10
+    )
 
 
 def test_pieces_are_written_for_joey_nmt_and_read_back(vocabulary, tmp_path):

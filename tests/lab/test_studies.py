@@ -123,7 +123,7 @@ def test_sentences_are_pooled_and_concatenated_in_every_way(calls, tmp_path, cap
     assert slides(arguments) == 0 and not calls
     assert slides([*arguments, "--init", "runs/b"]) == 2 and not calls
     said = capsys.readouterr().err
-    assert "was made with --init 'hugging-face:DIR', not 'runs/b': give another folder" in said
+    assert "with --init='hugging-face:DIR', but this command has --init='runs/b'" in said
     # The untrained encoder has no settings.
     assert slides([*arguments, "--set", "training.max_steps=6"]) == 2 and not calls
     # Files are read in parallel, so the error may name any of them.

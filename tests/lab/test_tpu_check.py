@@ -289,8 +289,8 @@ def test_the_slices_of_a_model_follow_from_its_bytes(capsys, monkeypatch, tmp_pa
     transformer = 12 * 512 * 768 * (34 + 5 * 12 * 512 / 768)
     assert row.total == pytest.approx(transformer + 3 * 512 * 768 + 0.15 * 512 * 30_528 * 6)
     assert row.whole == pytest.approx(12 * 512 * 768 * 10 + 3 * 512 * 768)
-    # 16 bytes per parameter: 2^31 parameters need 2 cores of 16 GiB. With a row's 3 GiB, of which 1
-    # GiB is divided, they need 4 cores.
+    # 2^31 parameters with 16 bytes each need 2 cores of 16 GiB. A row adds 3 GiB, and only 1 GiB is
+    # divided among the cores, so 4 cores are needed.
     assert slices.Activations(0, 0).cores(2**31, 16 * 2**30, 8) == 2
     assert slices.Activations(2 * 2**30, 2**30).cores(2**31, 16 * 2**30, 8) == 4
     assert slices.Activations(16 * 2**30, 1).cores(1, 16 * 2**30, 8) is None

@@ -97,7 +97,7 @@ def test_a_text_is_a_scheme(text, scheme):
 def test_a_wrong_text_is_one_sentence(text, sentence):
     with pytest.raises(SettingError, match=sentence) as caught:
         MacaronBlock(**OPTIONS, scheme=text)
-    assert str(caught.value).startswith(f"scheme={text!r}: ")
+    assert str(caught.value).startswith(f"scheme={text!r} ")
 
 
 def test_a_recurrence_alone_sees_the_positions_before():

@@ -75,7 +75,7 @@ def over_the_mean():
     return keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(hidden))
 
 
-# Dict from name to (function that makes the model, function from model to outputs).
+# Dict mapping name to (function that makes the model, function from model to outputs).
 CASES = {
     **{
         f"translator_{block}": (

@@ -54,7 +54,7 @@ def equal(found, expected):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_language_model_learns_what_it_learns_from_unpacked_rows(system):
-    """Loss and gradients equal those of unpacked rows; without isolation, the loss differs."""
+    """Packed and unpacked rows give equal losses and gradients if documents are isolated."""
     network = built(models.LanguageModel, tiny(**SYSTEMS[system], causal=True), noise=0.1)
     objective = CausalLanguageObjective(skip_padding=False)
     packed, unpacked = batches(True), batches(False)

@@ -44,7 +44,7 @@ def batch_of(label, weight):
 
 
 def sentences_of(count, weight, label=None):
-    """Returns examples of `count` sentences with 6 columns, the last 2 of them padding."""
+    """Returns examples of `count` sentences; each has 4 tokens and 2 columns of padding."""
     tokens = ids(len(weight), count, 6)
     tokens[:, :, 4:] = 0
     batch = {"token_ids": tf.constant(tokens), "weight": tf.constant(weight, tf.float32)}

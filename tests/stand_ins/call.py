@@ -21,7 +21,7 @@ class Call:
         program: name of the program.
         command: the words that `FLAGS` knows, such as "gcloud compute ssh".
         words: the positional arguments.
-        flags: dict from flag to value; switches are True, and the last of repeated flags counts.
+        flags: dict mapping flag to value; switches are True, and the last of repeated flags counts.
     """
 
     def __init__(self, words: list[str]):

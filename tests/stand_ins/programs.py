@@ -1,4 +1,4 @@
-"""The entry point of the stand-ins: `main([PROGRAM, *ARGUMENTS])` in a process of its own."""
+"""The entry point of the stand-ins: `main([PROGRAM, *ARGUMENTS])` in a separate process."""
 
 import json
 import os

@@ -169,7 +169,7 @@ def test_files_and_hash(vocabulary, tmp_path):
     assert PieceVocabulary.load(f"{bucket}/vocabulary").hash == vocabulary.hash
     refuses(r"no vocabulary in ram://", PieceVocabulary.load, f"{bucket}/nothing")
     check_vocabulary(vocabulary.hash, vocabulary.hash, "run")
-    with pytest.raises(UserError, match=r"RUN/checkpoint was made with vocabulary 0123456789ab"):
+    with pytest.raises(UserError, match=r"between RUN/checkpoint \(hash 0123456789ab\)"):
         check_vocabulary("0123456789abcdef", vocabulary.hash, "RUN/checkpoint")
 
 
@@ -205,14 +205,14 @@ def test_damage_is_refused(vocabulary, tmp_path):
     record.write_text(whole)
     own.write_bytes(b"\xff[]")
     reason = "(the file|line 1 is not|the voc)"
-    refuses(rf"{own.name}: {reason}", PieceVocabulary.load, tmp_path)
+    refuses(rf"{own.name} cannot be read, because {reason}", PieceVocabulary.load, tmp_path)
     own.unlink()
     refuses(rf"cannot read .*{own.name}", PieceVocabulary.load, tmp_path)
 
 
 def test_kinds_are_told_apart(tmp_path):
     MAKERS["sentencepiece"]().save(tmp_path)
-    with pytest.raises(UserError, match="'sentencepiece': give a vocabulary of kind wordpiece"):
+    with pytest.raises(UserError, match="'sentencepiece', but must be of kind wordpiece"):
         WordPieceVocabulary.load(tmp_path)
     assert load_encoder_vocabulary(tmp_path).mask_id == 4
     MAKERS["translation"]().save(tmp_path)
@@ -256,7 +256,7 @@ def test_training_says_how_much_of_the_text_is_unknown(train, size, knows, capsy
     assert (share == 0) == knows
     said = f"unknown to the vocabulary: {share:.3%} of the tokens in {len(lines)} lines\n"
     assert capsys.readouterr().out == said
-    # Of more lines, every second line is counted, the last ones too.
+    # If there are more lines, every second line is counted, up to the last lines.
     more = ["ab c"] * 10_000 + lines * 20
     train(more, size)
     [share, count] = re.findall(r"[\d.,]+", capsys.readouterr().out)
@@ -271,7 +271,7 @@ def test_bytes_joined_are_the_decoded_line(vocabulary):
     for ids in vocabulary.encode_lines(LINES[:4]):
         whole = detokenizer([vocabulary.cls_id, *ids, vocabulary.sep_id])
         assert whole.removeprefix(" ") == vocabulary.decode_lines([ids])[0]
-        # In two halves, the second of which continues the first.
+        # In two halves; the second half continues the first half.
         halves = [detokenizer(part) for part in (ids[:3], ids[3:])]
         if "\ufffd" not in halves[0] and not vocabulary.spaces_after:
             assert "".join(halves) == whole

@@ -44,7 +44,7 @@ class StopAt(keras.callbacks.Callback):
 
 
 def batches(start: int, stop: int | None = None) -> tf.data.Dataset:
-    """Returns batches of 4 and 3 rows in turn; no mesh divides 3 rows evenly."""
+    """Returns alternating batches of 4 and 3 rows; no mesh divides 3 rows evenly."""
 
     def batch(index: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(index)

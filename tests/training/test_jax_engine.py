@@ -133,7 +133,7 @@ def test_a_wrong_mesh_is_refused(text):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--engine", "jax"], "--engine jax comes too late"),  # Keras runs on TensorFlow already
+        (["--engine", "jax"], "--engine jax is not possible"),  # Keras runs on TensorFlow already
         (["--mesh", "data=2"], "--mesh data=2 needs --engine jax"),
         (
             ["--engine", "jax", "--strategy", "cpu"],

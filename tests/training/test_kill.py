@@ -99,7 +99,7 @@ def run_until_killed(commands: list[list[str]], kill: Kill | None = None) -> lis
     """Runs toy processes in parallel to their end, or kills some at the moment of `kill`.
 
     The other processes then have five seconds to end by themselves, because a worker cannot
-    continue without the others. After that, they are killed too.
+    continue without the others. After that, all remaining processes are killed.
 
     Returns:
         Exit statuses, which are -9 for killed processes.

@@ -21,9 +21,15 @@ def test_linear_schedule_needs_steps_after_warmup():
     refuses("warmup_steps", TrainingConfig, schedule="linear", max_steps=100, warmup_steps=100)
 
 
-@pytest.mark.parametrize(("schedule", "end"), [("linear", 1e-3), ("constant", 1e-4)])
-def test_a_schedules_end_is_below_its_peak(schedule, end):
-    said = f"schedule_end={end} must be below training.learning_rate=0.001"
+@pytest.mark.parametrize(
+    ("schedule", "end", "said"),
+    [
+        ("linear", 1e-3, "must be below training.learning_rate=0.001"),
+        ("constant", 1e-4, "has no effect in the constant schedule"),
+    ],
+)
+def test_a_schedules_end_is_below_its_peak(schedule, end, said):
+    said = f"schedule_end={end} {said}"
     refuses(said, TrainingConfig, schedule=schedule, learning_rate=1e-3, schedule_end=end)
 
 

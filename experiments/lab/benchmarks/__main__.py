@@ -74,9 +74,9 @@ def blocks_cost(results: Mapping) -> Lines:
     return lines
 
 
-# Dict from a benchmark to a pair. The first element is a prefix or a tuple of prefixes that select
-# our contenders by name, or a function from the results to summary lines. The second element is the
-# command line of the short form.
+# Dict mapping a benchmark to a pair. The first element is a prefix or a tuple of prefixes that
+# select our contenders by name, or a function from the results to summary lines. The second element
+# is the command line of the short form.
 SUBJECTS = {
     "recurrence": (("native", "xla"), "recurrence --rounds 5"),
     "blocks": ("SwishRNN", "train_step --rounds 5"),

@@ -43,11 +43,11 @@ command = Benchmark(
     count("--new-tokens", "number of tokens in a translation", 32, least=2),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
     switch("--macaron", "also time a Macaron model of the same size"),
-    several("--lite", KINDS, "weight types with which to also time this library in LiteRT", []),
+    several("--lite", KINDS, "weight types for also timing LiteRT (default: no LiteRT)", []),
     several(
         "--ctranslate2",
         peers.COMPUTE_TYPES,
-        "weight types with which to also time CTranslate2",
+        "weight types for also timing CTranslate2 (default: no CTranslate2)",
         [],
     ),
     rounds=7,

@@ -37,7 +37,7 @@ from macaron_tf.text.wordpiece import WordPieceVocabulary
 from macaron_tf.text.words import WordVocabulary
 
 INT8 = "LiteRT int8"  # exported separately, because an export has at most one LiteRT file
-# Dict from a format to arguments of `Pretrained.export`. In the certificate, the field `target`
+# Dict mapping a format to arguments of `Pretrained.export`. In the certificate, the field `target`
 # begins with the name of the format.
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "SavedModel": {},
@@ -67,7 +67,7 @@ def _labelled(task: Mapping[str, Any], longest: int = 128) -> dict[str, Any]:
 
 
 def systems() -> dict[str, Callable[[], Pretrained]]:
-    """Returns a dict from the name of a model in the table to a function that makes the model."""
+    """Returns a dict mapping each model name in the table to a function that makes the model."""
     words = WordPieceVocabulary.train([*TEXTS, LINE], size=300)
     pieces = BytePairVocabulary.train([*TEXTS, LINE], 300)
 
@@ -109,7 +109,7 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 
 
 def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
-    """Exports a model in several formats, and returns a dict from a format to its table cell.
+    """Exports a model in several formats, and returns a dict mapping a format to its table cell.
 
     A cell has the difference from the outputs of the network, or says why the format is not
     supported.

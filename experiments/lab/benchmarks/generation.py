@@ -64,8 +64,8 @@ def main(options: argparse.Namespace) -> Tables:
         raise UserError(f"--width is {options.width}, but must be a multiple of 64: change --width")
     if min(gaps) < options.window:
         raise UserError(
-            f"--window is {options.window}, but the values 0 and --ends are only {min(gaps)} "
-            "apart in one place: lower --window, or give values of --ends that are farther apart"
+            f"--window is {options.window}, but the smallest gap between 0 and the values of "
+            f"--ends is {min(gaps)}: lower --window, or give values of --ends with larger gaps"
         )
     harness.set_threads(options.threads, 1)
     turns, kept = {}, {}
@@ -99,7 +99,7 @@ def text_windows(
         spelled: fields of the model configuration, see `MODELS`.
 
     Returns:
-        A dict from the end of a part to a pair. The pair has a function that generates the part,
+        A dict mapping the end of a part to a pair. The pair has a function that generates the part,
         and the size in bytes of the decoding state at the end of the part.
     """
     keras.utils.set_random_seed(options.seed)

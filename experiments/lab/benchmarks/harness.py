@@ -111,7 +111,10 @@ class Benchmark(Parser):
         )(self)
         for action in self._actions:
             if action.default not in (None, False, [], argparse.SUPPRESS):
-                action.help += " (default: %(default)s)"
+                shown = "%(default)s"
+                if isinstance(action.default, list | tuple):
+                    shown = " ".join(map(str, action.default))
+                action.help += f" (default: {shown})"
 
     def measures(
         self, title: str, summary: Callable[[Mapping[str, list[dict]]], Summary] | None = None
@@ -154,8 +157,8 @@ def interleave(
     """Times the contenders, with one run of each contender in every round.
 
     Args:
-        contenders: dict from a contender's name to a function, which does the work and returns the
-            number of units.
+        contenders: dict mapping a contender's name to a function, which does the work and returns
+            the number of units.
         rounds: number of timed rounds.
         warm_up: number of untimed runs before the rounds, for tracing, compilation and caches.
         cpu_clock: function that returns the CPU seconds used so far; the default counts this
@@ -237,7 +240,7 @@ def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespa
     """Times the contenders, and returns the output of `compare`.
 
     Args:
-        contenders: dict from a contender's name to a function; see `interleave`. The first
+        contenders: dict mapping a contender's name to a function; see `interleave`. The first
             contender is the reference.
         options: parsed options with `rounds` and `warm_up`.
     """
@@ -339,8 +342,8 @@ def markdown(title: str, facts: Mapping, tables: Mapping[str, list[dict]], unit:
     Args:
         title: title of the report.
         facts: output of `machine`.
-        tables: dict from a setting to the output of `compare` for this setting. The field "more" of
-            a row is a dict from the name of an additional column to the cell in this column.
+        tables: dict mapping a setting to the output of `compare` for this setting. The field "more"
+            of a row is a dict mapping the name of an additional column to the cell in this column.
         unit: unit of work, such as "tokens".
     """
     text = heading(title, facts) + (

@@ -219,7 +219,7 @@ class Work:
         return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self.vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
-        """Returns a dict from the contender's name to a function that makes all batches.
+        """Returns a dict mapping the contender's name to a function that makes all batches.
 
         Args:
             passes: number of passes over the shards, for the contender that reads shards. The other

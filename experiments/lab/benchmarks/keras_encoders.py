@@ -62,7 +62,7 @@ def block_configs(setting: StepSetting) -> dict[str, EncoderConfig]:
         setting: sizes of the model.
 
     Returns:
-        A dict from the name that a block has in its paper to the configuration.
+        A dict mapping the name that a block has in its paper to the configuration.
     """
     width = max(96, setting.feed_forward_dim // 96 * 96)
     blocks = {

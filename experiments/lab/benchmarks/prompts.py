@@ -49,11 +49,11 @@ command = Benchmark(
     count("--prompt-tokens", "number of tokens in a prompt, including [CLS]", 256),
     count("--new-tokens", "number of tokens to generate after each prompt", 32),
     count("--inter-op-threads", "number of inter-op threads of TensorFlow", 1),
-    several("--lite", KINDS, "weight types with which to also time this library in LiteRT", []),
+    several("--lite", KINDS, "weight types for also timing LiteRT (default: no LiteRT)", []),
     several(
         "--ctranslate2",
         peers.COMPUTE_TYPES,
-        "weight types with which to also time CTranslate2",
+        "weight types for also timing CTranslate2 (default: no CTranslate2)",
         [],
     ),
     warm_up=1,

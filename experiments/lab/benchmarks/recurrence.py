@@ -25,7 +25,7 @@ from macaron_tf.errors import UserError
 from macaron_tf.kernels import native, swish_gate
 
 REFERENCE = "scan"
-# Dict from a contender to the name of the implementation and whether XLA compiles the step.
+# Dict mapping a contender to the name of the implementation and whether XLA compiles the step.
 CONTENDERS = {
     REFERENCE: ("scan", False),
     "scan, XLA": ("scan", True),

@@ -70,7 +70,8 @@ _SPELLED = {
 HEAD_DIM = 64
 TURN_TOKENS = 2048  # short steps are repeated up to this number, to hide the cost of a call
 COSTS = {"milliseconds": "time, ms", "mebibytes": "peak memory, MiB"}
-# Dict from an axis to a field of `Point`, the name of the flag with its values, and default values.
+# Dict mapping an axis to a field of `Point`, the name of the flag with its values, and default
+# values.
 AXES = {
     "L": ("length", "lengths", [64, 128, 256, 512, 1024]),
     "B": ("batch", "batches", [1, 2, 4, 8]),
@@ -320,7 +321,7 @@ def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
     cost, and "all" or "upper half".
 
     Args:
-        tables: dict from a setting to its rows.
+        tables: dict mapping a setting to its rows.
     """
     drawing = Figure(figsize=(10, 3.6 * len(tables)), layout="constrained")
     grid = drawing.subplots(len(tables), len(COSTS), squeeze=False)
@@ -374,10 +375,10 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
     """Computes the time, memory and quality of each block for comparison with the Transformer.
 
     Args:
-        tables: dict from a setting to its rows.
+        tables: dict mapping a setting to its rows.
 
     Returns:
-        A list of table rows, one for each block and row length. A table row is a dict from the
+        A list of table rows, one for each block and row length. A table row is a dict mapping the
         heading of a column to a cell. The columns are time and memory relative to the Transformer,
         parameter count, and quality. The list is empty if the Transformer was not measured.
     """
@@ -395,7 +396,7 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
 
 
 def qualities(block: str) -> dict[str, str]:
-    """Returns the quality of a block in each study, as a dict from a key of `STUDIES` to a cell."""
+    """Returns the quality of a block as a dict mapping each key of `STUDIES` to a cell."""
     found = {}
     for name, (file, having, metric, key, names) in STUDIES.items():
         wanted = {**having, key: names.get(block, block)}
@@ -407,7 +408,7 @@ def qualities(block: str) -> dict[str, str]:
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
-    """Returns a dict from each axis in `--axes` to its points, in ascending order.
+    """Returns a dict mapping each axis in `--axes` to its points, in ascending order.
 
     Raises:
         UserError: the options contradict each other.

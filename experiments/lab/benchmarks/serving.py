@@ -223,7 +223,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
             int8: whether to add contenders with int8 weights.
 
         Returns:
-            A dict from the contender's name to its answer function.
+            A dict mapping the contender's name to its answer function.
         """
         import onnxruntime
         import onnxruntime.quantization
@@ -351,7 +351,7 @@ def our_answers(
         folder: folder for the export.
 
     Returns:
-        A dict from the contender's name to its answer function.
+        A dict mapping the contender's name to its answer function.
     """
 
     def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
@@ -388,7 +388,7 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
         folder: folder for the exports.
 
     Returns:
-        A dict from the contender's name to its answer function. The reference is first.
+        A dict mapping the contender's name to its answer function. The reference is first.
     """
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
@@ -425,7 +425,8 @@ def translators(
         folder: folder for the exports.
 
     Returns:
-        A dict from the contender's name to a function from lines `(B,)` to translations `(B, 1)`.
+        A dict mapping the contender's name to a function from lines `(B,)` to translations `(B,
+        1)`.
     """
     vocabulary = SentencePieceVocabulary.train(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0
@@ -454,7 +455,7 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
     """Checks that all contenders give the same answers as the first contender.
 
     Args:
-        answers: dict from the contender's name to its answer function.
+        answers: dict mapping the contender's name to its answer function.
         requests: lines of each request.
 
     Raises:
@@ -515,7 +516,7 @@ def with_latencies(
     The added field "latency_ms" is a dict with the keys "p50", "p95" and "p99".
 
     Args:
-        answers: dict from the contender's name to its answer function.
+        answers: dict mapping the contender's name to its answer function.
         requests: lines of each request.
         options: parsed options of the command.
         clients: number of clients that send requests at the same time.
@@ -541,9 +542,9 @@ def requests_of(batch: int, options: argparse.Namespace) -> list[list[str]]:
     return [lines[i * batch : (i + 1) * batch] for i in range(count)]
 
 
-# Dict from a server to a tuple. The tuple has the arguments of the start command, the URL path of a
-# request, a function from lines (B,) to the request body, and a function from the response to a
-# dict of arrays.
+# Dict mapping a server to a tuple. The tuple has the arguments of the start command, the URL path
+# of a request, a function from lines (B,) to the request body, and a function from the response to
+# a dict of arrays.
 _TRITON = (
     "/v2/models/model/infer",
     lambda lines: {

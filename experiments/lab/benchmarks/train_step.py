@@ -171,9 +171,9 @@ def add_peaks(
         rows: output of `harness.compare`.
         setting: sizes and options of the training step.
         options: parsed options of the command.
-        owners: dict from the name of a contender to the factory that makes the contender.
-        gemm_seconds: dict from the module of a factory to the time of `--steps` matrix products in
-            each round, in seconds.
+        owners: dict mapping the name of a contender to the factory that makes the contender.
+        gemm_seconds: dict mapping the module of a factory to the time of `--steps` matrix products
+            in each round, in seconds.
     """
     environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
     peaks = {}
@@ -199,7 +199,7 @@ def check_sizes(parameters: Mapping[str, int]) -> None:
     """Checks that all contenders have about the same number of parameters.
 
     Args:
-        parameters: dict from the name of a contender to its parameter count.
+        parameters: dict mapping the name of a contender to its parameter count.
 
     Raises:
         UserError: a count differs from the first count by more than 1%.

@@ -299,7 +299,7 @@ def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Traine
         work: folder for the files.
 
     Returns:
-        A dict from the contender's name to its trainer.
+        A dict mapping the contender's name to its trainer.
     """
     recipe = equal_recipe(options.set, options.dropout)
     languages, tfds = recipe.data.languages, Tfds(options.data_dir)

@@ -73,7 +73,7 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
     """Times the trainers in interleaved rounds, and returns the output of `harness.compare`.
 
     Args:
-        trainers: dict from the contender's name to its trainer.
+        trainers: dict mapping the contender's name to its trainer.
         options: parsed options of the command.
     """
     turns = {
@@ -123,7 +123,7 @@ def bleu_curves(
     The function also writes the report after each curve.
 
     Args:
-        trainers: dict from the contender's name to its trainer.
+        trainers: dict mapping the contender's name to its trainer.
         options: parsed options of the command.
         facts: output of `harness.machine`.
     """
@@ -158,7 +158,7 @@ def bleu_table(curves: Mapping[str, list[dict]]) -> str:
     """Formats a Markdown table of all points in the curves.
 
     Args:
-        curves: dict from the contender's name to its curve; see `bleu_curve`.
+        curves: dict mapping the contender's name to its curve; see `bleu_curve`.
     """
     cells = "{updates:,} {target_tokens:,.0f} {minutes:.1f} {bleu:.1f}"
     rows = [

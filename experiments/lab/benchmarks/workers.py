@@ -78,12 +78,12 @@ class Worker(contextlib.AbstractContextManager):
 
     Args:
         factory: name of a function, as `"package.module:function"`. The child process calls the
-            function, which returns a dict from a name to a `Contender`.
+            function, which returns a dict mapping a name to a `Contender`.
         arguments: keyword arguments of the function, which are passed as JSON.
         environment: additional environment variables of the child process.
 
     Attributes:
-        parameters: dict from the name of a contender to its parameter count.
+        parameters: dict mapping the name of a contender to its parameter count.
         cpu_seconds: CPU seconds of all threads in the child process, at the end of its last run.
 
     Raises:

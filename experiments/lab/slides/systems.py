@@ -12,8 +12,8 @@ from experiments.studies import flags
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
 
-# Dict from the folder of a comparison to the arguments of `compare`. If a setting is repeated, the
-# last value applies.
+# Dict mapping the folder of a comparison to the arguments of `compare`. If a setting is repeated,
+# the last value applies.
 Comparisons = dict[str, tuple[str, ...]]
 
 # 5,000 updates on 2.6 million tokens. Pre-norm and T5's relative bias keep the tiny encoders from
@@ -137,7 +137,7 @@ class Study:
             title: heading of the table.
             rows: results of runs from `compare`. The method adds the scores to these dicts.
             figures: function that computes the scores of a run from its element of `rows`. It
-                returns a dict from a column heading to a score.
+                returns a dict mapping a column heading to a score.
             scale: factor for the scores in the table.
         """
         tasks = {f"{row['run']}: scored": functools.partial(figures, row) for row in rows}

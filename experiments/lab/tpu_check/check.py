@@ -11,10 +11,10 @@ The JSON file has one row for each recipe and topology. These fields are always 
 
 These fields are null if they are unknown:
 
-- "memory": dict from a use, such as "temporaries", to bytes
+- "memory": dict mapping a use, such as "temporaries", to bytes
 - "memory_total" and "memory_limit": bytes that the step needs, and bytes that a core has
 - "largest_rows": largest number of rows that was compiled and fits
-- "tried": dict from each compiled number of rows to whether it fits
+- "tried": dict mapping each compiled number of rows to whether it fits
 - "cycles" and "loop_cycles": cycles in a step, and cycles in loops
 - "milliseconds": step time at the chip's clock
 - "tokens_a_second": throughput of a core
@@ -319,7 +319,7 @@ def as_json(rows: Sequence[dict], facts: dict) -> str:
     Args:
         rows: the result rows.
         facts: dict with "options", the list of the command's arguments except recipes and
-            topologies, and "versions", a dict from package to version.
+            topologies, and "versions", a dict mapping package to version.
     """
     record = {"command": _command(rows, facts), "versions": facts["versions"], "rows": list(rows)}
     return json.dumps(record, indent=1) + "\n"

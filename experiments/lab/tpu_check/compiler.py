@@ -64,7 +64,8 @@ def search(
         compilations: maximum number of compilations, at least 1.
 
     Returns:
-        A dict from the number of rows to the output of `compile_step`, in the order of compilation.
+        A dict mapping the number of rows to the output of `compile_step`, in the order of
+        compilation.
     """
     results: dict[int, dict] = {}
     guess: int | None = rows
@@ -82,7 +83,7 @@ def _next(results: dict[int, dict], limit: int) -> int | None:
     The function interpolates the memory linearly in the number of rows, up to the limit.
 
     Args:
-        results: dict from the number of rows to the output of `compile_step`.
+        results: dict mapping the number of rows to the output of `compile_step`.
         limit: memory of a core in bytes.
     """
     best = max((rows for rows, result in results.items() if fits(result, limit)), default=0)

@@ -44,7 +44,7 @@ class Estimate(NamedTuple):
     Attributes:
         cycles: all cycles; the cycles of a loop count once per iteration.
         loop_cycles: cycles in loops, which `cycles` includes.
-        by_kind: dict from an HLO opcode to its cycles outside loops, in descending order.
+        by_kind: dict mapping an HLO opcode to its cycles outside loops, in descending order.
         loops: the outermost loops.
     """
 
@@ -91,7 +91,7 @@ _UNKNOWN = _Instruction("", "", "")
 
 
 class _Computation(dict[str, _Instruction]):
-    """HLO computation, as a dict from name to instruction. The last instruction is the root."""
+    """HLO computation, as a dict mapping name to instruction. The last instruction is the root."""
 
     def final(self, name: str) -> _Instruction:
         """Returns the instruction `name` or, for a copy or bitcast, the copied instruction."""
@@ -108,7 +108,7 @@ def collectives(text: str) -> dict[str, int]:
         text: text of an optimized HLO module.
 
     Returns:
-        Dict from the type of a collective, such as "all-reduce", to its number of bytes.
+        Dict mapping the type of a collective, such as "all-reduce", to its number of bytes.
     """
     found = collections.Counter()
     for shapes, kind, start in _COLLECTIVE.findall(text):
@@ -180,7 +180,7 @@ def _trips(module: dict[str, _Computation], around: _Computation, loop: _Instruc
     smallest count.
 
     Args:
-        module: dict from a name to a computation.
+        module: dict mapping a name to a computation.
         around: computation that contains the loop.
         loop: the `while` instruction.
     """
@@ -215,7 +215,7 @@ def _at_start(
     of a loop is the final counter of the forward loop.
 
     Args:
-        module: dict from a name to a computation.
+        module: dict mapping a name to a computation.
         around: computation that contains the loop.
         loop: the `while` instruction.
         place: index of the integer in the state; if it is `None`, the result is `None`.

@@ -139,7 +139,7 @@ def _layer(config, block: str, length: int, memory: int | None) -> Activations:
 
 
 def measured() -> dict[str, tuple[int, float]]:
-    """Returns a dict from model name to row length and measured activation bytes per row.
+    """Returns a dict mapping model name to row length and measured activation bytes per row.
 
     The values come from the recipes that `tpu_check` has compiled. The activation bytes are the
     compiler's temporaries minus the gradients. If memory is scarce, the compiler recomputes

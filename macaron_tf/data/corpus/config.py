@@ -113,7 +113,10 @@ class CorpusConfig(Settings):
 
     def check(self) -> None:
         if not self.sources:
-            raise UserError("a corpus needs a source: give a source such as text:GLOB or tfds:NAME")
+            raise UserError(
+                "sources is empty, but a corpus needs at least one source: give a source such as "
+                "text:GLOB or tfds:NAME"
+            )
         for name in ("weight", "language"):
             without = [s.source for s in self.sources if s.get_config()[name] is None]
             if 0 < len(without) < len(self.sources):

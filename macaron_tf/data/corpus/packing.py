@@ -382,13 +382,14 @@ class RecordFormat:
 
 _TOO_FEW = {
     "next_sentence": (
-        "next-sentence pairs need at least four documents with text, two for training and two for "
-        "validation, because a second segment may come from another document of the same split: "
-        "give more documents, or split the text by text-paragraphs: or text-lines:"
+        "next-sentence pairs need at least four documents with text, two for training and two "
+        "for validation, because a second segment may come from another document of the same "
+        "split: give more documents, or read the text by the source text-paragraphs:GLOB or "
+        "text-lines:GLOB"
     ),
     "sentence_order": (
-        "sentence-order pairs need at least two documents with text, one for training and one for "
-        "validation: give more documents, or split the text by text-paragraphs:"
+        "sentence-order pairs need at least two documents with text, one for training and one "
+        "for validation: give more documents, or read the text by the source text-paragraphs:GLOB"
     ),
 }
 
@@ -429,8 +430,8 @@ class PackedBlock:
                 that equal a validation record in `kept_rows`.
 
         Returns:
-            Dict from language ids to training records, and the list of validation records. The dict
-            has the single key () unless `config.batch_alpha` is set.
+            Dict mapping language ids to training records, and the list of validation records. The
+            dict has the single key () unless `config.batch_alpha` is set.
         """
         if config.paired:
             return {(): self.records}, []

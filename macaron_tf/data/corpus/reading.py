@@ -299,9 +299,9 @@ class PretrainingCorpus:
         folder: folder of the shards, on disk or in a bucket (`gs://`).
         config: settings of the corpus.
         vocabulary: vocabulary of the token ids.
-        shards: dict from each split to its shards.
+        shards: dict mapping each split to its shards.
         shuffled_rows: approximate number of rows that are shuffled together.
-        whole: dict from each split to all shards of the corpus, if this object is only a part of
+        whole: dict mapping each split to all shards of the corpus, if this object is only a part of
             it. Row indices count the rows of these shards. `None` means that this object is the
             whole corpus.
     """

@@ -224,7 +224,7 @@ def write_train(
     Args:
         folder: folder of the corpus.
         first: index of the first file. Further files have consecutive indices.
-        records: dict from language ids to records that `PackedBlock.divided` returned.
+        records: dict mapping language ids to records that `PackedBlock.divided` returned.
     """
     return tuple(
         _write_shard(folder, f"train-{number:05d}.tfrecord", found, languages)

@@ -60,7 +60,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         )
 
     def _fetched(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
-        """Returns a dict from the name of each published file to its path.
+        """Returns a dict mapping the name of each published file to its path.
 
         If the manual folder has all files, these files are used. Otherwise all files are
         downloaded.
@@ -212,7 +212,7 @@ def _aligned(sides: dict[str, list[str]]) -> Pairs:
     """Pairs the lines of two files.
 
     Args:
-        sides: dict from the name of each file to its lines.
+        sides: dict mapping the name of each file to its lines.
 
     Raises:
         UserError: a file is empty, or the numbers of lines differ.

@@ -124,7 +124,7 @@ def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple
     out.
 
     Returns:
-        Dict from each split to its distinct (English, other) pairs.
+        Dict mapping each split to its distinct (English, other) pairs.
     """
     counts: dict[str, collections.Counter] = {}
     for texts in _components(wheel, language, beside_english=True):
@@ -151,7 +151,7 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
         language: language code, which may be "en".
 
     Returns:
-        Dict from each split to its documents.
+        Dict mapping each split to its documents.
     """
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for texts in _components(wheel, language):

@@ -24,7 +24,7 @@ PAIRS = {
     "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; FIELDs as explained below",
     "parquet:FILE[:FIELD,FIELD]": "Parquet file; each FIELD is the name of a column",
     "datasets:DIR[:FIELD,FIELD]": "folder that Hugging Face's `Dataset.save_to_disk` wrote",
-    "homeassistant[:LANG]": "English and LANG from the default corpus; pip downloads 51 MB once",
+    "homeassistant[:LANG]": "texts of Home Assistant in English and LANG (pip downloads 51 MB)",
     "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields (source, target) pairs",
 }
 
@@ -37,7 +37,7 @@ DOCUMENTS = {
     "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line (default FIELD: text)",
     "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files; FIELD is a column name (default: text)",
     "datasets:DIR[:FIELD]": "folder that Hugging Face's `Dataset.save_to_disk` wrote",
-    "homeassistant:LANG": "one language of the default corpus; pip downloads 51 MB once",
+    "homeassistant:LANG": "texts of Home Assistant in one language (pip downloads 51 MB)",
     "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields documents",
 }
 

@@ -31,7 +31,7 @@ class Records:
         source: a `jsonl:`, `parquet:` or `datasets:` source.
         paths: files of the source.
         fields: names of the fields of the first record.
-        class_names: dict from each field with class labels to the names of its classes, class 0
+        class_names: dict mapping each field with class labels to the names of its classes, class 0
             first. Only files that the Hugging Face library wrote have class names.
     """
 

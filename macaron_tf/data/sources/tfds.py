@@ -51,7 +51,7 @@ class PreparedSplit(NamedTuple):
         split: name of the split, or a slice such as "train[:10%]".
         builder: TFDS builder of the set.
         folder: folder of the prepared set.
-        features: dict from the name of each field in a record to its TFDS feature.
+        features: dict mapping the name of each field in a record to its TFDS feature.
     """
 
     name: str
@@ -62,7 +62,7 @@ class PreparedSplit(NamedTuple):
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """Dict from the name of each text column to its class names.
+        """Dict mapping the name of each text column to its class names.
 
         Text columns are the fields that `rows` can convert to text, which are scalars and sequences
         of scalars. A field that is not a class label has an empty tuple of class names.
@@ -359,7 +359,7 @@ def _has_builder(name: str) -> bool:
 
 
 def _own_builders() -> dict[str, Any]:
-    """Returns a dict from name to class for all builders that this library adds to TFDS."""
+    """Returns a dict mapping name to class for all builders that this library adds to TFDS."""
     import_tfds()
     # Importing takes seconds, because TFDS then imports all its builders.
     from macaron_tf.data.sources import builders
@@ -387,10 +387,10 @@ class Columns(NamedTuple):
     """Columns of a split with N records.
 
     Attributes:
-        values: dict from each field to an array of N entries. Texts are bytes, and sequences are
+        values: dict mapping each field to an array of N entries. Texts are bytes, and sequences are
             arrays. The key of a nested field has a slash, as in "idx/question".
-        class_names: dict from each field that is a class label to the names of its classes, class 0
-            first.
+        class_names: dict mapping each field that is a class label to the names of its classes,
+            class 0 first.
     """
 
     values: dict[str, np.ndarray]

@@ -146,7 +146,7 @@ def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
     return Texts.of(map(" ".join, zip(*columns, strict=True)))
 
 
-# Dict from field name to texts, and the `labels`, `indices` and `groups` of `Examples`.
+# Dict mapping field name to texts, and the `labels`, `indices` and `groups` of `Examples`.
 _Columns = tuple[Mapping[str, Sequence[str]], np.ndarray | None, np.ndarray, np.ndarray | None]
 
 
@@ -345,7 +345,7 @@ def warn_alike(places: Mapping[str, str]) -> None:
     """Prints a warning for each label that looks like another label.
 
     Args:
-        places: dict from each label to the file and line where it first occurs.
+        places: dict mapping each label to the file and line where it first occurs.
     """
     looks: dict[str, str] = {}
     for label, place in places.items():
@@ -400,7 +400,7 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             out.
 
     Returns:
-        Dict from the name of each set, such as "STS12", to its pairs with scores.
+        Dict mapping the name of each set, such as "STS12", to its pairs with scores.
 
     Raises:
         UserError: the folder has none of the sets, two files of a set have different numbers of

@@ -110,8 +110,8 @@ def _check_answers(task: Task, row: _Row, where: str) -> None:
     where = f"{where}, question {row.id!r}"
     if row.answers is None:
         raise UserError(
-            f"{where}: the field 'answers' is missing: add it, or remove it from all questions of "
-            "a test set"
+            f"{where}: the field 'answers' is missing: add the field, or remove it from all "
+            "questions if this is a test set"
         )
     if not row.answers and not task.unanswerable:
         raise UserError(
@@ -156,7 +156,7 @@ def _file_rows(path) -> Iterator[_Row]:
 def _question(record, context: str, place: str) -> _Row:
     name, question = _text(record, "id", place), _text(record, "question", place)
     if not question.strip():
-        raise UserError(f"{place}: the question is empty: add its text or remove the question")
+        raise UserError(f"{place}: the question is empty: add its text, or remove the question")
     if "answers" not in record:
         return _Row(name, question, context, None)
     answers = [

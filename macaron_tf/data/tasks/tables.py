@@ -52,7 +52,7 @@ class Table:
         split: name of the split.
         path: path of the file or name of the source, for messages.
         header: names of the columns.
-        class_names: dict from each column with class labels to the names of its classes, class 0
+        class_names: dict mapping each column with class labels to the names of its classes, class 0
             first. Tab-separated files and functions have no class names.
         keeps_quotes: whether quotation marks around a text are kept as part of the text. Only
             tab-separated files keep quotation marks.

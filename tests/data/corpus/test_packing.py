@@ -1,4 +1,4 @@
-"""Packing into rows: running text, sentence pairs and translations, with document indices."""
+"""Packing of running text, sentence pairs and translations into rows."""
 
 import collections
 import itertools

@@ -107,7 +107,9 @@ def test_the_files_of_several_processes(corpus, monkeypatch):
     again = corpus.shard(1, 3).dataset("train", 1, seed=4).take(len(seen[1]))
     assert joined(again) == seen[1]
     assert parts[0].shards["validation"] == corpus.shards["validation"]
-    refuses("has only 10 training files for 11 processes: prepare", corpus.shard, 0, 11)
+    refuses(
+        "has 10 training file.s., which is fewer than 11 processes: prepare", corpus.shard, 0, 11
+    )
     shards = tuple(Shard(str(rows), rows, "") for rows in (9, 1, 0, 8, 2))
     monkeypatch.setattr(corpus, "shards", {"train": shards, "validation": ()})
     assert [corpus.shard(index, 2).rows("train") for index in (0, 1)] == [10, 10]

@@ -173,9 +173,17 @@ def test_sources_that_cannot_be_read(make, tmp_path):
     for number, (source, language, message) in enumerate(
         (
             ("tsv:x.tsv", None, "tsv:x.tsv contains translation pairs, not documents: give the"),
-            (f"text:{tmp_path}/blank.txt", None, "contain no text from which the vocabulary makes tokens"),
+            (
+                f"text:{tmp_path}/blank.txt",
+                None,
+                "contain no text from which the vocabulary makes tokens",
+            ),
             (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "contains no pair with text on both sides"),
-            ("homeassistant:de", "fr", "de is not in 'fr': change the language to 'de'"),
+            (
+                "homeassistant:de",
+                "fr",
+                "de contains text in 'de', but the source has the language 'fr'",
+            ),
         )
     ):
         sources = (CorpusSource(source, language=language),)
@@ -290,9 +298,9 @@ def test_going_on_does_not_tokenize_again(make, vocabulary, out, monkeypatch):
 def test_another_folder_is_asked_for(make, texts, vocabulary):
     make()
     for message, settings in {
-        "has sequence_length 16, not 32": {"sequence_length": 32},
-        "has seed 0, not 1": {"seed": 1},
-        "has sources": {"sources": (f"text-lines:{texts}/a/*.txt",)},
+        "was prepared with sequence_length=16, not 32": {"sequence_length": 32},
+        "prepared with seed=0, not 1": {"seed": 1},
+        "was prepared with sources=": {"sources": (f"text-lines:{texts}/a/*.txt",)},
         "have changed since the preparation of the corpus": {"sources": (f"text:{texts}/b/*.txt",)},
         "vocabulary mismatch between the corpus in": {
             "vocabulary": WordPieceVocabulary(vocabulary.words[:-1])
@@ -339,7 +347,11 @@ def test_damage_is_named(make, out):
         ("validation-00000.tfrecord", b"", r"validation-00000\.tfrecord is missing or damaged"),
         ("corpus.json", whole["corpus.json"][:-9], r"corpus\.json is damaged"),
         ("corpus.json", b"{}", r"corpus\.json is damaged"),
-        ("corpus.json", json.dumps({**index, "format": 99}).encode(), "has format 99, not 2"),
+        (
+            "corpus.json",
+            json.dumps({**index, "format": 99}).encode(),
+            "has corpus format 99, but this version",
+        ),
         ("corpus.json", json.dumps(index).encode(), "vocabulary mismatch"),
         ("vocabulary.txt", None, r"cannot read .*vocabulary\.txt"),
     ):
@@ -367,7 +379,7 @@ def test_an_unfinished_folder_that_is_damaged(make, out, monkeypatch):
     (out / "progress.json").write_bytes(whole)
     (out / "train-00002.tfrecord").write_bytes(b"")
     refuses(r"train-00002\.tfrecord is missing or damaged: remove", make)
-    refuses("has seed 0, not 7", make, seed=7)
+    refuses("prepared with seed=0, not 7", make, seed=7)
 
 
 def test_a_folder_that_cannot_be_written(make, tmp_path):

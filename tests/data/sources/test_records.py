@@ -160,11 +160,11 @@ def test_refusals(folder):
     refuses("list.jsonl, line 1 is .1., not a JSON object", read, "jsonl:list.jsonl")
     refuses("empty.jsonl contains no record", read, "jsonl:empty.jsonl")
     refuses("null.jsonl, line 3: 'text' is null", read, "jsonl:null.jsonl")
-    refuses("number.jsonl, line 1: 'text' is 3, not a text", read, "jsonl:number.jsonl")
+    refuses("number.jsonl, line 1: 'text' is 3, but must be a string", read, "jsonl:number.jsonl")
     said = "missing.jsonl, line 2 has no field 'text': give one of the fields 'txt'; perhaps"
     refuses(said, read, "jsonl:missing.jsonl")
     refuses("latin.jsonl, line 1 is not UTF-8", read, "jsonl:latin.jsonl")
-    refuses("no field 'text', only a, b: name the field.*two.jsonl:a", read, "jsonl:two.jsonl")
+    refuses("the fields are a, b: name one field.*two.jsonl:a", read, "jsonl:two.jsonl")
     refuses("cut.jsonl.gz is a truncated or damaged gzip file", read, "jsonl:cut.jsonl.gz")
     refuses("no file matches 'nowhere.jsonl'", read, "jsonl:nowhere.jsonl")
     refuses("nowhere has no state.json: give a folder that", read, "datasets:nowhere")

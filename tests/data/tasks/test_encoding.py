@@ -93,7 +93,7 @@ def test_rows(vocabulary, options, first, second, length, rows):
     vars(vocabulary).update(options)
     assert spelt(vocabulary, first, second, length, causal=causal) == rows
     least = 3 if second is None else 4 + vocabulary.pair_separators
-    refuses(f"need at least {least} ids", encoded, vocabulary, first, second, least - 1, causal)
+    refuses(f"need at least {least} tokens", encoded, vocabulary, first, second, least - 1, causal)
 
 
 @pytest.mark.parametrize("room", [2, 3, 7, 8])

@@ -52,8 +52,16 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
     [
         (CLASSIFY, "", "own.tsv is empty: write a header"),
         (CLASSIFY, "text\tlabel\n", "own.tsv contains no example"),
-        (CLASSIFY, "text\tclass\na\tx\n", "line 1 has no columns named 'label' .the columns are 'text', 'c"),
-        (CLASSIFY, "a\tb\tlabel\n1\t2\tx\n", "which column of 'a', 'b', 'label' has the text"),
+        (
+            CLASSIFY,
+            "text\tclass\na\tx\n",
+            "line 1 has no columns named 'label' .the columns are 'text', 'c",
+        ),
+        (
+            CLASSIFY,
+            "a\tb\tlabel\n1\t2\tx\n",
+            "which of the columns 'a', 'b', 'label' contains the text",
+        ),
         (CLASSIFY, "text\tlabel\na\tx\nb\tx\n", "all labels are 'x': give examples of at least tw"),
         (CLASSIFY, "text\tlabel\na\tx\nb\t \n", "line 3: the label in column 'label' is empty"),
         (
@@ -65,10 +73,18 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
         (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag.s. for 2 word.s."),
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
-        (CHOOSE, "context\tchoice1\tlabel\na\tb\t1\n", "has 1 column.s. of choices among the columns 'context', 'c"),
+        (
+            CHOOSE,
+            "context\tchoice1\tlabel\na\tb\t1\n",
+            "has 1 column.s. of choices among the columns 'context', 'c",
+        ),
         (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "has 0 column.s. of choices among"),
-        (CHOOSE, "t\tchoice1\tchoice3\tlabel\n", "are choice1, choice3, but must be choice1 to choice2"),
-        (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which column of 'x', 'y', 'choice1'"),
+        (
+            CHOOSE,
+            "t\tchoice1\tchoice3\tlabel\n",
+            "are choice1, choice3, but must be choice1 to choice2",
+        ),
+        (CHOOSE, "x\ty\tchoice1\tchoice2\tlabel\n", "which of the columns 'x', 'y', 'choice1'"),
     ],
 )
 def test_bad_tables_are_one_sentence(task, text, words, tmp_path):
@@ -172,7 +188,7 @@ def test_choices_are_numbered_columns(tmp_path):
     assert (task.first, task.question, task.second) == (("t",), (), ("x", "y"))
     assert read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv").labels.tolist() == [1]
     refuses(
-        "2 columns of choices, but 3 classes",
+        "2 columns of choices, but there are 3 classes",
         filled,
         CHOOSE,
         tmp_path,

@@ -175,7 +175,7 @@ def test_batches_carry_two_positions(vocabulary):
 def test_no_room_is_refused(vocabulary):
     room = {"max_length": 7, "stride": 2, "max_question": 4}
     for texts, message in (
-        (["a"], "max_length=7 is too small, because questions of 4 tokens need at least 8 ids"),
+        (["a"], "max_length=7 is too small, because questions of 4 tokens need at least 8 tokens"),
         ([], "the split contains no example"),
     ):
         examples = Questions(texts, texts, texts, None)

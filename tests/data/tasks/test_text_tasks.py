@@ -125,13 +125,13 @@ def test_examples_become_prompts():
 def test_templates_that_cannot_be():
     for text in ("{third}", "{first.third}", "{first[third]}"):
         refuses("has a field other than", Template, text, ("a", "b"))
-    refuses("has no .first.", Template, "Sentiment:", ("a", "b"))
+    refuses("does not contain .first.", Template, "Sentiment:", ("a", "b"))
 
 
 @pytest.mark.parametrize(
     ("task", "examples", "template", "message"),
     [
-        ("sst2", FILMS, Template("{first}", ("a",)), "1 words"),
+        ("sst2", FILMS, Template("{first}", ("a",)), "1 word.s. for the 2 classes"),
         ("sst2", Examples(FILMS.texts, None), TEMPLATES["sst2"], "no labels"),
         ("stsb", FILMS, TEMPLATES["sst2"], "is not a classification task"),
     ],

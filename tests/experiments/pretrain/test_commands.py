@@ -206,10 +206,13 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
             ["train", "t5_tiny", run, "--set", "model=bert_tiny"],
             "bert_tiny is not an encoder-decoder",
         ),
-        (["train", "bert_tiny", run, "--set", "model=t5_tiny"], "model: t5_tiny is not an encoder"),
+        (
+            ["train", "bert_tiny", run, "--set", "model=t5_tiny"],
+            "the model t5_tiny is not an encoder",
+        ),
         (
             ["train", "bart_tiny", run, "--set", "corpus.sequence_length=512"],
-            "model.max_length is 256, less than",
+            "model.max_length is 256, but rows have up to 512 tokens",
         ),
         (
             ["train", "t5_tiny", run, "--set", "corruption.rate=0.0"],
@@ -226,7 +229,7 @@ def test_bad_recipes_corpora_and_texts_are_one_sentence(source, corpus, trained,
         ([*begin, "--set", "corpus.sources=text:/nowhere/*"], "/nowhere/*"),
         (
             ["prepare", "bert_tiny", corpus, *settings, "--set", "vocabulary.size=30"],
-            "has a vocabulary with size=27, but the recipe needs 30",
+            "contains a vocabulary with size=27, but the recipe needs size=30",
         ),
         (
             ["prepare", "bert_tiny", corpus, "--processes", "2", "--beam", "runner=DirectRunner"],

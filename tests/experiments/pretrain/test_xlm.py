@@ -1,4 +1,4 @@
-"""XLM: one language per batch, MLM and TLM in turn, and bit-identical resumption."""
+"""XLM: one language per batch, alternating MLM and TLM, and bit-identical resumption."""
 
 import numpy as np
 import pytest
@@ -119,5 +119,5 @@ def test_what_has_no_meaning_is_refused(sources):
     refuses("rows in a single language: leave the translation pairs out", registry.load, "xlm_tiny",
             PretrainingRecipe, causal)  # fmt: skip
     memory = ["memory_length=8", *settings(sources[:2]), "corpus.batch_alpha=0.7"]
-    refuses("leave out corpus.batch_alpha", registry.load, "transformer_xl_tiny",
+    refuses("leave corpus.batch_alpha out", registry.load, "transformer_xl_tiny",
             PretrainingRecipe, memory)  # fmt: skip

@@ -33,7 +33,7 @@ def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> 
 
 
 def write_pieces(path, tunes: str, **changes) -> None:
-    """Copies a MATLAB file of piano rolls; `changes` maps splits to functions that change them."""
+    """Copies a MATLAB file of piano rolls; `changes` maps splits to functions."""
     pieces = scipy.io.loadmat(tunes)
     pieces |= {split: change(pieces[split]) for split, change in changes.items()}
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})
@@ -97,7 +97,10 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb"], "--data is missing: give the .mat file"),
         (["jsb", "--data", "nowhere.mat"], "--data nowhere.mat does not exist"),
         (["jsb", "--data", str(tmp_path / "text.mat")], "cannot be read as a MATLAB file"),
-        (["jsb", "--data", str(other)], "the pieces in 'traindata' are not matrices with 88 columns"),
+        (
+            ["jsb", "--data", str(other)],
+            "in 'traindata' are not matrices with 88 columns",
+        ),
         (["jsb", "--data", tunes, "--set", "model.widths=()"], "model: widths=() is empty"),
         (["jsb", "--data", tunes, "--set", "model=bert_tiny"], "is not a sequence model"),
         (
@@ -118,17 +121,20 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         (["jsb", "--data", str(short)], "'validdata' contains no piece with at least two frames"),
         (
             ["jsb", "--data", tunes, "--set", "model.embedding_dropout=0.5"],
-            "model.embedding_dropout has no effect here: only a model with token ids as input",
+            "model.embedding_dropout has no effect here, because only a model with token ids",
         ),
         (
             ["jsb", "--models", "gru", "lstm", "--set", "model.spatial_dropout=False"],
             "model.spatial_dropout has no effect here, because only mixer=tcn uses this setting",
         ),
-        (["adding", "--data", tunes], "has no effect in adding, which reads no file: leave --data out"),
+        (
+            ["adding", "--data", tunes],
+            "in adding, which reads no file: leave --data out",
+        ),
         (["wikitext", "--data", tunes], "leave --data out, and name your texts by --set sources"),
         (
             ["jsb", "--data", tunes, "--set", "vocabulary_size=100"],
-            "vocabulary_size has an effect only in the tasks wikitext and lambada, but task is jsb: leave",
+            "vocabulary_size has an effect only in the tasks wikitext and lambada, but task is jsb",
         ),
         (["lambada"], "--data is missing: give the folder with dev.txt.gz"),
         (["ptb_words"], "--data is missing: give the folder"),
@@ -219,7 +225,7 @@ def test_penn_treebank_cuts_words_and_characters(tmp_path):
     assert found.vocab_size == 4 and found.test is None  # <eos>, bb, a, <unk>
     assert opened("ptb_characters", options).vocab_size == 9
     (tmp_path / "valid.txt.gz").write_bytes(gzip.compress(b" c \n"))
-    with pytest.raises(Exception, match="valid.txt has 'c', which train.txt lacks"):
+    with pytest.raises(Exception, match="valid.txt contains 'c', which does not occur"):
         opened("ptb_words", options)
 
 
@@ -232,7 +238,7 @@ def test_documents_are_cut_into_words_some_of_them_held_out(tmp_path):
     validation = [batch["targets"].numpy() for batch in found.validation]
     # <UNK> <S> </S> four one three; "two" is outside the vocabulary.
     assert set(np.unique(np.concatenate([t.ravel() for t in validation]))) == {0, 1, 2, 3, 4, 5}
-    with pytest.raises(UserError, match="one window has 80"):
+    with pytest.raises(UserError, match="more than 80, the length of a window"):
         opened("wikitext", options, sources=source, held_out=60)
 
 

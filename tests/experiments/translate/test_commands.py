@@ -128,7 +128,10 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
         (["training.best_metric=foo"], "training.best_metric is 'foo'"),
         (["label_smoothing=2"], "label_smoothing=2 must be"),
         (["data.vocabulary_size=100000"], "vocabulary"),
-        (["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"], "one batch of 512"),
+        (
+            ["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"],
+            "one batch has 512 tokens",
+        ),
     ],
 )
 def test_bad_settings_are_one_sentence_and_leave_nothing(

@@ -123,7 +123,9 @@ def test_the_two_texts_are_no_pairs(start, number_text, capsys):
     np.testing.assert_array_equal(both.gather(rows)["target"], held_out.gather(rows)["target"])
     _warn_unread(made.data, None)
     warning = capsys.readouterr().err
-    assert warning.startswith("warning: ") and " lines of 'train' are not read, because " in warning
+    assert (
+        warning.startswith("warning: ") and " line(s) of 'train' are not read, because " in warning
+    )
     _warn_unread(dataclasses.replace(made.data, target_split="train"), None)
     assert not capsys.readouterr().err
 
