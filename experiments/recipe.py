@@ -281,7 +281,9 @@ def override(
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
-            raise UserError(f"--set {setting} has no =: write PATH=VALUE, such as training.seed=2")
+            raise UserError(
+                f"--set {setting} contains no '=': write PATH=VALUE, such as training.seed=2"
+            )
         if path.startswith("model."):
             options[path.removeprefix("model.")] = text
         else:

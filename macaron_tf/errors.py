@@ -91,8 +91,8 @@ def check_divisible(dividend_name: str, dividend: int, divisor_name: str, diviso
     """Returns `dividend // divisor`, or raises a ValueError if there is a remainder."""
     if dividend % divisor:
         raise ValueError(
-            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}: change one "
-            "of the two"
+            f"{dividend_name}={dividend} is not a multiple of {divisor_name}={divisor}: give a "
+            f"multiple of {divisor}"
         )
     return dividend // divisor
 

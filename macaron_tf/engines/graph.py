@@ -65,8 +65,8 @@ class TaskGraph:
         with under_policy(self.task.network, "mixed_bfloat16", f"--bfloat16: {place}"):
             if emulates_bfloat16(tf.distribute.get_strategy()):
                 print(
-                    "warning: this CPU has no bfloat16 instructions, so the export runs several "
-                    "times slower here than without --bfloat16",
+                    "warning: this CPU has no bfloat16 instructions, so the exported model runs "
+                    "several times slower on this CPU than without --bfloat16",
                     file=sys.stderr,
                 )
             for layer in self.task.network._flatten_layers():

@@ -57,7 +57,10 @@ def chosen(implementation: str, dtype: str) -> str:
         name = _named.get()
     if keras.backend.backend() != "tensorflow":
         if name in ("xla", "native"):
-            raise ValueError(f"implementation {name!r} needs TensorFlow: choose 'scan' or 'loop'")
+            raise ValueError(
+                f"implementation={name!r} needs the TensorFlow backend, but Keras uses "
+                f"{keras.backend.backend()}: choose 'scan' or 'loop'"
+            )
         return "loop" if name in ("auto", "stock") else name
     if name in NAMES:
         return name

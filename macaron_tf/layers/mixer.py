@@ -155,7 +155,7 @@ class Mixer(Recording, keras.layers.Layer):
             length: number of earlier positions M that attention keeps in memory.
         """
         raise SettingError(
-            f"{type(self).__name__} keeps no memory of earlier segments: set "
+            f"{type(self).__name__} does not support a memory of earlier segments: set "
             "positions='transformer_xl'"
         )
 

@@ -146,8 +146,7 @@ def parse_scheme(text: str) -> tuple[Mix, ...]:
     for number, mix in enumerate(scheme):
         if mix.again and not any(mix.operator == one.operator for one in scheme[:number]):
             raise ValueError(
-                f"'{mix.operator} again' comes before any other {mix.operator}: leave 'again' out "
-                "here"
+                f"'{mix.operator} again' repeats no earlier {mix.operator}: leave 'again' out here"
             )
     return scheme
 

@@ -89,7 +89,10 @@ class StackConfig(BlockConfig, Sizes):
         if self.head_dim is None:
             check_divisible("hidden_dim", self.hidden_dim, "num_heads", self.num_heads)
         if self.norm == "post" and not self.first_norm:
-            raise self.error("first_norm=False needs norm='pre': set norm='pre' or first_norm=True")
+            raise self.error(
+                "first_norm=False needs norm='pre', but norm is 'post': set norm='pre' or "
+                "first_norm=True"
+            )
         if self.positions == "rotary":
             head_dim = self.head_dim or self.hidden_dim // self.num_heads
             if (self.rotary_dim or head_dim) % 2:

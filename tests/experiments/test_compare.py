@@ -111,7 +111,7 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     ):
         assert message in compared(*words, status=2)
     own = ["bert_rab_tiny", f"{STRANG},training.learning_rate=1e-3"]
-    assert "strang sets training.learning_rate, which --rates" in compared(
+    assert "strang sets training.learning_rate, but --rates" in compared(
         "--rates", "1e-3", arms=own, status=2
     )
 
@@ -141,7 +141,7 @@ def test_arms_are_compared_in_equal_time(calls, compared, tmp_path):
     kept = {file.stem for file in (tmp_path / "timing").glob("*.json")}
     assert kept == {f"{arm}-{turn}" for arm in ("bert_rab_tiny", "slow") for turn in (1, 2)}
     arms = (arms[0], f"{slow},training.max_steps=5")
-    assert "slow sets training.max_steps, which --equal time" in compared(
+    assert "slow sets training.max_steps, but --equal time" in compared(
         "--equal", "time", arms=arms, status=2
     )
 
@@ -303,7 +303,7 @@ def test_a_setting_goes_to_the_arms_that_read_it(calls, study, tmp_path, capsys)
     for words in (["--set", "model.clamp_length=3"], ["c=bert_tiny:model.clamp_length=3"]):
         arms = [*words, *arguments] if "=" in words[0] else [*arguments, *words]
         assert compare([str(tmp_path / "other"), *arms]) == 2
-        assert "clamp_length has no effect here: positions=" in capsys.readouterr().err
+        assert "clamp_length has no effect here, because only positions=" in capsys.readouterr().err
 
 
 CHILD = """
@@ -459,7 +459,7 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
             "no model.feed_forward_dim gives other as many parameters as one",
         ),
         (f"model.scheme={same}", "other has the same model and settings as one"),
-        ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, which --equal parameters"),
+        ("model.feed_forward_dim=9", "other sets model.feed_forward_dim, but --equal parameters"),
     ):
         assert compared(one, f"other=multi30k_macaron_tiny:{arm}") == 2 and not calls
         error = capsys.readouterr().err

@@ -189,7 +189,7 @@ def test_search_finds_what_brute_force_finds(run, encoder, tmp_path, ran, monkey
         ("evaluate RUN --task rte", "rte has 2 classes"),
         ("evaluate RUN --task sst2", "sst2 is not a task with sentence pairs"),
         ("evaluate RUN --max-length 99", "has 16 positions"),
-        ("evaluate FOLDER", "is no run"),
+        ("evaluate FOLDER", "has no readable model.json"),
         ("sts RUN senteval:FOLDER", "give the folder data/downstream of SentEval"),
         ("sts RUN STS12", "'STS12' is not a set of pairs: give senteval:DIR or NAME=SOURCE"),
         ("sts RUN own=tsv:FOLDER/unscored", "has no labels"),

@@ -289,7 +289,9 @@ def test_published_prompts_to_the_letter(tmp_path):
     Asker(reader).ask(task, [])
     assert reader.rows[0] == "Two.\nTL;DR:"
     assert (reader.config.top_k, reader.config.max_tokens) == (2, 100)
-    refuses("give translation:FROM-TO:SOURCE", read_task, "translation:en:text:a,b")
+    refuses(
+        "does not have the form translation:FROM-TO:SOURCE", read_task, "translation:en:text:a,b"
+    )
 
 
 def test_published_prompts_by_the_command(language_run, tmp_path, ran):

@@ -216,7 +216,7 @@ def test_settings_are_replaced_by_path():
         ),
         ("training.learning_rate=1e99", "learning_rate=1e\\+99 must be a number above 0"),
         ("data.source=a\0b", "data.source='a.x00b' must be text"),
-        ("init=runs/bert", "--set init=runs/bert: give --init instead"),
+        ("init=runs/bert", "--set init=runs/bert is not allowed here: give --init instead"),
         ("training.clip_norm=abc", "training.clip_norm=.abc. must be a number above 0 or None"),
     ],
 )

@@ -44,7 +44,7 @@ def test_it_is_pre_trained_and_evaluated(
     refuses("is an encoder-decoder, but must be an encoder", read_init, str(run), kinds=["encoder"])
     refused(pretrain, ["fill", run, "a [MASK]"], "is a text generator, which cannot fill [MASK]")
     if recipe == "t5_tiny":
-        words = "give an encoder or a BART or an ELMo"
+        words = "must be an encoder or a BART or an ELMo"
         refuses(words, read_init, str(run))
         return
     # As a classifier, which reads the row again in the decoder.
@@ -196,7 +196,7 @@ def test_wrong_input_is_one_sentence(t5_run, tmp_path, refused):
         (["sst2+cola", run, "--init", t5_run, "--source", "tsv:x"], "--source tsv:x has no effect"),
         (["sst2+cola", run, "--init", t5_run, "--set", "source=x"], "give --source instead"),
         (["sst2", run, "--init", t5_run, "--set", "decoding.max_length=9"], "max_target instead"),
-        (["sst2", run, "--init", str(tmp_path)], "is no run"),
+        (["sst2", run, "--init", str(tmp_path)], "has no readable model.json"),
         (["sst2", run, "--init", t5_run, *bleu], "training.best_metric is 'bleu'"),
         (
             ["sst2", run, "--init", t5_run, "--set", "label_smoothing=1"],

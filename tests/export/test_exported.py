@@ -633,8 +633,8 @@ def test_every_export_is_on_record(folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("{tmp} {tmp}/out", "is no run"),
-        ("{tmp}/kind {tmp}/out", "is no run"),
+        ("{tmp} {tmp}/out", "has no readable model.json"),
+        ("{tmp}/kind {tmp}/out", "has no readable model.json"),
         ("{tmp}/damaged {tmp}/out", "damaged"),
         ("{runs}/sst2 {tmp}/out --checkpoint 9", "has no checkpoint 9"),
         ("{runs}/numbers {tmp}/out --checkpoint 9", "has no checkpoint 9"),

@@ -270,7 +270,7 @@ def test_an_input_that_is_no_number_is_one_sentence(value, capsys):
 @pytest.mark.parametrize("value", ["99999999999999999999", "-1", "nan"])
 def test_numbers_out_of_range_are_refused(flag, value, capsys):
     assert command.main(["--grpc", "127.0.0.1:1", flag, value, "a"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {flag} {value}: give a ")
+    assert capsys.readouterr().err.startswith(f"error: {flag} {value} is not valid: give a ")
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
     [
         ("model_config_list {\n config {\n nme: 3 } }", 'no field named "nme"'),
         ("model_config_list {", "m.config, line "),
-        ("\xff", "line 1: "),
+        ("\xff", "line 1 is not valid protocol buffer text"),
         ("", "lists no model"),
         (entry("", "/a"), "config 1: the name is empty: give"),
         (entry("a/b", "/a"), "the model 'a/b': name: the name 'a/b' cannot be part of a URL"),

@@ -51,7 +51,7 @@ def test_the_repository(tmp_path, toy_versions):
 
 def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
     known = "motto, numbers, scalar, score, serving_default"
-    sentence = f"no model has the signature(s) no in --signatures: choose from {known}"
+    sentence = f"no model has the signature.s. no in --signatures: choose from {known}"
     refuses(sentence, triton.write_repository, {"a": str(toy_versions)}, tmp_path, options("no"))
     refused(triton.main, [f"{tmp_path}/nothing"], "nothing is not a folder")
     twice = [f"{toy_versions}", f"{toy_versions.name}={toy_versions}"]

@@ -134,7 +134,7 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
             {"added_tokens": [{"id": 10, "content": "[ENT]"}]},
             "ids up to 10, but the model",
         ),
-        (model["vocab"], {"b": 99}, "has the word 'b' with id 99, but ids must be from 0 to"),
+        (model["vocab"], {"b": 99}, "gives the word 'b' the id 99, but ids must be from 0 to"),
         (model, {"type": "BPE"}, "not a byte-level BPE"),
         (model, {"type": "WordLevel"}, "no WordPiece vocabulary"),
     ):
@@ -221,7 +221,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
             {"config": {"num_hidden_layers": 3}},
             r"no array called encoder\.layer\.2\.attention\.self\.query",
         ),
-        ({"config": {"num_hidden_layers": 1}}, r"has encoder\.layer\.1\.attention"),
+        ({"config": {"num_hidden_layers": 1}}, r"has the weight encoder\.layer\.1\.attention"),
         (
             {"config": {"max_position_embeddings": 16}},
             r"positions/table have shape .* must have shape \(16, 8\)",
@@ -334,10 +334,13 @@ TWO = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"kinds": ["Transformer", "Pooling", "Dense"]}, "Transformer, Pooling, Dense: only"),
+        ({"kinds": ["Transformer", "Pooling", "Dense"]}, "Transformer, Pooling, Dense, but only"),
         ({"kinds": ["Transformer"]}, "lists the modules Transformer, but only"),
-        ({"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}}, "by mean_sqrt_len_tokens: only"),
-        ({"pooling": TWO}, "by cls_token and max_tokens: only one"),
+        (
+            {"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}},
+            "to mean_sqrt_len_tokens, but only",
+        ),
+        ({"pooling": TWO}, "to cls_token and max_tokens, but only exactly one"),
         ({"pooling": {"pooling_mode_cls_token": False}}, "sets the pooling to nothing"),
         ({"sentence": {"do_lower_case": True}}, "do_lower_case=True"),
         ({"sentence": {"max_seq_length": "9"}}, "max_seq_length='9'"),
@@ -350,7 +353,7 @@ def test_another_sentence_encoder_is_refused(changes, reason, tmp_path):
 def test_missing_files_of_modules_are_named(tmp_path):
     read_sentence(tmp_path)
     for file, reason in (
-        ("1_Pooling/config.json", r"1_Pooling/config\.json is missing"),
+        ("1_Pooling/config.json", r"1_Pooling/config\.json, which sets the pooling, is missing"),
         ("modules.json", r"because it has no modules\.json"),
     ):
         (tmp_path / file).unlink()

@@ -316,7 +316,11 @@ def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
     # The second token's accent is folded, like the text's.
     assert rows == [[*the, 75, *dog, 76, *the], [75], [76, 75, *the]]
     (tmp_path / "added_tokens.json").write_text(json.dumps({"<e1>": 99}))
-    refuses("adds the token '<e1>' with id 99, but some smaller ids", read_vocabulary, tmp_path)
+    refuses(
+        "adds the token '<e1>' with id 99, but no smaller id may be unused",
+        read_vocabulary,
+        tmp_path,
+    )
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -481,9 +485,14 @@ def test_llama_2s_pieces(tmp_path):
 def test_other_files_are_refused(tmp_path):
     steps = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": {"type": "Bert"}}
     for removed, name, contents, reason in (
-        ((), "vocab.json", "{}", r"has vocab\.json but no merges\.txt"),
-        ((), "merges.txt", "", "no pad_token: only vocabularies with pad_token <pad> or"),
-        ((), "tokenizer_config.json", '{"pad_token": {"content": "!"}}', "with pad_token ! among"),
+        ((), "vocab.json", "{}", r"contains vocab\.json but lacks merges\.txt"),
+        ((), "merges.txt", "", "no pad_token, but needs <pad> or"),
+        (
+            (),
+            "tokenizer_config.json",
+            '{"pad_token": {"content": "!"}}',
+            "has no pad_token, but needs ! in its",
+        ),
         (
             ("vocab.json",),
             "spiece.model",

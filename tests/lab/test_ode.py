@@ -44,11 +44,14 @@ def test_what_cannot_be_read_or_written_is_said_before_minutes_are_spent(
 ):
     monkeypatch.setattr(ode, "solutions", lambda *given: pytest.fail("it computes"))
     (tmp_path / "file").touch()
-    words = f"--results {tmp_path}/file/out cannot be made: "
+    words = f"--results {tmp_path}/file/out cannot be made ("
     refused(ode.main, ["--seeds", "1", "--results", tmp_path / "file/out"], words, tmp_path)
     good = network(tmp_path / "good", "pre")
     mixed = network(tmp_path / "gmlp", "pre", block="gmlp", max_length=16)
-    cases = [(tmp_path / "nothing", "is no run"), (mixed, "has no blocks that consist of")]
+    cases = [
+        (tmp_path / "nothing", "has no readable model.json"),
+        (mixed, "has no blocks that consist of"),
+    ]
     for place, words in cases:
         refused(ode.main, ["--runs", good, place, "--results", tmp_path / "out"], words, tmp_path)
     words = "--seeds applies only to random operators, but --runs"

@@ -252,8 +252,11 @@ def test_results_are_merged_by_what_they_are_about():
     ("arguments", "said"),
     [
         ([], "no recipe is given"),
-        (["bert_tiny", "--topology", "v9:2x2"], "--topology v9:2x2: write a chip"),
-        (["bert_tiny", "--topology", "v4"], "--topology v4: write a chip"),
+        (
+            ["bert_tiny", "--topology", "v9:2x2"],
+            "--topology v9:2x2 is not a TPU topology: write a chip",
+        ),
+        (["bert_tiny", "--topology", "v4"], "--topology v4 is not a TPU topology: write a chip"),
         (["bert_tiny", "--batch", "0"], "--batch 0 is not valid: give a whole number"),
         (["no_such"], "no recipe is called 'no_such'"),
         (["bert_tiny", "--set", "model.no=1"], "names an unknown setting, 'no'"),

@@ -105,7 +105,7 @@ def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
 def test_a_window_is_of_attention_over_the_text_itself():
     message = "window=3 is not possible in cross-attention"
     rejects(message, MultiHeadAttention, 2, cross=True, window=3)
-    rejects("window=-1 must be", MultiHeadAttention, 2, causal=True, window=-1)
+    rejects("window=-1 is negative", MultiHeadAttention, 2, causal=True, window=-1)
     rejects("set cross=False, window=0", RelativeAttention, 2, causal=True, window=3)
 
 

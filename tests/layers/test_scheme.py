@@ -77,7 +77,7 @@ def test_a_text_is_a_scheme(text, scheme):
         ("51 x (tokens, channels)", "51 x 2 operators are out of range"),
         ("2 x (99 x tokens)", "198 operators are too many: give at most 100"),
         ("tokens by huen", "solver='huen' must be one of 'euler', 'midpoint', 'heun', 'rk4'"),
-        ("tokens again, channels", "'tokens again' comes before any other tokens"),
+        ("tokens again, channels", "'tokens again' repeats no earlier tokens"),
         ("tokens, channels, channels width 1/2 again", "leave width out"),
         ("tokens with relu, channels", "tokens cannot have an activation: leave out 'with"),
         ("tokens, channels, channels with relu again", "channels with 'again' cannot have an act"),

@@ -284,11 +284,11 @@ def test_a_merge_that_stands_twice_has_its_later_rank():
 def test_other_files_are_no_release(release):
     read, codes = MosesPairVocabulary.from_fastbpe, release["codes"].read_text()
     release["codes"].write_text("".join(f"{a} {a} 1\n" for a in "abc"))
-    refuses("make only 0 of 4 longer pieces", read, **release)
+    refuses("produce only 0 of the vocabulary's 4 pieces", read, **release)
     release["codes"].write_text("")
     refuses("codes is empty", read, **release)
     release["codes"].write_text(codes)
     assert read(**release, languages="en").languages == ("en",)
     release["codes"].write_text("#version: 0.2\nh e\n")
-    refuses("codes, line 1: '#version: 0.2' is not 3 columns", MosesPairVocabulary.from_fastbpe,
+    refuses("line 1: '#version: 0.2' does not have 3 columns", MosesPairVocabulary.from_fastbpe,
             **release)  # fmt: skip

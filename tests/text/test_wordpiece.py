@@ -164,12 +164,16 @@ def test_a_file_that_is_no_vocabulary(tmp_path):
     path = tmp_path / "vocab.txt"
     refuses(r"cannot read .*vocab\.txt", WordPieceVocabulary.from_file, path)
     for words, message in (
-        (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt: \[PAD\] is on line 2"),
+        (["[UNK]", "[PAD]", *SPECIAL[2:]], r"vocab\.txt cannot be read, because \[PAD\] is on"),
         ([], r"no token \[PAD\]"),
     ):
         path.write_text("\n".join(words))
         refuses(message, WordPieceVocabulary.from_file, path)
     path.write_bytes("\n".join([*SPECIAL, "a", ""]).encode() + b"\xff\n")
-    refuses(r"vocab\.txt: line 7 is not UTF-8", WordPieceVocabulary.from_file, path)
+    refuses(
+        r"vocab\.txt cannot be read, because line 7 is not UTF-8",
+        WordPieceVocabulary.from_file,
+        path,
+    )
     path.write_bytes("\r\n".join([*SPECIAL, "a"]).encode())
     assert WordPieceVocabulary.from_file(path).words[-1] == "a"

@@ -68,7 +68,11 @@ def test_a_vocabulary_is_saved_and_told_from_another(tmp_path):
     assert loaded == vocabulary and loaded.hash == vocabulary.hash
     assert loaded.hash != WordVocabulary(("<UNK>", "<S>", "</S>", "e")).hash
     (tmp_path / "v" / "words.txt").write_bytes(b"\xff")
-    refuses(r"words.txt: the file is not UTF-8", WordVocabulary.load, tmp_path / "v")
+    refuses(
+        r"words.txt cannot be read, because the file is not UTF-8",
+        WordVocabulary.load,
+        tmp_path / "v",
+    )
     refuses("contain no words", count_words, [[]], 10)
 
 

@@ -137,7 +137,7 @@ def test_a_wrong_mesh_is_refused(text):
         (["--mesh", "data=2"], "--mesh data=2 needs --engine jax"),
         (
             ["--engine", "jax", "--strategy", "cpu"],
-            "--strategy works only with --engine tensorflow",
+            "--strategy cpu works only with --engine tensorflow",
         ),
     ],
 )

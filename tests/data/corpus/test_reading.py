@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_reached_is_named(corpus):
     path = f"{corpus.folder}/train-00000.tfrecord"
     error = tf.errors.PermissionDeniedError(None, None, f"{path}; Permission denied")
     assert re.search(
-        "the corpus in .* cannot be read .Permission denied.: see", str(corpus.shard_error(error))
+        "the corpus in .* cannot be read .Permission denied.: check", str(corpus.shard_error(error))
     )
 
 

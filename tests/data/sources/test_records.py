@@ -167,7 +167,7 @@ def test_refusals(folder):
     refuses("the fields are a, b: name one field.*two.jsonl:a", read, "jsonl:two.jsonl")
     refuses("cut.jsonl.gz is a truncated or damaged gzip file", read, "jsonl:cut.jsonl.gz")
     refuses("no file matches 'nowhere.jsonl'", read, "jsonl:nowhere.jsonl")
-    refuses("nowhere has no state.json: give a folder that", read, "datasets:nowhere")
+    refuses("nowhere contains no state.json: give a folder that", read, "datasets:nowhere")
     own = get_task("classify", own=True)
     refuses("but a table takes its fields from settings", TableSettings().filled, own, "jsonl:x:y")
     pytest.importorskip("pyarrow")
