@@ -171,7 +171,7 @@ class Servable:
 
     @functools.cached_property
     def example(self) -> dict[str, Any]:
-        """Dict mapping each input of `serving_default` to a JSON value, for a request of one row."""
+        """Dict mapping each input of `serving_default` to the JSON value of a one-row request."""
         signature = self.signature()
         try:
             inputs = next(given for one, given in self._typical_requests() if one is signature)

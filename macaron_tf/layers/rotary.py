@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 from keras import ops
 
-from macaron_tf.errors import check_divisible
 from macaron_tf.layers.attention import MultiHeadAttention
 
 
@@ -52,7 +51,11 @@ class RotaryAttention(MultiHeadAttention):
     def build_projections(self, x_shape, memory_shape, width):
         turning = self.rotary_dim or self._head_dim
         name = "rotary_dim" if self.rotary_dim else "head_dim"
-        check_divisible(name, turning, "channels_per_pair", 2)
+        if turning % 2:
+            raise ValueError(
+                f"{name}={turning} is odd, but rotary positions rotate pairs of channels: make "
+                f"{name} even"
+            )
         if turning > self._head_dim:
             raise ValueError(
                 f"rotary_dim={turning} is more than head_dim={self._head_dim}: give at most "

@@ -320,10 +320,11 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
     """
     outputs, labels = model.network.head.num_classes, tuple(model.labels)
     if len(labels) != (outputs if outputs > 1 else 0):
+        kind = f"a classifier of {outputs} classes" if outputs > 1 else "a regression model"
         raise UserError(
-            f"{model.checkpoint or model.name} is a classifier of {outputs} classes, but has "
-            f"{len(labels)} class names: load it with `macaron_tf.load(..., labels=...)` and save "
-            "it again, or export its .keras file by `python -m export.keras_model` with --labels"
+            f"{model.checkpoint or model.name} is {kind}, but has {len(labels)} class names: load "
+            "it with `macaron_tf.load(..., labels=...)` and save it again, or export its .keras "
+            "file by `python -m export.keras_model` with --labels"
         )
     described = TableSettings(text=("text",), classes=labels).described(get_task(task, own=True))
     longest = min(model.config.longest or _MAX_LENGTH, _MAX_LENGTH)

@@ -195,7 +195,8 @@ class TableSettings(Settings):
                 raise UserError(
                     f"{table.path} has {len(choices)} column(s) of choices among the columns "
                     f"{', '.join(map(repr, header))}, but needs at least two: name the columns "
-                    'choice1, choice2 and so on, or give --set \'table.choices=("COLUMN", "COLUMN")\''
+                    "choice1, choice2 and so on, or give --set "
+                    '\'table.choices=("COLUMN", "COLUMN")\''
                 )
         if not text:
             pairs = {"tags": _WORDS, "choice": _CONTEXTS}.get(task.kind, _TEXTS)
