@@ -106,10 +106,8 @@ def test_pairs_that_the_service_has_not_are_said_here(pairs, address):
     with pytest.raises(tf.errors.OpError) as raised:
         list(TranslationData(elsewhere, pairs.batching).served(address))
     said = str(service_error(raised.value))
-    assert (
-        "-gone of tokenized text is missing on this machine or has other contents: set MACARON_TF_CACHE"
-        in said
-    )
+    wanted = "-gone of tokenized text is missing on this machine or has other contents: set MACARON"
+    assert wanted in said
 
 
 def test_what_fails_in_the_service_is_said_here(corpus, address):

@@ -158,7 +158,7 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
         (entry("a", "/a", ONLY_3), "the label 'x' in version_labels points to version 1"),
         (entry("a", "/a", "model_version_policy { specific {} }"), "lists no versions, but"),
         (entry("a", "/nowhere"), "/nowhere is not a folder"),
-        (entry("a", "{one}", ONLY_3.replace("1", "3")), "can be loaded (model_version_policy asks for 3)"),
+        (entry("a", "{one}", ONLY_3.replace("1", "3")), "loaded (model_version_policy asks for 3)"),
         (
             entry("a", "{one}", 'version_labels { key: "x" value: 1 }'),
             "points to version 1, which is not served: choose one",
