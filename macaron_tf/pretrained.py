@@ -365,8 +365,8 @@ class Pretrained:
         config = dataclasses.replace(self.config, **changes)
         if config.splittings != self.config.splittings:
             raise UserError(
-                f"scheme={config.scheme!r} is not the scheme of the weights: leave scheme out to "
-                f"keep {self.config.scheme!r}"
+                f"scheme={config.scheme!r} does not match the scheme of the weights: leave scheme "
+                f"out to keep {self.config.scheme!r}"
             )
         self.require_floats()
         classifier = EncoderClassifier(config, num_classes, head_dropout)

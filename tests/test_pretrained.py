@@ -57,7 +57,12 @@ def test_another_librarys_directory_is_loaded(tmp_path):
     assert found.classifier(3)({"token_ids": np.array([[2, 5, 3]])}).shape == (1, 3)
     assert found.classifier(3, scheme="tokens step 1, channels/1").config.splittings
     other = "tokens, channels/2 width 1"
-    refuses(f"scheme='{other}' is not the scheme of the weights", found.classifier, 3, scheme=other)
+    refuses(
+        f"scheme='{other}' does not match the scheme of the weights",
+        found.classifier,
+        3,
+        scheme=other,
+    )
 
 
 def test_a_saved_model_is_loaded(tmp_path):

@@ -35,8 +35,8 @@ def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
     unsuitable = [flag for path, flag in chosen.items() if path != "training.learning_rate"]
     if unsuitable and not kind.draws:
         raise UserError(
-            f"{unsuitable[0]} does not apply to fine-tuning, because init determines the model and "
-            f"epochs determine the length of training: leave {unsuitable[0]} out"
+            f"{unsuitable[0]} does not apply to fine-tuning, where the setting init determines the "
+            f"model and the setting epochs the number of updates: leave {unsuitable[0]} out"
         )
     for arm, (path, flag) in itertools.product(arms, chosen.items()):
         if arm.sets(path) and not (path == "training.max_steps" and arm is arms[0]):

@@ -82,7 +82,7 @@ def neighbours(
     if not alone:
         raise UserError(
             f"the sentences of --source contain no word other than {word!r}: give another "
-            "--source or a greater --limit"
+            "--source or a larger --limit"
         )
     scores, types = _cosines(np.array([*alone.values()]), layers[0]), [*alone]  # (types,)
     nearest = (f"{types[n]} {scores[n]:.2f}" for n in np.argsort(-scores)[:count])

@@ -127,7 +127,7 @@ def complete(options: argparse.Namespace) -> None:
         if isinstance(generator, SequenceGenerator):
             raise UserError(
                 f"{options.run} is an encoder-decoder, which needs an input text: use `complete` "
-                "with a text"
+                "and give an input text"
             )
         texts: Iterable[str] = [""]
     else:

@@ -366,9 +366,8 @@ class PretrainingRun(Run):
             parts = mesh.num_model_replicas if mesh else replicas
             if self.recipe.batch_size % parts:
                 raise UserError(
-                    f"batch_size is {self.recipe.batch_size}, but a model with a memory needs a "
-                    f"multiple of {parts}, the number of replicas or the size of the mesh axis "
-                    "`data`: set another batch_size"
+                    f"batch_size is {self.recipe.batch_size}, but a recurrent memory needs equal "
+                    f"numbers of rows on {parts} devices: set batch_size to a multiple of {parts}"
                 )
             rows = self.recipe.batch_size // replicas
             network.keep_memory(rows, self.recipe.training.accumulation_steps)

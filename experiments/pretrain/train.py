@@ -178,8 +178,8 @@ def _batches(
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
             raise UserError(
-                "--own-shards works with --engine tensorflow only: leave --own-shards out; each "
-                "process then reads all shards and keeps its rows of every batch"
+                "--own-shards works only with --engine tensorflow: set --engine tensorflow, or "
+                "leave --own-shards out (each process then reads all shards)"
             )
         if corpus.config.batch_alpha is not None:
             raise UserError(

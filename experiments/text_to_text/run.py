@@ -289,10 +289,12 @@ def open_run(
             )
         return opened, opened.load_network(checkpoint or location.checkpoint)
     found = load(place)
-    if not isinstance(found.network, EncoderDecoder) or found.vocabulary is None:
+    suitable = isinstance(found.network, EncoderDecoder)
+    if not suitable or found.vocabulary is None:
+        lack = "has no vocabulary" if suitable else "is not an encoder-decoder"
         raise UserError(
-            f"{place} is not an encoder-decoder with a vocabulary: give a run of `text_to_text "
-            "train`, or a T5 or BART"
+            f"{place} {lack}: give a run of `text_to_text train`, or a T5 or BART model with its "
+            "tokenizer"
         )
     answers = found.answers
     if not task and not answers:

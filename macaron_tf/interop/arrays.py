@@ -644,8 +644,8 @@ class Family:
         for left in unread:
             if left.startswith(self.body):
                 raise UserError(
-                    f"the {self.name} model has the weight {left}, which has no counterpart in "
-                    "macaron_tf: give a model without this weight"
+                    f"the weight {left} has no counterpart in macaron_tf, so this variant of "
+                    f"{self.name} is not supported: give a checkpoint of another variant"
                 )
         return tuple(unread)
 

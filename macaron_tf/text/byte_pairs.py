@@ -113,7 +113,8 @@ class MergedPieceVocabulary(PieceVocabulary):
             pieces, merges = record["pieces"], record["merges"]
         except ValueError as error:
             raise UserError(
-                f"the file is not a vocabulary of kind {cls.kind}: restore it from a copy"
+                f"it is not a {cls.kind} vocabulary: give a {cls.kind} vocabulary, or restore the "
+                "file from a copy"
             ) from error
         return cls(pieces, merges, **settings)
 
@@ -539,7 +540,7 @@ class MosesPairVocabulary(CharacterPairVocabulary):
     def trackables(self) -> list:
         raise UserError(
             f"a {self.kind} vocabulary splits words in Python, which a SavedModel cannot contain: "
-            "export only the network, by its method export(), and give it ids instead of text"
+            "export only the network with its export() method, and pass token ids to it"
         )
 
 
@@ -554,8 +555,9 @@ def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
         columns = line.split(" ")
         if len(columns) != count + 1 or not columns[-1].isdecimal():
             raise UserError(
-                f"{os.fspath(path)}, line {number}: {line!r:.60} does not have {count + 1} columns "
-                "that end with a count: give the codes and the vocabulary of XLM's release"
+                f"{os.fspath(path)}, line {number}: {line!r:.60} must have {count + 1} columns, "
+                "the last of them a number: give the files of codes and vocabulary from XLM's "
+                "release"
             )
         yield columns[:-1]
     if not number:

@@ -111,8 +111,9 @@ class TrainingConfig(Settings):
             check_arguments(name, arguments)
         elif arguments:
             raise self.error(
-                f"optimizer={self.optimizer!r} has arguments, but {name} takes no arguments: for "
-                "Adam, set training.beta_1, training.beta_2 or training.epsilon instead"
+                f"optimizer={self.optimizer!r} has arguments, but {name!r} must be given without "
+                f"arguments: set optimizer={name!r}, and for adam set training.beta_1, "
+                "training.beta_2 or training.epsilon"
             )
         if name == "schedule_free_adamw" and self.ema_decay is not None:
             raise self.error(

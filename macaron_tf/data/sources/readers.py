@@ -272,13 +272,13 @@ def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(
                 f"{source}: pair {number} is {pair!r}, but must be a pair of two strings: correct "
-                "the function"
+                "this function"
             )
         yield pair
     if not number:
         raise UserError(
-            f"{source} returned no pairs for the split {split!r}: correct the function, or give "
-            "another split"
+            f"{source} returned no pairs for the split {split!r}: correct this function, or "
+            "give another split"
         )
 
 
@@ -321,7 +321,7 @@ def documents(
         return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
     if parsed.kind == "python":
         error = UserError(
-            f"{source} returned no documents for the split {split!r}: correct the function, or "
+            f"{source} returned no documents for the split {split!r}: correct this function, or "
             "give another split"
         )
         return _not_blank(_own_documents(parsed, split), error)
@@ -404,8 +404,8 @@ def _text_field(found: PreparedSplit, language: str | None = None) -> str:
     if len(named) != 1 and named[:1] != ["text"]:
         raise UserError(
             f"tfds:{found.name} has no field 'text' or 'book_text' (text fields: "
-            f"{listed(strings)}): give a set with one text field, or the language of the pairs to "
-            "read"
+            f"{listed(strings)}): give a data set with one text field, or the language of the "
+            "pairs to read"
         )
     return named[0]
 

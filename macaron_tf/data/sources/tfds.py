@@ -178,8 +178,8 @@ def open_set(
         raise UserError(f"tfds:{name} has no split {split!r}: give one of {listed(splits)}")
     if missing := [field for field in fields if field not in features]:
         raise UserError(
-            f"tfds:{name} has no field {missing[0]!r}: give a set with this field (the fields are "
-            f"{listed(features)})"
+            f"tfds:{name} has no field {missing[0]!r}: give a data set with this field (the "
+            f"fields are {listed(features)})"
         )
     return PreparedSplit(name, split, builder, folder, features)
 

@@ -202,8 +202,8 @@ def _check_classes(task: Task, name: str, found: tuple[str, ...]) -> None:
     if found != task.labels:
         raise UserError(
             f"tfds:{name} has the classes {', '.join(found) or 'none'}, but the task {task.name!r} "
-            f"has {', '.join(task.labels) or 'none'}: give a set with the classes of the task in "
-            "this order"
+            f"has {', '.join(task.labels) or 'none'}: give a data set with the classes of the task "
+            "in the same order"
         )
 
 

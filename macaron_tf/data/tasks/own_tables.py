@@ -171,8 +171,8 @@ class TableSettings(Settings):
             names = self.classes or names or tuple(map(str, range(1, count + 1)))
             if len(names) != count:
                 raise UserError(
-                    f"{source} has {count} columns of choices, but there are {len(names)} classes "
-                    f"{', '.join(names)}: give {count} classes by --set table.classes"
+                    f"{source} has {count} choice columns, but {len(names)} classes "
+                    f"({', '.join(names)}): set {count} classes with --set table.classes"
                 )
         if self.classes:
             return found

@@ -188,7 +188,7 @@ def test_choices_are_numbered_columns(tmp_path):
     assert (task.first, task.question, task.second) == (("t",), (), ("x", "y"))
     assert read_examples(task, "train", source=f"tsv:{tmp_path}/own.tsv").labels.tolist() == [1]
     refuses(
-        "2 columns of choices, but there are 3 classes",
+        "2 choice columns, but 3 classes",
         filled,
         CHOOSE,
         tmp_path,
