@@ -4,6 +4,7 @@ import argparse
 import functools
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from macaron_tf.cli import arguments
@@ -31,15 +32,16 @@ ENGINES = ("tensorflow", "jax")
 
 
 def _prepare(options: argparse.Namespace, is_process: bool) -> None:
-    """Checks the shared arguments, and adds the objects that commands need to `options`.
+    """Checks the arguments that several commands share, and sets derived attributes of `options`.
 
-    If the command has the arguments `TFDS`, the function sets `options.tfds` to a `Tfds`. For
-    `DEVICES`, it sets `options.devices` to a `tf.distribute.Strategy`. For `CALLBACKS`, it sets
-    `options.callbacks` to a `Callbacks`, or to `None` if no callback is requested.
+    A command with the arguments `TFDS` gets `options.tfds`, a `Tfds`. A command with `DEVICES` gets
+    `options.devices`, a `tf.distribute.Strategy`. A command with `CALLBACKS` gets
+    `options.callbacks`, a `Callbacks`, or `None` if neither `--callback` nor `--profile` is set.
 
     Args:
         options: parsed options of the command.
-        is_process: whether the options come from the command line of this process.
+        is_process: whether the options come from the command line of this process. If so, a command
+            with `DEVICES` also calls `limit_memory`, unless the engine is JAX.
     """
     given = vars(options)
     engine, mesh = given.get("engine"), given.get("mesh")
@@ -87,8 +89,8 @@ def _choose_engine(options: argparse.Namespace) -> None:
     """Selects the Keras backend by setting KERAS_BACKEND, which Keras reads at its first import.
 
     Raises:
-        UserError: the options do not fit the backend, JAX is not installed, or Keras is already
-            imported with another backend.
+        UserError: an option such as `--tpu` does not work with the backend, JAX is not installed,
+            or Keras is already imported with another backend.
     """
     others = [name for name in ("strategy", "tpu", "replicas") if vars(options).get(name)]
     if options.engine == "jax":
@@ -114,7 +116,11 @@ def _choose_engine(options: argparse.Namespace) -> None:
 
 
 def _join_workers() -> None:
-    """Connects JAX to the processes in TF_CONFIG or, without TF_CONFIG, in a detected cluster."""
+    """Connects JAX to the other processes of the training run.
+
+    The environment variable TF_CONFIG lists the processes. Without TF_CONFIG, JAX detects the
+    cluster, such as a TPU slice or a SLURM job.
+    """
     from macaron_tf.distribution import read_cluster
     from macaron_tf.distribution.hosts import join_hosts
 
@@ -169,13 +175,18 @@ def _check_start(options: argparse.Namespace) -> None:
 
 
 def source_forms(forms: dict[str, str]) -> str:
-    """Formats a table of source forms for `--help`.
+    """Formats a table for `--help` that explains the forms of a data source.
 
     Args:
         forms: dict mapping a form, such as "tsv:FILE", to its description.
     """
     width = max(map(len, forms))
-    return "".join(f"  {form:{width}}  {text}\n" for form, text in forms.items())
+    fill = functools.partial(textwrap.fill, width=100, break_on_hyphens=False)
+    lines = (
+        fill(text, initial_indent=f"  {form:{width}}  ", subsequent_indent=" " * (width + 4))
+        for form, text in forms.items()
+    )
+    return "".join(f"{line}\n" for line in lines)
 
 
 def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
@@ -197,7 +208,10 @@ def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """Makes the arguments `parts`, which describe a new run, and the alternative `--resume RUN`."""
+    """Makes the arguments `parts`, and the flag `--resume RUN`, which replaces them.
+
+    The arguments `parts` describe a new run. They are not required if `--resume` is set.
+    """
 
     def add(parser: argparse.ArgumentParser) -> None:
         starts = together(*parts)(parser)
@@ -208,7 +222,7 @@ def unless_resumed(*parts: Part) -> Part:
                 action.nargs = "?"
         names = [(action.option_strings or [action.dest])[0] for action in starts]
         given = f"{', '.join(names[:-1])} and {names[-1]}"
-        text = f"folder of a run to resume with its saved recipe; replaces the arguments {given}"
+        text = f"folder of a run to resume with its saved recipe; give --resume instead of {given}"
         place("--resume RUN", text)(parser)
         parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
@@ -275,11 +289,11 @@ def settings_by(run: str, start: Part, *parts: Part) -> Command:
         start,
         argument(
             "words WORD",
-            "words to find: the command lists each setting whose path or meaning contains one of "
-            "the words (default: list all settings)",
+            "words to search for; the command lists the settings whose path or meaning contains "
+            "one of the words (default: list all settings)",
             nargs="*",
         ),
-        settings("model=NAME to list the settings of another model"),
+        settings("model=NAME, before the settings are listed"),
         *parts,
     )
 
@@ -291,13 +305,13 @@ def finetuning(*tasks: str) -> Part:
         tasks: default tasks.
     """
     default = " ".join(tasks) or "no fine-tuning"
-    text = f"names of the tasks on which to fine-tune each pre-training run (default: {default})"
+    text = f"names of the tasks on which to fine-tune each pre-trained model (default: {default})"
     return together(
-        argument("--tasks", text, nargs="+", default=list(tasks)),
+        argument("--tasks TASK", text, nargs="+", default=list(tasks)),
         place(
             "--source",
-            "source of a task's examples, such as tsv:FILE; allowed only if --tasks names a single "
-            "task (default: each task's own set in TensorFlow Datasets)",
+            "source of the task's examples, such as tsv:FILE; allowed only if --tasks names a "
+            "single task (default: the task's own set in TensorFlow Datasets)",
         ),
         settings("epochs=1, in every fine-tuning run", "--finetune-set"),
     )
@@ -307,23 +321,25 @@ def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | No
     """Adds `--data-dir`. The help mentions a run only if the parser has the argument `run`."""
     default = "the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets"
     if any(action.dest == "run" for action in parser._actions):
-        default = f"the folder with which the run was trained; for a new run, {default}"
-    text = f"folder with the data sets of TensorFlow Datasets (default: {default})"
+        default = f"the folder that the run was trained with, or else {default}"
+    text = f"folder that contains the data sets of TensorFlow Datasets (default: {default})"
     return place("--data-dir DIR", text)(parser)
 
 
 DATA_DIR: Part = _data_dir
 JSON = switch(
     "--json",
-    "write each prediction as one line of JSON, in the form that `Pretrained.predict` returns",
+    "write the predictions as JSON, one prediction per line, with the fields that the Python "
+    "method `Pretrained.predict` returns (default: off)",
 )
 RECIPE = local_place(
     "recipe",
-    "name of a recipe (the command `recipes` lists all names), or your own function that returns "
-    "a recipe, as FILE.py[:NAME] or package.module:NAME",
+    "name of a recipe, or your own function that returns a recipe, as FILE.py[:NAME] or "
+    "package.module:NAME. The command `recipes` lists the names of all recipes. NAME may be "
+    "omitted if the file defines a single function",
 )
 STUDY = together(
-    local_place("out", "folder for the runs and results"),
+    local_place("out", "output folder for the training runs and the report"),
     count(
         "--seeds N",
         "random seeds; each training run is repeated with every seed (default: 1 2 3)",
@@ -345,30 +361,32 @@ TFDS = together(
 EXAMPLES = together(
     place(
         "--source",
-        "source of the examples, such as tsv:FILE (default: the source with which the run was "
-        "trained; for a new run, the task's own set in TensorFlow Datasets)",
+        "source of the examples, such as tsv:FILE (default: the source that the run was trained "
+        "on, or else the task's own set in TensorFlow Datasets)",
     ),
     TFDS,
 )
 RUN = place("run", "folder of the training run")
 TRAINED = together(RUN, checkpoint())
 RUN_TO_TRAIN = place(
-    "run", "folder for the run; if the folder contains an interrupted run, training resumes"
+    "run", "folder for the new run; if the folder contains an interrupted run, training resumes"
 )
 LOWER_CASE = yes_or_no(
     "--lower-case",
-    "whether to lower-case text; needed only for a model of another library whose files do not "
-    "state this (default: as the model's files state)",
+    "whether to lower-case the input text. The flag is needed only if the model was trained by "
+    "another library and its files do not record whether text is lower-cased (default: the setting "
+    "in the model's files)",
 )
 INIT_NONE = together(
     argument(
         "--model NAME",
-        "catalog name of the model to train from random weights, such as bert_base; required with "
-        "--init none, and not allowed otherwise",
+        "name of a model in the catalog, such as bert_base, to train from random weights; required "
+        "with --init none, and not allowed otherwise",
     ),
     place(
         "--vocabulary DIR",
-        "folder of the vocabulary; required with --init none (default: the vocabulary of --init)",
+        "folder of a saved vocabulary; required with --init none (default: the vocabulary of the "
+        "model in --init)",
     ),
     LOWER_CASE,
 )
@@ -395,15 +413,15 @@ DEVICES = together(
         "devices",
         argument(
             "--strategy",
-            "devices to compute on: the CPU, one GPU, all GPUs of this machine (mirrored), all "
-            "processes that the environment variable TF_CONFIG lists (multi_worker), or a TPU "
-            "(default: the first GPU, or the CPU if there is no GPU)",
+            "devices to compute on. cpu: the CPU; one_gpu: the first GPU; mirrored: all GPUs of "
+            "this machine; multi_worker: the devices of all processes that the environment "
+            "variable TF_CONFIG lists; tpu: a TPU (default: one_gpu, or cpu if there is no GPU)",
             choices=STRATEGIES,
         ),
         count(
             "--replicas N",
-            "number of GPUs for --strategy mirrored or, if there is no GPU, of virtual CPUs "
-            "(default: all GPUs, or 2 virtual CPUs)",
+            "number of GPUs for --strategy mirrored; on a machine without GPUs, the number of "
+            "virtual CPUs (default: all GPUs, or 2 virtual CPUs)",
         ),
         argument(
             "--tpu NAME",
@@ -411,7 +429,7 @@ DEVICES = together(
             "VM)",
         ),
         text="The batches do not depend on the number of devices. Without dropout, the results do "
-        "not either.",
+        "not depend on the number of devices either.",
     ),
     lambda parser: parser.set_defaults(uses_devices=True),
 )
@@ -419,9 +437,9 @@ ENGINE = group(
     "engine",
     argument(
         "--engine",
-        "Keras backend that trains the model (default: tensorflow). Both backends write the same "
-        "checkpoints, so a run can be resumed with the other backend. With jax, --strategy "
-        "multi_worker also finds the processes of a TPU slice or a SLURM job",
+        "Keras backend for training. A run can be resumed with the other backend, because both "
+        "backends write the same checkpoints. With jax, --strategy multi_worker also detects the "
+        "processes of a TPU slice or a SLURM job (default: tensorflow)",
         choices=ENGINES,
     ),
     argument(
@@ -442,8 +460,8 @@ CALLBACKS = together(
         ),
         argument(
             "--profile START:STOP",
-            "numbers of the first and the last update to profile, such as 10:14; TensorBoard shows "
-            "the trace in RUN/tensorboard (default: no profile)",
+            "numbers of the first and the last update to profile, such as 10:14. The trace is "
+            "written to RUN/tensorboard, for TensorBoard (default: no profile)",
         ),
     ),
     lambda parser: parser.set_defaults(uses_callbacks=True),
@@ -451,7 +469,7 @@ CALLBACKS = together(
 TRAINING_DEVICES = together(DEVICES, ENGINE)
 DATA_SERVICE = argument(
     "--data-service HOST:PORT",
-    "address of a running `python -m experiments.data_service`, which makes the batches; several "
-    "addresses, separated by commas, are distributed among the workers (default: the training "
-    "process makes the batches)",
+    "address of a running data service (`python -m experiments.data_service`), which prepares the "
+    "batches. Separate several addresses by commas to divide the training processes among the "
+    "services (default: the training process prepares the batches)",
 )

@@ -35,8 +35,8 @@ from macaron_tf.errors import UserError
 def _check_port(port: int) -> None:
     """Raises a `UserError` if another process listens on the port.
 
-    Without this check, TensorFlow's server would share the port and receive only part of the
-    requests.
+    Without this check, TensorFlow's server would share the port with the other process, and would
+    receive only part of the requests.
     """
     try:
         with socket.socket() as probe:
@@ -92,15 +92,15 @@ main = cli.single_program(
     "experiments.data_service:serve",
     cli.count(
         "--port PORT",
-        "port for requests, from 1 to 65534; the service sends batches from PORT + 1 (default: "
-        "%(default)s)",
+        "port for requests, from 1 to 65534; the service sends the batches from port PORT + 1 "
+        "(default: %(default)s)",
         5050,
         below=65535,
     ),
     cli.argument(
         "--host NAME",
-        "name or address of this machine in the network of the training runs (default: the host "
-        "name, %(default)s)",
+        "host name or IP address at which the training processes reach this machine (default: "
+        "%(default)s, the name of this machine)",
         default=socket.gethostname(),
     ),
 )

@@ -32,7 +32,7 @@ NOTHING = "none"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRecipe(Recipe):
-    """Recipe of an encoder that trains for a number of epochs.
+    """Recipe of an encoder, with the training length in epochs.
 
     An epoch is a pass over the training set. When the size of the training set is known, `resolved`
     converts epochs and fractions into update counts in `training`. The run's recipe.json contains
@@ -176,12 +176,13 @@ def init_of_run(
 def warn_start(
     init: Start, recipe: EpochRecipe, language: str | None = None, mend: str = ""
 ) -> None:
-    """Warns on stderr if no language is chosen, or if rows may be longer than in pre-training.
+    """Warns on stderr about unset languages, and about rows that are longer than in pre-training.
 
     Args:
         init: the model that training starts from.
         recipe: the recipe to train.
-        language: language of the texts; `None` means the first language of the model.
+        language: language of the texts; `None` means the first language of the model, and causes a
+            warning if the model has several languages.
         mend: format string for the end of the warning about languages. The field `{}` is replaced
             by the model's other languages.
     """
@@ -204,9 +205,10 @@ def warn_start(
 def example_batches(
     encoded: EncodedExamples, batch_size: int, strategy: tf.distribute.Strategy
 ) -> ExampleBatches:
-    """Makes batches that are padded to one of at most 4 lengths, which keeps the padding short.
+    """Makes batches whose rows are padded to one of at most 4 lengths.
 
-    On a TPU all batches have the same length, because a TPU compiles the model for each length.
+    Several lengths keep the padding short. On a TPU, all batches have the same length, because a
+    TPU compiles the model for each length.
     """
     return ExampleBatches(encoded, batch_size, shapes=1 if is_tpu(strategy) else 4)
 
@@ -219,7 +221,7 @@ def train_examples(
     strategy: tf.distribute.Strategy,
     callbacks: Callbacks | None = None,
 ) -> TrainingResult:
-    """Trains a run on tokenized examples.
+    """Trains a run of an `EpochRecipe` on tokenized examples.
 
     Args:
         run: the run; its recipe must be the output of `EpochRecipe.resolved`.

@@ -101,7 +101,7 @@ def refuse_beside_json(mend: str, **flags: Any) -> None:
 def answer_lines(
     given: str | None, output: str | None, answer: Callable[[list[str], int], str]
 ) -> None:
-    """Reads lines, answers them in order, and writes the answers.
+    """Reads lines, computes an answer to each line, and writes the answers in order.
 
     The function processes the lines in chunks, as `arriving` yields them.
 
@@ -127,7 +127,7 @@ def answer_lines(
 def answer_json(
     given: str | None, output: str | None, predict: Callable[[list[str]], list[Any]]
 ) -> None:
-    """Reads lines, answers them by `predict`, and writes each answer as a line of JSON.
+    """Reads lines, computes an answer to each line, and writes each answer as a line of JSON.
 
     Args:
         given, output: see `answer_lines`.

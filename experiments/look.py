@@ -46,7 +46,7 @@ _READABLE = 60  # maximum number of tokens that a picture labels
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command `look`: runs a model on the texts, and writes pictures and numbers."""
+    """Runs the command `look`: runs a model on the texts, and writes pictures and arrays."""
     check_whole(options.texts)
     if len(options.texts) > 2:
         raise UserError(
@@ -227,7 +227,7 @@ def _write(out: pathlib.Path, kept: list[tuple[Any, Any]], tokens: dict[str, lis
 
 
 def _kind(layer) -> str:
-    """Returns the name of the picture in which a layer is drawn."""
+    """Returns the name of the picture that shows a layer."""
     parts = layer.path.split("/")
     side = next((n for n in ("source_encoder", "decoder") if n in parts), "encoder")
     if isinstance(layer, SwishRNN):
@@ -348,20 +348,27 @@ main = cli.single_program(
     "experiments.look",
     __doc__,
     "experiments.look:run",
-    cli.place("run", "folder of a run, or another location that `macaron_tf.load` reads"),
+    cli.place(
+        "run",
+        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
+        "hugging-face:DIR",
+    ),
     cli.argument(
         "texts TEXT",
-        "text that the model reads; a second text is the pair's other half, or the translation",
+        "one or two texts that the model reads. For an encoder, the second text is the second part "
+        "of a text pair. For a translation model, the second text is the translation of the first "
+        "text",
         nargs="+",
     ),
     cli.place(
         "--out DIR",
-        "folder for the pictures and for look.npz, which has the numbers (default: %(default)s)",
+        "output folder for the pictures and for the file look.npz with the plotted numbers "
+        "(default: %(default)s)",
         default="look",
     ),
     cli.checkpoint(
-        "checkpoint to load: average, best, last or the number of a step (default: average if the "
-        "run has an average, otherwise best)"
+        "checkpoint to load: average, best, last or the number of a training step (default: "
+        "average if the run has averaged weights, otherwise best)"
     ),
 )
 

@@ -68,7 +68,7 @@ class Recipe(Settings):
     model_options: tuple[tuple[str, typing.Any], ...] = ()
 
     def changed(self, **values) -> typing.Self:
-        """Returns the recipe with fields replaced. A dict replaces fields of nested settings.
+        """Returns the recipe with fields replaced. A dict replaces fields of a section.
 
         For example, `bert_base().changed(model="bert_large", training=dict(learning_rate=2e-4))`
         changes the learning rate and keeps the other training settings.
@@ -104,14 +104,15 @@ class Recipe(Settings):
         return catalog.sized_name(self.model, dict(self.model_options))
 
     def network(self, config) -> keras.Model:
-        """Makes the network that `config` describes, without building the network."""
+        """Makes, but does not build, the network that `config` describes."""
         return catalog.network(config, self.training.dtype_policy)
 
     def make_objective(self, static_shapes: bool = False) -> Objective:
         """Makes the training objective.
 
         Args:
-            static_shapes: whether no tensor's shape may depend on values, as TPUs and JAX require.
+            static_shapes: whether all tensor shapes must be independent of tensor values, as TPUs
+                and JAX require.
         """
         raise NotImplementedError
 
@@ -151,10 +152,10 @@ class Recipe(Settings):
             )
 
     def follow(self, path: str) -> "Recipe":
-        """Returns the recipe, adapted to a new value of the setting `path`.
+        """Returns the recipe with settings adapted that depend on the changed setting `path`.
 
-        The base class returns the recipe unchanged. Subclasses adapt settings that depend on
-        `path`.
+        The base class returns the recipe unchanged. For example, `EpochRecipe` sets `epochs` to
+        `None` if `path` is `training.max_steps`.
         """
         return self
 
@@ -322,7 +323,8 @@ def unread(recipe: Recipe, settings: Iterable[str]) -> dict[str, str]:
         settings: strings of the form `path=value`.
 
     Returns:
-        A dict that maps each unused setting to a clause that says what would use the setting.
+        A dict mapping each unused setting to a clause that names what uses the setting, such as
+        "only training.optimizer=adam uses this setting".
     """
     settings = tuple(settings)
     said = {name: f"only {reader} uses this setting" for name, reader in recipe.unread().items()}
@@ -348,7 +350,7 @@ def at_defaults(settings: Settings, path: str = "") -> Iterator[str]:
 
 
 def refuse_unread(recipe: Recipe, settings: Iterable[str], *others: Recipe) -> None:
-    """Raises a `UserError` if a setting has no effect in `recipe` or in any of `others`.
+    """Raises a `UserError` if a setting has an effect neither in `recipe` nor in any of `others`.
 
     Args:
         recipe: the recipe.
@@ -463,7 +465,7 @@ def _nearest_path(recipe: Recipe, path: str) -> str:
 
 
 def _hint(recipe: Recipe, cls, path: str, setting: str):
-    """Returns the annotation of the field at the dotted `path`.
+    """Returns the type annotation of the field at the dotted `path`.
 
     Args:
         recipe: recipe whose settings the error message suggests.

@@ -162,7 +162,7 @@ def source(name: str, recipe: Recipe) -> str:
 
 
 def _code(value, classes: set[type], indent: str) -> str:
-    """Returns a Python expression for a value, without settings that have default values.
+    """Returns a Python expression that evaluates to `value`, without settings at default values.
 
     Args:
         value: settings, a tuple, or a value that `repr` or JSON can format.

@@ -150,7 +150,7 @@ class Run(abc.ABC):
     def memory(
         self, network: keras.Model, use: typing.Literal["training", "evaluation"] = "training"
     ) -> Sequence[keras.Variable]:
-        """Returns the network's variables that persist from batch to batch.
+        """Returns the variables of the network that keep state from batch to batch.
 
         For example, a Transformer-XL has a memory for training and a separate memory for
         evaluation.

@@ -119,7 +119,7 @@ def read_json(path: pathlib.Path, kind: type = dict, /, **fields: type) -> Any:
 
 
 def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict]) -> dict:
-    """Reads a result from a JSON file, or computes and writes the result if the file is missing.
+    """Reads a result from a JSON file, or computes and saves the result if the file is missing.
 
     Args:
         file: path of the file, in which `settings` are stored as well.
@@ -143,7 +143,7 @@ def kept(file: pathlib.Path, settings: dict[str, Any], make: Callable[[], dict])
 
 
 def at_once(jobs: int, tasks: Mapping[str, Callable[[], Any]], shares: int | None = None) -> list:
-    """Runs tasks in several threads, each on its own part of the CPUs.
+    """Runs tasks in several threads, each of which uses its own part of the CPUs.
 
     If a task raises an exception, the tasks that have not begun are cancelled.
 
@@ -255,7 +255,7 @@ def mean_of(rows: Iterable[dict], metric: str, digits: int, scale: float = 1.0) 
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Returns the lines of a Markdown table."""
+    """Returns the lines of a Markdown table with the column headings `head`."""
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
     return [lines[0], "|" + "---|" * len(head), *lines[1:]]
 
@@ -344,8 +344,8 @@ def mean_curves(
         log_x, log_y: whether the axis is logarithmic.
         bar: function that returns half the length of an error bar, given the values over seeds;
             `None` means the standard deviation.
-        levels: dict mapping a panel's title to a dotted horizontal line, as a pair of height and
-        name.
+        levels: dict mapping a panel's title to a dotted horizontal line, as a pair of the height
+            and the name of the line.
     """
     columns = min(len(panels), _COLUMNS)
     rows = -(-len(panels) // columns)

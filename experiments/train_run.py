@@ -57,7 +57,7 @@ def train_run(
     """Trains a run with the current Keras backend, or resumes the run in the folder `run.path`.
 
     The results of a resumed run are bit-identical to the results of an uninterrupted run. The
-    function creates the folder only after all checks, so invalid input leaves no folder behind.
+    folder is created only after all checks of the input.
 
     Args:
         run: the run to train.
@@ -67,8 +67,8 @@ def train_run(
         strategy: distribution strategy; `None` means the current strategy.
         initialize: function that loads pre-trained weights into the built network. It is not called
             if the run has a checkpoint.
-        note: end of the line about the model that the function prints, such as ", from runs/bert";
-            `None` means that no line is printed.
+        note: text that ends the printed line about the model, such as ", from runs/bert"; `None`
+            means that no line is printed.
         callbacks: callbacks from `--callback` and `--profile`; `None` means no callbacks.
 
     Raises:
@@ -160,12 +160,12 @@ def train_pairs(
 ) -> TrainingResult:
     """Trains an encoder-decoder on pairs of texts.
 
-    Each validation computes the loss of held-out pairs, and generates and scores texts by greedy
-    decoding. Greedy decoding takes a tenth of the time of beam search with 5 beams, and is good
-    enough to choose a checkpoint.
+    Each validation computes the loss of held-out pairs, generates texts by greedy decoding, and
+    scores these texts. Greedy decoding takes a tenth of the time of beam search with 5 beams, and
+    is accurate enough to select a checkpoint.
 
     Args:
-        run: the run, which has a method `writer` and a recipe with the section `decoding`.
+        run: run to train. It has a method `writer`, and its recipe has the section `decoding`.
         data: training pairs.
         judged: held-out pairs whose loss is computed.
         asked: pairs of a source text and a target text. The model generates a text for each source.
@@ -213,7 +213,7 @@ def measured(model: TrainedModel, dataset: tf.data.Dataset) -> dict[str, float]:
 
 
 def warn_full(lengths: np.ndarray, most: int, setting: str) -> None:
-    """Warns on stderr if texts reach the maximum length, because they may have been truncated.
+    """Warns on stderr if texts have the maximum length, because these texts may be truncated.
 
     Args:
         lengths: number of tokens in each text, `(N,)`.

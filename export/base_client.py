@@ -25,8 +25,8 @@ class ClientError(Exception):
     """Error that a client raises if the server rejects a request or does not respond.
 
     Attributes:
-        status: HTTP status, or name of the gRPC code; `None` if the error has neither, as after a
-            timeout over REST.
+        status: HTTP status, or name of the gRPC code. `None` means that there is no such code, for
+            example after a timeout over REST.
     """
 
     def __init__(self, message: str, status: int | str | None = None):
@@ -56,7 +56,7 @@ class Signature:
 
     @property
     def texts(self) -> list[str]:
-        """Names of the string inputs, in the order in which a line gives their texts."""
+        """Names of the string inputs, in the order of the tab-separated texts in a line."""
         texts = sorted(name for name, dtype in self.inputs.items() if dtype == "DT_STRING")
         choices = [name for name in texts if re.fullmatch("choice[0-9]+", name)]
         choices.sort(key=lambda name: int(name.removeprefix("choice")))
@@ -71,7 +71,8 @@ class Signature:
 
         Args:
             lines: lines of text. Tabs separate several texts in a line.
-            given: dict mapping the name of a numeric input to its value, the same for all lines.
+            given: dict mapping the name of a numeric input to its value, which applies to all
+                lines.
             first: number of the first line, for error messages.
 
         Returns:
@@ -108,11 +109,11 @@ class Signature:
 
 
 def _number(name: str, value: Any, dtype: str) -> Any:
-    """Converts a value to a Python number of an input's dtype.
+    """Converts a value to a Python int or float that an input's dtype can represent.
 
     Raises:
-        UserError: the dtype cannot represent the value. Without this check, gRPC would round the
-            value.
+        UserError: `value` is not a number, or the dtype cannot represent it. Without this check,
+            gRPC would round the value.
     """
     real = isinstance(value, Real) and not isinstance(value, bool)
     if bits := _BITS.get(dtype):
@@ -167,7 +168,7 @@ class Client(abc.ABC):
 
     @contextlib.contextmanager
     def _as_documented(self) -> Iterator[None]:
-        """Raises a ClientError if the code in a `with` statement cannot parse a response."""
+        """Raises a ClientError if the code in the `with` block fails to parse a response."""
         try:
             yield
         except (KeyError, TypeError, AttributeError):
@@ -179,12 +180,12 @@ class Client(abc.ABC):
     def answers(
         self, lines: Sequence[str], first: int = 1, **numbers: float
     ) -> list[dict[str, Any]]:
-        """Runs the model on each line of text, for a model of any task.
+        """Runs the model, whatever its task is, on each line of text.
 
         Args:
             lines: lines of text. Tabs separate several texts in a line.
             first: number of the first line, for error messages.
-            numbers: numeric inputs of the model, such as `max_tokens`.
+            numbers: values of the model's numeric inputs, such as `max_tokens=20`.
 
         Returns:
             A list with one dict for each line. The dict maps output names to values.
@@ -212,9 +213,9 @@ class Client(abc.ABC):
         return [candidates[0].text for candidates in self.n_best(lines)]
 
     def n_best(self, lines: Sequence[str]) -> list[list[Candidate]]:
-        """Returns the best translations of each line, best first.
+        """Returns a list of translations for each line, best first.
 
-        The number of translations per line was set when the model was exported.
+        The export option `--n-best` has set the number of translations per line.
         """
         found = []
         for part in self._run_in_batches(_SIGNATURE, text=lines):
@@ -228,9 +229,10 @@ class Client(abc.ABC):
         return found
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-        """Returns the log-probability of each target given its source.
+        """Returns the log-probability of each target, given the source at the same index.
 
-        The log-probability (natural logarithm) is the sum over the tokens of the target.
+        The log-probability is the sum of the natural logarithms of the target's token
+        probabilities.
 
         Raises:
             ValueError: the numbers of sources and targets differ.

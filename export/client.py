@@ -55,7 +55,7 @@ class RestClient(Client):
     Attributes:
         retries: maximum number of times to repeat a request if the server cannot be reached or is
             busy (HTTP status 503 or 429). Repeating is safe, because a prediction does not change
-            the server.
+            the state of the server.
         backoff: seconds before the first repetition. The wait doubles with every repetition.
     """
 
@@ -168,7 +168,12 @@ class GrpcClient(Client):
         self._channel.close()
 
     def _ask(self, method: Callable, request):
-        """Adds the name and version of the model to a request, and calls a method of the server."""
+        """Adds the model's name and version to a request, sends it, and returns the response.
+
+        Args:
+            method: method of the gRPC stub.
+            request: request without a model name.
+        """
         import grpc
 
         request.model_spec.name = self.name
@@ -217,7 +222,11 @@ class GrpcClient(Client):
 
 
 def text_of(answer: Mapping[str, Any]) -> str:
-    """Formats the model outputs for a line as the text that the command prints."""
+    """Formats the model's outputs for a line as the text that the command prints.
+
+    Args:
+        answer: dict mapping output name to value; see `Client.answers`.
+    """
     match answer:
         case {"translations": [text, *_]}:
             return text
@@ -240,7 +249,7 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 
 def _parse(raw: bytes, status: int) -> dict:
-    """Parses an HTTP response.
+    """Returns the JSON object in an HTTP response as a dict.
 
     Raises:
         ClientError: the status is not 200, or the response is not a JSON object.
@@ -259,23 +268,29 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parses the command line."""
     parser = Parser(prog="python -m export.client", description=__doc__)
     add = parser.add_argument
-    add("text", nargs="*", help="inputs of the model (default: each line of stdin)")
+    add("text", nargs="*", help="inputs to the model (default: each line of stdin)")
     add(
         "--url",
         default="http://127.0.0.1:8501",
         help="URL of the REST server (default: %(default)s)",
     )
-    add("--grpc", metavar="HOST:PORT", help="address of a gRPC server (default: use REST)")
-    local_place("--local DIR", "folder of an exported model to run without a server")(parser)
+    add(
+        "--grpc",
+        metavar="HOST:PORT",
+        help="address of the server for gRPC requests (default: send REST requests to --url)",
+    )
+    text = "folder of an exported model to run without a server (default: use a server)"
+    local_place("--local DIR", text)(parser)
     add("--name", default="model", help="name of the model on the server (default: %(default)s)")
     text = "version of the model (default: the newest version)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)
     add(
         "--n-best",
         action="store_true",
-        help="print all translations of a line, as INDEX ||| TEXT ||| SCORE (default: the best)",
+        help="print all translations of each input line, as INDEX ||| TEXT ||| SCORE (default: "
+        "print only the best translation)",
     )
-    text = "numeric input of the model, such as max_tokens=20 for a text generator (repeatable)"
+    text = "set a numeric model input, such as max_tokens=20 for a text generator (repeatable)"
     argument("--input NAME=NUMBER", text, action="append", default=[])(parser)
     count("--batch-size N", "maximum number of lines per request (default: %(default)s)", 32)(
         parser

@@ -33,23 +33,28 @@ main = single_program(
     "export.hub:run",
     place(
         "run",
-        "folder of a training run, or another model that macaron_tf.load accepts, such as "
+        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
         "hugging-face:DIR",
     ),
     argument("repository", "repository on the Hugging Face Hub, as OWNER/NAME"),
     checkpoint(
-        "checkpoint to upload: average, best, last or the number of a step (default: average if "
-        "there is an average, otherwise best)"
+        "checkpoint to upload: average, best, last or the number of a training step (default: "
+        "average if the run has averaged weights, otherwise best)"
     ),
     LICENSE,
     argument(
         "--format",
-        "file format: the format of macaron_tf with a weights file in HDF5 (weights.h5) or "
-        "safetensors, or the format of transformers (hugging-face) (default: %(default)s)",
+        "file format of the uploaded model. weights.h5: macaron_tf's format with weights in HDF5; "
+        "safetensors: macaron_tf's format with weights in safetensors; hugging-face: the format of "
+        "transformers (default: %(default)s)",
         choices=("weights.h5", "safetensors", "hugging-face"),
         default="safetensors",
     ),
-    switch("--private", "make a new repository private (default: the owner's default visibility)"),
+    switch(
+        "--private",
+        "make the repository private if the command creates the repository (default: the owner's "
+        "default visibility)",
+    ),
 )
 
 if __name__ == "__main__":

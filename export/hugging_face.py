@@ -15,7 +15,7 @@ from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
 
 LICENSE = argument(
     "--license ID",
-    "identifier of the license in the model card, such as apache-2.0 or mit (default: the license "
+    "identifier of the license for the model card, such as apache-2.0 or mit (default: the license "
     "that the model's own files name, if any)",
 )
 
@@ -32,13 +32,13 @@ main = single_program(
     "export.hugging_face:run",
     place(
         "run",
-        "folder of a training run, or another model that macaron_tf.load accepts, such as "
+        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
         "hugging-face:DIR",
     ),
-    place("out", "folder for the exported files"),
+    place("out", "output folder, which must be new, empty, or the result of an earlier export"),
     checkpoint(
-        "checkpoint to export: average, best, last or the number of a step (default: average if "
-        "there is an average, otherwise best)"
+        "checkpoint to export: average, best, last or the number of a training step (default: "
+        "average if the run has averaged weights, otherwise best)"
     ),
     LICENSE,
 )

@@ -60,20 +60,21 @@ main = single_program(
     "export.keras_model:run",
     place("model", ".keras file of the model"),
     place("vocabulary", "folder of the vocabulary with which the model was trained"),
-    place("out", "folder of the model; the command adds the subfolder OUT/VERSION"),
+    place("out", "output folder; the exported model is written to OUT/VERSION"),
     argument(
-        "--labels",
-        "names of the classes, in the order of class indices; required for a classifier",
+        "--labels NAME",
+        "names of the classes in the order of their indices, from index 0; required for a "
+        "classifier",
         nargs="+",
     ),
     count(
         "--max-length N",
-        "maximum number of tokens in an input of a classifier; longer inputs are truncated "
+        "maximum number of tokens in an input to a classifier; longer inputs are truncated "
         "(default: %(default)s)",
         128,
     ),
     argument(
-        "--decoding",
+        "--decoding JSON",
         "beam search settings of a translation model, as a JSON object with fields of "
         "macaron_tf.decoding.BeamSearchConfig (default: %(default)s, which means the default "
         "settings)",

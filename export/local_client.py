@@ -16,10 +16,11 @@ from macaron_tf.io.serving import as_json, failed_check
 
 @dataclasses.dataclass(eq=False)
 class LocalClient(Client):
-    """Client that runs an exported model in this process. The client is thread-safe.
+    """Client that runs an exported model in this process, without a server.
 
-    The address is the model's folder. The client ignores `name` and `timeout`. If the model was
-    exported with `--lite`, LiteRT answers small requests (see `ExportedModel`).
+    The client is thread-safe. `address` is the model's folder. The client ignores `name` and
+    `timeout`. If the model was exported with `--lite`, LiteRT answers small requests (see
+    `ExportedModel`).
     """
 
     name: str = ""

@@ -20,37 +20,39 @@ from macaron_tf.io.serving import MAX_VERSION
 
 COMPILE = switch(
     "--compile",
-    "compile the search of a translation model with XLA for requests with a single line. Such a "
-    "request then takes half the time, a server starts some seconds later, and TensorFlow Serving "
-    "needs the flag --xla_cpu_compilation_enabled=true (default: not compiled)",
+    "speed up the beam search of a translation model for requests with a single sentence. XLA "
+    "compiles the search, so that such a request takes half the time. Starting the server takes "
+    "some seconds longer. TensorFlow Serving must be started with the flag "
+    "--xla_cpu_compilation_enabled=true (default: not compiled)",
 )
 BFLOAT16 = switch(
     "--bfloat16",
-    "store weight matrices and compute matrix products in bfloat16, which is faster only if the "
+    "store weight matrices and compute matrix products in bfloat16. bfloat16 is faster only if the "
     "CPU of the server has bfloat16 instructions (default: the dtype of the model)",
 )
 LITE = argument(
     "--lite",
-    "weight type of an additional LiteRT file, which `python -m export.serve` and `python -m "
-    "export.client --local` use for small requests. int8 takes half the time of the SavedModel and "
-    "changes probabilities by about 1e-3 (default: no LiteRT file)",
+    "also write a LiteRT file with weights of this type. `python -m export.serve` and `python -m "
+    "export.client --local` use the LiteRT file for small requests. With int8, the LiteRT file "
+    "takes half the time of the SavedModel, and probabilities change by about 1e-3 (default: no "
+    "LiteRT file)",
     choices=("fp32", "int8"),
 )
 ONNX = switch(
     "--onnx",
-    "also write an ONNX file of the network, whose inputs are token ids (default: no ONNX file)",
+    "also write an ONNX file of the network, which reads token ids instead of text (default: no "
+    "ONNX file)",
 )
 OPENVINO = switch(
     "--openvino",
-    "also write the network, whose inputs are token ids, for OpenVINO. On CPUs with bfloat16 "
-    "instructions, OpenVINO computes in bfloat16 unless INFERENCE_PRECISION_HINT is f32 (default: "
-    "no OpenVINO file)",
+    "also write an OpenVINO file of the network, which reads token ids instead of text. On CPUs "
+    "with bfloat16 instructions, OpenVINO computes in bfloat16 unless INFERENCE_PRECISION_HINT is "
+    "f32 (default: no OpenVINO file)",
 )
 CHECK = place(
     "--check SOURCE",
-    "source of labelled examples, such as tsv:dev.tsv, in a form that `finetune evaluate --source` "
-    "accepts; the command prints the scores of the model and of each exported file on the examples "
-    "(default: no scores)",
+    "print the scores of the model and of each exported file on labelled examples. SOURCE is a "
+    "source that `finetune evaluate --source` accepts, such as tsv:dev.tsv (default: no scores)",
 )
 
 
@@ -75,11 +77,11 @@ def loaded(options: argparse.Namespace):
     """Loads the model from `options.run`.
 
     Args:
-        options: options of an export command. `checkpoint` names a checkpoint of the run, and
-            `None` means the default checkpoint.
+        options: options of an export command. `options.checkpoint` names a checkpoint of the run,
+            and `None` means the default checkpoint.
 
     Raises:
-        UserError: `checkpoint` is set, but `run` is not a training run.
+        UserError: `options.checkpoint` is set, but `options.run` is not a training run.
     """
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.places import load, locate
@@ -94,7 +96,7 @@ def loaded(options: argparse.Namespace):
 
 
 def search_options(options: argparse.Namespace, place: str, model) -> dict[str, object]:
-    """Collects the search options that the user has set, as arguments of `Pretrained.export`.
+    """Collects the beam search options that the user has set, as arguments of `Pretrained.export`.
 
     Args:
         options: options of an export command.
@@ -122,31 +124,34 @@ main = single_program(
     "export.saved_model:run",
     place(
         "run",
-        "folder of a training run, or another model that macaron_tf.load accepts, such as "
+        "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
         "hugging-face:DIR",
     ),
-    place("out", "folder of the model; the command adds the subfolder OUT/VERSION"),
+    place("out", "output folder; the exported model is written to OUT/VERSION"),
     checkpoint(
-        "checkpoint to export: average, best, last or the number of a step (default: average if "
-        "there is an average, otherwise best)"
+        "checkpoint to export: average, best, last or the number of a training step (default: "
+        "average if the run has averaged weights, otherwise best)"
     ),
     count(
         "--version N",
-        "version number to write (default: the newest version in OUT + 1)",
+        "version number of the exported model (default: one more than the newest version in OUT, "
+        "or 1 if OUT contains no version)",
         below=MAX_VERSION + 1,
     ),
     count(
-        "--n-best N", "number of translations per line, for a translation model only (default: 1)"
+        "--n-best N",
+        "number of translations to return for each line; for translation models only (default: 1)",
     ),
     count(
         "--beam-size K",
-        "width of the beam search, for a translation model only (default: the beam size of the "
+        "width of the beam search; for translation models only (default: the beam size of the "
         "model)",
     ),
     argument(
         "--pooling",
-        "method that pools the token vectors into a sentence vector. With this flag, the command "
-        "exports a pre-trained encoder as a sentence encoder (default: the task of the model)",
+        "export a pre-trained encoder as a sentence encoder, with a method that pools the token "
+        "vectors of a sentence into one vector. mean: their mean; max: their maximum; cls: the "
+        "vector of the first token (default: export the model with its own task)",
         choices=("mean", "max", "cls"),
     ),
     COMPILE,

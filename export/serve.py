@@ -72,7 +72,7 @@ def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
 
 
 def run(config: ServerConfig, stop: threading.Event) -> None:
-    """Serves the models until `stop` is set."""
+    """Serves the models until the event `stop` is set."""
     # Imported here so that `--help` works without TensorFlow and gRPC.
     from export.server.model_server import ModelServer
 

@@ -156,7 +156,7 @@ def _config(signature, folder: str, options) -> str:
 
 
 def model_of(module: str) -> str:
-    """Returns the text of a `model.py` in a model repository.
+    """Returns the content of the file `model.py` for a model repository.
 
     Args:
         module: name of the module with the class `TritonPythonModel`.
@@ -278,8 +278,8 @@ main = single_program(
     "export.triton:run",
     local_place(
         "models OUT",
-        "folders of exported models; NAME=OUT serves a model under NAME (default: the name of the "
-        "folder)",
+        "folders of exported models; NAME=OUT serves the model in OUT under NAME (default NAME: "
+        "the name of the folder)",
         nargs="+",
     ),
     argument(
@@ -287,23 +287,27 @@ main = single_program(
     ),
     count("--http-port N", "port for HTTP requests (default: %(default)s)", 8000, 1, 65536),
     count("--grpc-port N", "port for gRPC requests (default: %(default)s)", 8001, 1, 65536),
-    count("--max-batch-size N", "maximum number of inputs in a batch (default: %(default)s)", 32),
+    count(
+        "--max-batch-size N",
+        "maximum number of inputs in a batch of merged requests (default: %(default)s)",
+        32,
+    ),
     count(
         "--batch-delay-us N",
-        "maximum time that a request waits until its batch is full, in microseconds (default: "
-        "%(default)s)",
+        "maximum time that a request waits for other requests to fill its batch, in microseconds "
+        "(default: %(default)s)",
         5000,
         0,
     ),
     argument(
         "--signatures NAME",
-        "names of the signatures to serve (default: serving_default)",
+        "names of the model signatures to serve, such as score (default: serving_default)",
         nargs="+",
         default=["serving_default"],
     ),
     count(
         "--versions N",
-        "number of the newest versions to serve of each model (default: %(default)s)",
+        "number of most recent versions of each model to serve (default: %(default)s)",
         1,
     ),
 )

@@ -54,7 +54,7 @@ class TritonPythonModel:
         """Runs requests as one batch, and yields the index and the response of each request.
 
         Args:
-            group: tuples of the index, the number of rows, and the inputs of a request.
+            group: a tuple for each request, of the index, the number of rows, and the inputs.
         """
         run = functools.partial(self._servable.run, self._signature)
         for at, found in run_joined(run, self._signature, [request for _, *request in group]):

@@ -7,8 +7,8 @@
     encoder = macaron_tf.build("swish_rnn_base")
 
 Importing this package registers its layers and models with Keras, so that
-`keras.saving.load_model` finds the classes. Commands import TensorFlow only when they need it.
-`--help` and the command `client`, for example, work without TensorFlow.
+`keras.saving.load_model` finds the classes. A command imports TensorFlow only if the command needs
+TensorFlow. `--help` and the command `client`, for example, run without TensorFlow.
 """
 
 import importlib

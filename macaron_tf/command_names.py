@@ -34,7 +34,7 @@ COMMANDS = {
         "export.hugging_face",
         "export a trained model for Hugging Face's transformers",
     ),
-    "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face hub"),
+    "hub": ("export.hub", "upload a trained model and its model card to the Hugging Face Hub"),
     "serve": ("export.serve", "serve a SavedModel on this machine over REST and gRPC"),
     "client": ("export.client", "send lines of text to a served model, and print the predictions"),
     "demo": ("experiments.demo", "train, score, export and serve a translator in 3 to 6 minutes"),
@@ -64,7 +64,8 @@ def as_typed(text: str) -> str:
 def spelled(text: str, form: str = SCRIPT) -> str:
     """Replaces `python -m MODULE` in a text by `form` and the name of the module's command.
 
-    Modules that are not commands stay unchanged.
+    With the form `macaron`, `python -m experiments.translate` becomes `macaron translate`. Modules
+    that are not commands stay unchanged.
     """
 
     def command(found: re.Match) -> str:

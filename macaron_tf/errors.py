@@ -26,7 +26,7 @@ class UserError(Exception):
 
 
 class TextError(UserError):
-    """Error for a text that a model does not accept.
+    """Error for an input text that a model does not accept.
 
     Args:
         number: position of the text among the inputs, counted from 1.
@@ -46,7 +46,7 @@ def check_whole(texts: Iterable[str], first: int = 1) -> None:
 
     Args:
         texts: texts to check.
-        first: number of the first text, for the error message.
+        first: number of the first text in the error message.
     """
     for number, text in enumerate(texts, first):
         if half := _HALVES.search(text):
@@ -122,7 +122,7 @@ def check_path(text: str, local: bool = False, name: str = "a path") -> str:
         The text with `~` expanded.
 
     Raises:
-        UserError: the text is empty, or a path in it has an unsupported URL scheme.
+        UserError: `text` is empty, or contains a path with an unsupported URL scheme.
     """
     if not text:
         raise UserError(f"{name} is empty: give a file or a folder (is a shell variable unset?)")
@@ -233,8 +233,8 @@ def missing_package(error: Exception, purpose: str = "this command") -> str | No
 def check_train_packages() -> None:
     """Raises a UserError if a package that training or validation needs is not installed.
 
-    Commands call this function before training. Otherwise a missing package would stop the run only
-    at its first validation.
+    Commands call this function before training. Otherwise a package that only the validation needs
+    would stop the run at its first validation.
     """
     asked = [module for module, extra in EXTRAS.items() if extra in ("evaluate", "train")]
     if lacking := [module for module in asked if importlib.util.find_spec(module) is None]:
@@ -246,7 +246,7 @@ def check_train_packages() -> None:
 def diverged(model: str | os.PathLike) -> UserError:
     """Returns the error for a model whose outputs are NaN.
 
-    Without this error, argmax would return class 0 for such outputs.
+    Without this error, a classifier would answer class 0, because argmax of NaN is 0.
     """
     return UserError(
         f"{model} outputs NaN because its training diverged: use an earlier checkpoint, or train "

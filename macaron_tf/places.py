@@ -142,7 +142,10 @@ class Location:
 
     @property
     def without_recipe(self) -> bool:
-        """Whether another library trained the model, even if `save_pretrained` wrote the folder."""
+        """Whether another library trained the model.
+
+        Such a model has no recipe, even if `save_pretrained` has written it to a folder.
+        """
         recipe = self.folder / RECIPE
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
@@ -182,7 +185,7 @@ def _library_of(folder: epath.Path) -> str:
 
 @contextlib.contextmanager
 def _refuse_network(place: str) -> Iterator[None]:
-    """Turns errors in the `with` block, which reads a network, into a `UserError`."""
+    """Turns errors of the `with` block, which reads the network at `place`, into a `UserError`."""
     try:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
@@ -194,7 +197,7 @@ def _refuse_network(place: str) -> Iterator[None]:
 
 
 def saved_network(folder: epath.Path) -> keras.Model:
-    """Builds the network that a folder's model.json describes, without reading its weights."""
+    """Builds the network that a folder's model.json describes, without reading the weights."""
     return _layers(folder, _described(folder, str(folder)))["network"]
 
 
@@ -216,7 +219,7 @@ def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.
     """Builds the network and the separate heads that a model.json describes.
 
     Returns:
-        Dict with the keys `network` and, for each head, its name in `HEADS`.
+        Dict mapping `"network"` to the network, and the name of each head (see `HEADS`) to a layer.
     """
     with paths.refuse_damage(path / MODEL, _MEND):
         heads = {n: head for n, head in record.get("heads", {}).items() if n in HEADS}
@@ -271,7 +274,7 @@ def _optional(path: epath.Path) -> dict[str, Any]:
 
 
 def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
-    """Reads the metrics of earlier evaluations of a run.
+    """Reads the metrics that earlier evaluations have written into a run's folder.
 
     Returns:
         Dict mapping the name of a file in RUN/scores, without `.json`, to the metrics in the file.
@@ -319,7 +322,11 @@ def _lower_case(folder: pathlib.Path, given: bool | None) -> bool:
 
     Args:
         folder: folder of the checkpoint.
-        given: value from the caller. `None` means that the folder's name decides.
+        given: answer of the caller, which is returned. `None` means that "cased" or "uncased" in
+            the folder's name determines the result.
+
+    Raises:
+        UserError: `given` is `None`, and the folder's name contains neither word.
     """
     found = re.search("uncased|cased", folder.name)
     if given is None and not found:

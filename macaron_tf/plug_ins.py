@@ -29,7 +29,7 @@ from macaron_tf.errors import USER_FILES, UserError, sentence_of
 
 
 class _Trust:
-    """Names of the user code that this process may import. All threads share the names."""
+    """Record of the user code that this process may import. All threads share the record."""
 
     places: ClassVar[set[str]] = set()
     texts: ClassVar[set[str]] = set()  # texts that the user wrote, such as arguments of a command
@@ -112,8 +112,8 @@ def allow_within(*texts: str) -> None:
 
     Args:
         texts: texts such as `model.block=mine:Block`, `python:mine:rows`, or the `repr` of a
-            recipe. A text that consists only of a name allows nothing, because `lambada:dev`, for
-            example, has the form of a name but names a data source.
+            recipe. A text that consists only of a name allows no import, because such a text may be
+            a data source: `lambada:dev` has the form of a name.
     """
     _Trust.texts.update(texts)
 
@@ -133,12 +133,12 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def trusts_code() -> bool:
-    """Returns whether imports of all modules are allowed; see `trusting`."""
+    """Returns whether any thread is in a `with` block of `trusting(True)`."""
     return _Trust.everything
 
 
 def is_allowed(place: str) -> bool:
-    """Returns whether user code may be imported.
+    """Returns whether this process may import the user code that a name stands for.
 
     For a `FILE.py`, or a name that contains `~`, `trusting` is not sufficient. The user must have
     written or signed such a name.
@@ -154,7 +154,7 @@ def _is_file(place: str) -> bool:
 
 
 def check_allowed(place: str) -> None:
-    """Raises a UserError if user code may not be imported."""
+    """Raises a UserError if `is_allowed` returns `False` for a name."""
     name = place.partition(":")[0]
     if is_allowed(place):
         return
@@ -200,9 +200,10 @@ def file_of(place: str) -> pathlib.Path:
 
 
 def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
-    """Returns a dict mapping names to the public functions that a module itself defines.
+    """Returns a dict of the public functions that a module defines, not of imported functions.
 
-    If `base` is not `None`, the dict has the module's public subclasses of `base` instead.
+    If `base` is not `None`, the dict contains the public subclasses of `base` that the module
+    defines. The keys are the names in the module.
     """
     return {
         name: value

@@ -82,7 +82,7 @@ class Pretrained:
             logits `(B, L)`. `None` means no such head.
         has_masked_language: whether the checkpoint had weights for the masked language model head.
             Otherwise the head has its initial weights.
-        starts: whether a language model can generate text without a prompt, from [CLS] alone.
+        starts: whether a language model can generate text without a prompt, after [CLS] alone.
         sentinels: number of T5's sentinel tokens, whose ids follow the ids of the vocabulary.
         ends: keyword arguments with which an encoder-decoder constructs its `SequenceGenerator`.
             The arguments set the token ids that precede a source and an answer. An empty dict means
@@ -95,9 +95,9 @@ class Pretrained:
         normalize: whether a sentence encoder scales its vectors to unit length.
         max_length: maximum row length of a sentence encoder or classifier, in tokens. Longer texts
             are truncated.
-        name: short name for tables.
-        checkpoint: name of the checkpoint with the weights. For another library's model, it is the
-            argument of `load`.
+        name: short name of the model in tables.
+        checkpoint: name of the checkpoint with the weights. For another library's model, the value
+            is the argument of `load`.
         optimizer: name of the optimizer that trained the network, or `None` if unknown.
         trained_length: maximum row length in training, in tokens; `None` if unknown.
         languages: names of the languages, in the order of the language embeddings.
@@ -177,7 +177,10 @@ class Pretrained:
 
     @property
     def weights_record(self) -> dict[str, str]:
-        """Dict with the name of the checkpoint, and a warning if it is not the expected one."""
+        """Dict with the checkpoint's name, and a warning if another checkpoint was expected.
+
+        See `training.checkpoints.weights_record`.
+        """
         warned = {name: self.results[name] for name in ("warning",) if name in self.results}
         return {"checkpoint": self.checkpoint, **warned}
 
@@ -191,7 +194,7 @@ class Pretrained:
         return task_of(self)
 
     def _graph(self, **options: Any) -> TaskGraph:
-        """Returns the task's cached `TaskGraph` for options of `TaskKind.with_options`."""
+        """Returns the cached `TaskGraph` of the task with `options` of `TaskKind.with_options`."""
         key = tuple(sorted(options.items()))
         if key not in self._graphs:
             task = self.task.with_options(**options) if key else self.task
@@ -211,17 +214,18 @@ class Pretrained:
         return converted_decoder(self.network, self.lite)
 
     def with_lite(self, kind: str = "fp32") -> Self:
-        """Returns a copy whose `predict` runs small requests in LiteRT, in a third of the time.
+        """Returns a copy of this model whose `predict` runs small requests in LiteRT.
 
-        If the model generates text, the copy runs all requests in LiteRT, also in `stream`.
+        In LiteRT, a small request takes a third of the time that it takes in TensorFlow. If the
+        model generates text, the copy runs all requests in LiteRT, also requests of `stream`.
 
         LiteRT is not the default, because the first request converts the network. The conversion
         takes seconds, or a minute for GPT-2 base. Later changes of the network's weights do not
         affect the copy.
 
         Args:
-            kind: weight type, `"fp32"` or `"int8"`. Matrices in int8 make predictions twice as
-                fast, and change probabilities by about 1e-3.
+            kind: weight type, `"fp32"` or `"int8"`. With int8 matrices, predictions are twice as
+                fast as with `"fp32"`, and probabilities differ by about 1e-3.
         """
         check_choice("kind", kind, KINDS)
         return dataclasses.replace(self, lite=kind)
@@ -229,7 +233,7 @@ class Pretrained:
     def predict(self, *texts: Any, **options: Any) -> Any:
         """Runs the model's task on texts, and returns the answers.
 
-        The exported model and its server return answers in the same form.
+        A model from `export`, and a server that serves it, return answers in the same form.
 
         Args:
             texts: one argument for each text input in `model.task.texts`. An argument is a string
@@ -239,8 +243,9 @@ class Pretrained:
             options: options of the task, such as `temperature` or `n_best`.
 
         Returns:
-            A list with a plain Python value for each example. If the input is a single example that
-            is not in an iterable, the result is the value itself.
+            A list with a plain Python value for each example, such as a string or a dictionary. If
+            the input is a single example that is not in an iterable, the result is the value
+            itself.
 
         Raises:
             UserError: the model has no task, or rejects a text or an option.
@@ -254,10 +259,10 @@ class Pretrained:
         return answers[0] if one else answers
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
-        """Yields the answer to one text in parts, as soon as the model generates each part.
+        """Yields the answer to one text in parts, each as soon as it is generated.
 
         Args:
-            text: input text.
+            text: input text, such as a prompt.
             options: see `predict`.
         """
         return self._graph().task.stream(text, **options)
@@ -270,8 +275,9 @@ class Pretrained:
                 forms that `predict` accepts.
 
         Returns:
-            A dictionary for each text. `log_probs` is the natural logarithm of the text's
-            probability, and `tokens` is the number of tokens.
+            A list with a dictionary for each text, or the dictionary itself for a single text.
+            `log_probs` is the natural logarithm of the text's probability, and `tokens` is the
+            number of tokens.
         """
         signatures = self.task.functions()
         names = signatures["score"][1] if "score" in signatures else ("text",)
@@ -302,7 +308,8 @@ class Pretrained:
             path: folder of the model, which gets a subfolder for each version. TensorFlow Serving
                 can watch this folder.
             version: version number. `None` means the greatest version in the folder plus 1.
-            bfloat16: whether dense layers compute in bfloat16; see `TaskGraph.in_bfloat16`.
+            bfloat16: whether the dense layers of the SavedModel compute in bfloat16; see
+                `TaskGraph.in_bfloat16`.
             lite: weight type of an additional LiteRT file, `"fp32"` or `"int8"`; see `with_lite`.
                 This project's server uses the file for small requests. `None` means no such file.
             formats: additional formats, `"onnx"` or `"openvino"` or both. Each format has its own
@@ -330,7 +337,7 @@ class Pretrained:
 
     @property
     def model_options(self) -> tuple[tuple[str, Any], ...]:
-        """(field, value) pairs of the configuration that differ from the catalog model."""
+        """(field, value) pairs of `config` that differ from the catalog model `model`."""
         known = catalog.config(self.model, vocab_size=self.config.vocab_size)
         return tuple(sorted(differing_fields(self.config, known).items()))
 
@@ -355,7 +362,7 @@ class Pretrained:
 
         Raises:
             UserError: the network is not an encoder, its weights are quantized, or `changes` sets
-                another splitting scheme.
+                a splitting scheme that differs from the encoder's scheme.
         """
         if not (isinstance(self.network, Model) and isinstance(self.config, EncoderConfig)):
             raise UserError(
@@ -562,7 +569,7 @@ class Pretrained:
 
     @property
     def card_facts(self) -> CardFacts:
-        """Facts in the model card that do not depend on the model's location."""
+        """Facts for the model card that do not depend on the folder of the model."""
         languages = self.languages or (self.vocabulary.languages if self.vocabulary else ())
         known = self.recipe, self.results, self.license, self.unlisted
         pipeline = self._task.pipeline if self._task else ""
@@ -574,7 +581,10 @@ USAGE = tuple(f.name for f in dataclasses.fields(Pretrained) if f.name not in _A
 
 
 def _kind_of(config: Settings) -> str:
-    """Returns the name of a catalog model with a configuration's architecture, or "" if unknown."""
+    """Returns the name of the catalog model to which `model_options` compares a configuration.
+
+    Returns "" if the catalog has no model with this type of configuration.
+    """
     if isinstance(config, EncoderDecoderConfig):
         return "transformer_base"
     if isinstance(config, EncoderConfig):

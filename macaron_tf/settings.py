@@ -49,8 +49,8 @@ class OneOf:
 
     Attributes:
         choices: accepted values.
-        base: base class of the user classes that are also accepted, as `package.module:Name` (see
-            `macaron_tf.plug_ins`). `None` means that only `choices` are accepted.
+        base: base class of user classes. A name `package.module:Name` of a subclass is also
+            accepted; see `macaron_tf.plug_ins`. `None` means that only `choices` are accepted.
         called: whether arguments may follow the value, as in `NAME(key=value)`.
     """
 
@@ -97,10 +97,11 @@ class Settings:
         """
 
     def error(self, sentence: str) -> SettingError:
-        """Returns a `SettingError`.
+        """Returns a `SettingError` whose message begins with the full name of a setting.
 
         Args:
-            sentence: message that begins with a field name. This method adds `section` before it.
+            sentence: message that begins with a field name. This method inserts `section` and a dot
+                before the field name.
         """
         return SettingError(f"{self.section}.{sentence}" if self.section else sentence)
 
@@ -108,7 +109,7 @@ class Settings:
         return self.options(*hints_of(type(self)))
 
     def options(self, *names: str) -> dict[str, Any]:
-        """Returns a dict mapping the given field names to their values."""
+        """Returns a dict mapping each name in `names` to the value of the field."""
         return {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -124,7 +125,7 @@ class Settings:
 
 
 class _Unfit(Exception):
-    """Error for a value that does not fit an annotation."""
+    """Error for a value that does not have the type or range of an annotation."""
 
 
 @functools.cache
@@ -209,7 +210,7 @@ def _refusal(name: str, value, hint) -> str:
 
 
 def _choices(hint) -> list[str]:
-    """Returns the strings that an annotation allows by `Literal` or `OneOf`."""
+    """Returns the strings that a `Literal` or `OneOf` in an annotation allows."""
     if isinstance(hint, OneOf):
         return list(hint.choices)
     if typing.get_origin(hint) is Literal:

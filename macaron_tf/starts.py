@@ -89,7 +89,11 @@ class Start:
         return paths.as_path(place).resolve().name
 
     def check(self, wanted: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
-        """Raises a UserError if the weights or the vocabulary do not fit a configuration."""
+        """Raises a UserError if this starting point does not fit the configuration `wanted`.
+
+        The shapes of the weights must match. The vocabulary must also put [CLS] first or last in a
+        row, as `wanted.summary` requires.
+        """
         if (wanted.summary == "last") != self.vocabulary.cls_last:
             ends, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
             raise UserError(
@@ -150,7 +154,7 @@ def start_of(given: str, source: Pretrained, kinds: Collection[str]) -> Start:
         kinds: keys of `KINDS` that name the accepted types of networks.
 
     Raises:
-        UserError: the network has another type, is quantized, or has no vocabulary.
+        UserError: the network is not of an accepted type, is quantized, or has no vocabulary.
     """
     network, vocabulary = source.network, source.vocabulary
     config = network.config if isinstance(network, Model) else None
@@ -205,11 +209,14 @@ Weights = Sequence[keras.Variable]
 
 
 def _shared(network: Model, pooler: keras.layers.Layer | None = None) -> Mapping[str, Weights]:
-    """Returns a dict mapping the names in `_SHARED` to the weights of these parts of a network.
+    """Returns the weights of the parts that a pre-trained network and a task model both have.
 
     Args:
         network: encoder, encoder-decoder or task model.
         pooler: pooler to use in place of the network's pooler.
+
+    Returns:
+        Dict mapping the names of the parts, as in `_SHARED`, to lists of weights.
     """
     if isinstance(network, Encoder):
         parts = {"encoder": network}
@@ -235,10 +242,10 @@ def _named(network: Model) -> Mapping[str, Weights]:
 def _fill(weights: Weights, theirs: Weights) -> bool:
     """Copies the values of `theirs` into `weights`.
 
-    Weights are matched in order if both sequences have the same length, otherwise by name.
+    If both sequences have the same length, the weights are matched by position, otherwise by name.
 
     Returns:
-        Whether every weight was set.
+        Whether every element of `weights` was set.
     """
     found: Sequence = theirs
     if len(theirs) != len(weights):
@@ -257,8 +264,8 @@ def config_from_encoder(
 
     Args:
         config: configuration of the encoder.
-        base: encoder-decoder configuration from which to take the dropout rates, and the number of
-            layers in each stack that is not in `parts`.
+        base: encoder-decoder configuration that determines the dropout rates, and the number of
+            layers in each stack (encoder or decoder) that is not in `parts`.
         parts: names from `PARTS` of the parts to initialize. The embeddings are always initialized.
 
     Raises:
@@ -295,7 +302,7 @@ def config_from_encoder(
 def copy_encoder(
     network: EncoderDecoder, encoder: Encoder, parts: Sequence[str], languages: Sequence[int]
 ) -> None:
-    """Copies an encoder's weights into the encoder and the decoder of an encoder-decoder.
+    """Copies an encoder's weights into the parts `parts` of an encoder-decoder.
 
     Args:
         network: encoder-decoder with a configuration from `config_from_encoder`.

@@ -63,7 +63,10 @@ def no_autotuning():
 
 @pytest.fixture(scope="module", autouse=True)
 def seeded():
-    """Seeds each test file, so that its random weights do not depend on the files before it."""
+    """Sets the same random seed before each test file.
+
+    So the random weights in a file do not depend on the files that run before.
+    """
     import keras
 
     keras.utils.set_random_seed(1)
@@ -78,7 +81,7 @@ LONG = (*THOROUGH, "training")
 
 @pytest.hookimpl(tryfirst=True)  # before -m reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests in `THOROUGH` folders, and sorts files with long tests before other files."""
+    """Marks tests in `THOROUGH` folders as `thorough`, and runs folders with long tests first."""
     root = pathlib.Path(__file__).parent
 
     def room(item: pytest.Item) -> str:
@@ -91,7 +94,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Makes the garbage collector run rarely, because tracing a graph makes millions of objects."""
+    """Makes garbage collection rare.
+
+    Tracing a graph creates millions of objects, so frequent collections would take long.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -105,9 +111,9 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def no_plug_ins():
-    """Clears the plug-in files and trust decisions that a test left behind.
+    """Clears the registered plug-in files and the trust decisions after each test.
 
-    While a plug-in file is loaded, unexpected exceptions are reported as one-line errors.
+    While a plug-in file is registered, commands report unexpected exceptions as one-line errors.
     """
     yield
     USER_FILES.clear()
@@ -132,7 +138,7 @@ def tfds_dir(shared_data: pathlib.Path) -> str:
 
 @pytest.fixture(scope="session")
 def tfds(tfds_dir: str):
-    """Returns a reader of the real TFDS data."""
+    """Returns a `Tfds` reader of the real data sets in `tfds_dir`."""
     from macaron_tf.data.sources.tfds import Tfds
 
     return Tfds(tfds_dir)
@@ -176,9 +182,9 @@ NUMBERS = {
 
 
 def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Returns distinct (English, German) pairs of numbers that are spelt digit by digit.
+    """Returns distinct (English, German) pairs; each side spells the same 2 to 5 digits.
 
-    A model learns to translate the numbers within seconds.
+    A model learns to translate the pairs within seconds.
     """
     rng = np.random.default_rng(seed)
     pairs = {}
@@ -195,7 +201,7 @@ def write_numbers(folder: pathlib.Path, train: int, validation: int, step: int =
         folder: folder for the two files.
         train: number of training pairs.
         validation: number of validation pairs.
-        step: 1 writes English first; -1 writes German first.
+        step: 1 puts English into the first column; -1 puts German into the first column.
     """
     for split, count, seed in (("train", train, 1), ("validation", validation, 2)):
         lines = "".join("\t".join(pair[::step]) + "\n" for pair in number_pairs(count, seed))
@@ -207,7 +213,7 @@ def write_numbers(folder: pathlib.Path, train: int, validation: int, step: int =
 def once(tmp_path_factory):
     """Returns `once(name, make, own=False)`, which returns a folder that `make(folder)` filled.
 
-    `make` is called once per session: the first worker of xdist calls it, and the other workers
+    `make` is called once per session. The first xdist worker calls `make`, and the other workers
     wait. Tests share the folder and must not write into it. With `own=True`, the caller gets a copy
     to write into.
     """

@@ -57,7 +57,7 @@ class Fault:
     seen: int = 0
 
     def applies(self, request: str) -> bool:
-        """Counts a request that matches the pattern; returns whether it gets the fault."""
+        """Counts requests that match the pattern; returns whether `request` gets the fault."""
         if not re.search(self.pattern, request):
             return False
         self.seen += 1
@@ -66,7 +66,7 @@ class Fault:
 
 
 class EmulatedBucket:
-    """A context manager for the bucket `gs://bucket`.
+    """A context manager that runs an emulated bucket, `gs://bucket`.
 
     Processes that start with the variables in `environment` have access to the bucket.
     """
@@ -165,7 +165,10 @@ class EmulatedBucket:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """A connection to the proxy, which answers CONNECT, starts TLS and serves Google's hosts."""
+    """Handler of a connection to the proxy.
+
+    The handler accepts CONNECT, starts TLS, and then answers requests to Google's hosts.
+    """
 
     protocol_version = "HTTP/1.1"
     bucket: EmulatedBucket

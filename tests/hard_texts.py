@@ -68,7 +68,7 @@ _SCRIPTS = (
 
 
 def _drawn(rng: np.random.Generator) -> str:
-    """Returns random words in one to three scripts."""
+    """Returns 1 to 11 random words, each of up to 8 characters from one range of `_SCRIPTS`."""
     words = []
     for _ in range(rng.integers(1, 12)):
         low, high = _SCRIPTS[rng.integers(len(_SCRIPTS))]

@@ -153,7 +153,10 @@ def ids(*shape: int, vocab_size: int = 20, seed: int = 0) -> np.ndarray:
 
 
 def check_saved(model: keras.Model, inputs, folder) -> keras.Model:
-    """Saves and loads a model, checks that config, weights and outputs agree; returns the copy."""
+    """Saves and loads a model; returns the loaded model.
+
+    Asserts that config, weights and outputs of the two models are equal.
+    """
     model.save(folder / "model.keras")
     loaded = keras.saving.load_model(folder / "model.keras")
     assert loaded.get_config() == model.get_config()
@@ -193,7 +196,10 @@ def check_model(model: keras.Model, inputs, folder) -> None:
 
 
 def run_card(folder: pathlib.Path, monkeypatch) -> dict:
-    """Runs the Python example of a model card in the parent folder; returns its variables."""
+    """Runs the Python example of the model card in `folder`; returns the variables of the example.
+
+    The working directory is the parent of `folder`.
+    """
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)[1]
     monkeypatch.chdir(folder.parent)
     names: dict = {}

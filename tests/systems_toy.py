@@ -1,4 +1,4 @@
-"""Tiny versions of every training system: a network of any block, an objective and batches."""
+"""Tiny versions of every training system: a network with a choice of blocks, and its batches."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -62,7 +62,7 @@ def encode(network, inputs):
 
 
 def encoder(make, changes, objective, batches) -> System:
-    """Returns a system whose network is an encoder with a head."""
+    """Returns a system whose network is an encoder with a head, which `make` builds."""
     return System(
         lambda block: make(tiny(block=block, num_layers=layers(block), **changes)),
         objective,
@@ -72,7 +72,7 @@ def encoder(make, changes, objective, batches) -> System:
 
 
 def pretrained(make, objective, masking=None, changes=None, **more) -> System:
-    """Returns a system whose objective makes its batches from token rows."""
+    """Returns a pre-training system, whose batches the objective makes from token rows."""
     masking = masking or objectives.MaskingConfig()
 
     def batches():
@@ -91,7 +91,7 @@ def fine_tuned(make, objective, changes=None, **batch) -> System:
 def remembering(make, objective, changes, outputs, blocks, names=("token_ids",)) -> System:
     """Returns a system with Transformer-XL memory.
 
-    Each row continues the same row of the batch before, except row 1, where a new text begins.
+    Each row continues the same row of the previous batch, except row 1, where a new text begins.
     """
     rows_of = {
         "token_ids": IDS,
@@ -115,7 +115,7 @@ def remembering(make, objective, changes, outputs, blocks, names=("token_ids",))
 
 
 def encoder_decoder(objective, batches, vocab_size=V, **options) -> System:
-    """Returns a sequence-to-sequence system."""
+    """Returns a system whose network is a tiny encoder-decoder."""
 
     def network(block):
         drops = dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0)
@@ -128,7 +128,7 @@ def encoder_decoder(objective, batches, vocab_size=V, **options) -> System:
 
 
 def corrupting(objective, sentinel_rows=0, **options) -> System:
-    """Returns an encoder-decoder system that learns to restore corrupted text."""
+    """Returns a system whose encoder-decoder learns to restore corrupted text."""
 
     def batches():
         return objective.dataset(rows(LENGTHS), objectives.MaskingConfig(), VOCABULARY, seed=0)

@@ -64,7 +64,10 @@ def commands_in(text: str) -> list[str]:
 
 
 def key(line: str) -> str:
-    """Returns the module of a command line, followed by its sub-command if there is one."""
+    """Returns the module of a command line, followed by its sub-command if there is one.
+
+    Raises an AssertionError if the module does not exist.
+    """
     module, *words = shlex.split(line)
     if importlib.util.find_spec(module) is None:
         raise AssertionError(f"{module} does not exist")
@@ -106,7 +109,7 @@ def helps() -> dict[tuple[str, ...], str]:
 
 
 def inline_code(text: str) -> list[str]:
-    """Returns the inline code of a page, without code blocks."""
+    """Returns the inline code in a Markdown page; code blocks are left out."""
     text = re.sub(r"^```.*?^```|^    .*?$", "", text, flags=re.S | re.M)
     return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
 
@@ -181,7 +184,7 @@ def test_every_command_is_run_by_the_walk_or_by_a_test(shown, tmp_path):
 
 
 class _Parsed(BaseException):
-    """An exception raised once a parser has accepted its words."""
+    """An exception raised once a parser has accepted its arguments."""
 
 
 @pytest.fixture
@@ -312,7 +315,7 @@ def test_targets_and_scripts_exist():
 
 
 def test_every_test_is_run_once():
-    """`make test-all` runs each test except slow and service tests in exactly one of its passes."""
+    """`make test-all` runs every test in exactly one pytest pass, except slow and service tests."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     chosen = re.findall(r'-m "(.*thorough.*)"', makefile)
     for values in itertools.product((False, True), repeat=3):

@@ -19,7 +19,7 @@ HELP = "-m experiments.translate --help"
 
 
 def run(words, **options):
-    """Runs Python through a shell, so that words may be redirections.
+    """Runs Python through a shell, so that `words` may contain redirections.
 
     Returns (status, stdout, stderr).
     """

@@ -69,7 +69,10 @@ def forgotten(folder: pathlib.Path):
 
 @pytest.fixture
 def written(tmp_path):
-    """Yields the folder of a saved model with a user-defined block from tmp_path/author."""
+    """Writes a user-defined block to tmp_path/author; yields a path for the saved model.
+
+    The working folder is tmp_path/author until the test ends.
+    """
     with forgotten(tmp_path / "author"):
         pathlib.Path("mine_parts").mkdir()
         files = {"mine.py": MINE, "mine_parts/__init__.py": "", "mine_parts/gate.py": GATE}

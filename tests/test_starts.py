@@ -1,4 +1,4 @@
-"""Models that start from the weights of other models."""
+"""Models that are initialized from the weights of other models."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ SMALL = models.EncoderConfig(24, 16, 48, 2, 2, max_length=12, dropout=0.0, initi
 
 
 def started(config, parts=starts.PARTS, languages=(0, 0)):
-    """Returns an encoder with random weights, and an encoder-decoder that starts from it."""
+    """Returns an encoder with random weights, and an encoder-decoder initialized from it."""
     encoder = built(models.Encoder, config)
     encoder.set_weights([normal(*w.shape, seed=i) for i, w in enumerate(encoder.weights)])
     network = built(models.EncoderDecoder, starts.config_from_encoder(config, BASE, parts))
@@ -112,7 +112,7 @@ VOCABULARY = WordPieceVocabulary((*SPECIAL_PIECES, *"abcdefghij"))
 
 
 def start(network, **usage) -> starts.Start:
-    """Returns the `Start` of a network with the vocabulary `VOCABULARY`."""
+    """Returns the `Start` that initializes other models from a network and `VOCABULARY`."""
     kinds = [*starts.KINDS]
     return starts.start_of("runs/x", Pretrained(network, vocabulary=VOCABULARY, **usage), kinds)
 
@@ -129,7 +129,7 @@ def same(one, other):
 
 
 def test_each_kind_of_network_takes_what_it_shares():
-    """A network takes all parts that it shares with a network of another type."""
+    """A network is initialized with all parts that it shares with a network of another type."""
     source = bert()
     task = built(models.EncoderClassifier, SMALL, 3)
     assert start(source).copy_to(task) == []

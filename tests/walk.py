@@ -160,7 +160,10 @@ def run(line: str, given: str, log) -> int:
 
 
 def digest(folder: pathlib.Path) -> str:
-    """Returns a SHA-256 of the last checkpoint: its weights and training state without times."""
+    """Returns a SHA-256 hash of the weights and the training state in the last checkpoint.
+
+    The field "host" of the training state is left out, because it includes times.
+    """
     last = max((folder / "checkpoints").glob("step-*"))
     found = hashlib.sha256((last / "model.weights.h5").read_bytes())
     with np.load(last / "training_state.npz") as state:

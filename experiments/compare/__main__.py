@@ -17,13 +17,15 @@ settings are changed as by --set. All arms must be recipes of the same type, on 
 depends:
 
   pre-training   loss on the validation text after the last update. With --tasks, the command also
-                 fine-tunes each run on the tasks and reports the scores on the development sets
-  translation    BLEU of the averaged checkpoints on the validation split, by the beam search of
-                 the recipe, with a paired bootstrap test for each seed
-  fine-tuning    score on the task's development set. RECIPE is the name of the task. Each arm
-                 needs the setting init=FROM, the model to start from as in `finetune --init`. A
-                 {seed} in FROM stands for the random seed. The settings preset=NAME and
-                 source=SOURCE correspond to `finetune --preset` and `finetune --source`
+                 fine-tunes each pre-trained model on the tasks, and reports the scores on their
+                 validation splits
+  translation    BLEU of the averaged checkpoints on the validation split, with the beam search
+                 settings of the recipe. The command also runs a paired bootstrap test for each seed
+  fine-tuning    score on the validation splits of a task. RECIPE is the name of the task, and the
+                 setting init=FROM is required, as in sst2:init=runs/bert. FROM is a model to start
+                 from, in a form that `finetune train --init` accepts. The random seed replaces
+                 {seed} in FROM. The settings preset=NAME and source=SOURCE have the same meaning as
+                 the flags --preset and --source of `finetune train`
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward
@@ -44,35 +46,36 @@ main = cli.single_program(
     cli.STUDY,
     cli.place(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
-        "two or more arms to compare; the first arm is the baseline (default: the three GPTs "
-        "described above)",
+        "two or more recipes to compare. PATH=VALUE changes a setting of the recipe, and NAME is "
+        "the name of the recipe in the report. The first recipe is the baseline (default: three "
+        "GPTs with different blocks)",
         nargs="*",
     ),
     cli.place(
         "--corpus DIR",
-        "folder of a corpus that `pretrain prepare` wrote; for pre-training only (default: prepare "
-        "the corpus of the recipes in OUT/corpus)",
+        "folder of a corpus written by `pretrain prepare`; for pre-training recipes only (default: "
+        "prepare the corpus of the recipes in OUT/corpus)",
     ),
     cli.TFDS,
     cli.finetuning(),
     cli.count(
         "--learning-rates R",
-        "learning rates to try in fine-tuning on the tasks of --tasks; the best rate for each task "
-        "counts (default: 5e-5, the rate of the preset macaron)",
+        "learning rates to try when fine-tuning on the tasks of --tasks; the command reports the "
+        "best rate for each task (default: 5e-5, the rate of the preset macaron)",
         least=0.0,
         nargs="+",
     ),
     cli.count(
         "--jobs N",
-        "number of training runs at the same time, which share the CPUs equally (default: 2, or 1 "
-        "if there is a GPU)",
+        "maximum number of simultaneous training runs, which share the CPUs equally (default: 2, "
+        "or 1 if there is a GPU)",
     ),
     cli.argument(
         "--equal",
-        "quantities to make equal in all arms. parameters: the command chooses "
-        "model.feed_forward_dim, so that all arms have as many parameters as the first arm. time: "
-        "the command measures the time per update and chooses the number of updates, so that all "
-        "arms train for as long as the first arm (default: change nothing)",
+        "quantities to make equal in all arms (compared recipes). parameters: the command changes "
+        "model.feed_forward_dim, so that each arm has as many parameters as the first arm. time: "
+        "the command measures the time per update and changes the number of updates, so that each "
+        "arm trains for as long as the first arm (default: change nothing)",
         choices=("parameters", "time"),
         nargs="+",
         action=arguments.Distinct,
@@ -80,32 +83,33 @@ main = cli.single_program(
     ),
     cli.count(
         "--rates R",
-        "learning rates to try; each arm is compared at its best rate (default: the learning rate "
-        "in the recipe of the arm)",
+        "learning rates to try for each arm (compared recipe); the command compares the arms at "
+        "their best rates (default: the learning rate in each recipe)",
         least=0.0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--tuning-seeds N",
-        "random seeds of the additional training runs that select the learning rate from --rates; "
-        "they must differ from --seeds (default: the smallest seed that is not in --seeds)",
+        "random seeds of the additional training runs that select the best learning rate from "
+        "--rates; the seeds must not occur in --seeds (default: the smallest seed that is not in "
+        "--seeds)",
         least=0,
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.count(
         "--widths D",
-        "values of model.hidden_dim. The command compares the arms at each width, with "
-        "model.feed_forward_dim scaled in proportion, and tests whether the difference changes "
-        "with the width (default: the width in the recipe of the arm)",
+        "values of model.hidden_dim to compare. At each value, model.feed_forward_dim is scaled in "
+        "proportion. The command also tests whether the difference between the arms (compared "
+        "recipes) changes with the width (default: the value in each recipe)",
         nargs="+",
         action=arguments.Distinct,
     ),
     cli.argument(
         "--differ PATH",
-        "settings of the training data that may differ between arms, such as corpus.sources "
-        "(default: the command stops with an error if the arms read different data)",
+        "settings of the training data, such as corpus.sources, in which the arms (compared "
+        "recipes) may differ (default: stop with an error if the training data differ)",
         nargs="+",
         default=[],
     ),

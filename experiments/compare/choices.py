@@ -25,12 +25,15 @@ Train = Callable[[Sequence[Arm]], dict[tuple[Arm, int], dict | None]]
 
 
 def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
-    """Raises a `UserError` if an arm sets a setting that a flag chooses.
+    """Raises a `UserError` if a flag such as `--widths` or `--rates` conflicts with an arm.
+
+    A flag conflicts with an arm that sets the same setting. All flags except `--rates` conflict
+    with fine-tuning arms. The first arm may set `training.max_steps` even with `--equal time`.
 
     Args:
         kind: type of training.
         arms: the arms; the first arm is the baseline.
-        chosen: dict mapping the path of a chosen setting to the flag that chooses it.
+        chosen: dict mapping the path of a setting to the flag that determines the setting.
     """
     unsuitable = [flag for path, flag in chosen.items() if path != "training.learning_rate"]
     if unsuitable and not kind.draws:
@@ -47,7 +50,7 @@ def check_arms(kind: Kind, arms: Sequence[Arm], chosen: dict[str, str]) -> None:
 
 
 def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
-    """Returns the arm with `hidden_dim=width` and with `feed_forward_dim` scaled in proportion."""
+    """Returns `arm` with `hidden_dim=width` and with `feed_forward_dim` scaled in proportion."""
     config = kind.recipe(arm).model_config()
     inner = max(round(config.feed_forward_dim * width / config.hidden_dim), 1)
     settings = f"model.hidden_dim={width}", f"model.feed_forward_dim={inner}"
@@ -55,12 +58,12 @@ def at_width(kind: Kind, arm: Arm, width: int) -> Arm:
 
 
 def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
-    """Returns the arm with a `feed_forward_dim` at which both arms have equal parameter counts.
+    """Returns `arm` with a `feed_forward_dim` that gives as many parameters as `first` has.
 
     The two parameter counts may differ by up to 1%, because `feed_forward_dim` is a whole number.
 
     Raises:
-        UserError: no `feed_forward_dim` makes the counts equal to within 1%.
+        UserError: no `feed_forward_dim` makes the two parameter counts equal to within 1%.
     """
 
     def at(width: int) -> Arm:
@@ -83,7 +86,7 @@ def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
 
 
 def parameters(kind: Kind, arm: Arm) -> int:
-    """Returns the number of parameters of the arm's model."""
+    """Returns the number of parameters in the model of `arm`."""
     recipe = kind.recipe(arm)
     with refuse_oversize(recipe.model_name):
         network = kind.network(arm.name, recipe)
@@ -93,13 +96,13 @@ def parameters(kind: Kind, arm: Arm) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Timed:
-    """Measured time per update of an arm, and the number of updates that equalizes training time.
+    """Timing of an arm, and the number of updates that makes training times equal.
 
     Attributes:
         arm, width: name and width of the arm.
-        ratio: time per update of the arm, divided by the time per update of the first arm.
+        ratio: ratio of the arm's time per update to the first arm's time per update.
         seconds: time per update in seconds.
-        updates: chosen number of updates.
+        updates: number of updates with which the arm trains for as long as the first arm.
     """
 
     arm: str
@@ -112,25 +115,26 @@ class Timed:
 def with_time(
     kind: Kind, groups: list[list[Arm]], out: pathlib.Path, jobs: int
 ) -> tuple[list[list[Arm]], list[Timed]]:
-    """Chooses the number of updates of each arm, so that training takes the same time in all arms.
+    """Chooses the number of updates of each arm, so that all arms of a group train equally long.
 
-    Two short training runs measure each arm on the batches of one seed, while nothing else runs.
-    Each run has as many CPUs as a training run of the comparison. A run is split into intervals of
-    five updates, and the smaller of the two measured times counts for each interval. The time
-    ratio of two arms is the median over the intervals, which have the same batches in all arms.
-    The warm-up of each arm is scaled in proportion to the number of updates.
+    The function trains each arm twice for 60 updates, while nothing else runs. Each of these timing
+    runs has as many CPUs as a training run of the comparison. The time is measured for every
+    interval of five updates, and the shorter of the two times counts. Corresponding intervals have
+    the same batches in all arms, so the function compares two arms by the median ratio over the
+    intervals. The warm-up of each arm is scaled in proportion to the number of updates.
 
     Args:
         kind: type of training.
-        groups: groups of arms of equal width. The first arm of a group sets the time for its group.
+        groups: lists of arms with equal width. The first arm of a group keeps its number of
+            updates.
         out: folder of the comparison.
         jobs: number of training runs that the comparison executes at once.
 
     Returns:
-        The groups of arms with their new numbers of updates, and the timings.
+        The groups of arms with their new numbers of updates, and a `Timed` for each arm.
 
     Raises:
-        UserError: two timings of an arm differ by more than 20%, because the machine is busy.
+        UserError: the two timings of an arm differ by more than 20%, as on a busy machine.
     """
     arms = list(itertools.chain.from_iterable(groups))
     turns = [
@@ -170,9 +174,10 @@ def with_time(
 
 
 def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
-    """Returns the seconds of each interval of a short training run in the folder `run`.
+    """Measures a short training run, and returns the time of each interval of updates in seconds.
 
-    The function saves the seconds in a JSON file beside `run`, and removes the folder.
+    The function removes the folder `run` after training. It saves the times in a JSON file beside
+    this folder. If the JSON file already exists, the function only reads the file.
     """
     settings = kind.settings(arm, 0) + [
         f"training.max_steps={_TIMED}",
@@ -201,9 +206,9 @@ class Tuned:
 
     Attributes:
         arm, width: name and width of the arm.
-        scores: dict mapping a learning rate to the scores of the tuning seeds; the score is `None`
-            if the run diverged.
-        picked: the best learning rate.
+        scores: dict mapping a learning rate to a list with the score of each tuning seed; `None`
+            means that the run diverged.
+        picked: learning rate with the best mean score.
     """
 
     arm: str
@@ -213,9 +218,9 @@ class Tuned:
 
     @property
     def edge(self) -> str:
-        """`"least"` or `"greatest"` if the best rate is the least or greatest tried rate, else "".
+        """`"least"` or `"greatest"` if the best rate is the least or greatest candidate, else "".
 
-        The value is also "" if only one rate was tried.
+        The value is also "" if there is only one candidate.
         """
         ends = {min(self.scores): "least", max(self.scores): "greatest"}
         return ends.get(self.picked, "") if len(self.scores) > 1 else ""
@@ -224,19 +229,22 @@ class Tuned:
 def with_rates(
     kind: Kind, arms: Sequence[Arm], rates: Sequence[float], train: Train
 ) -> tuple[list[Arm], list[Tuned]]:
-    """Chooses for each arm the learning rate with the best mean score.
+    """Chooses for each arm the learning rate with the best mean score over the tuning seeds.
+
+    A learning rate at which a run diverged is never chosen.
 
     Args:
         kind: type of training.
         arms: the arms.
-        rates: learning rates to try.
-        train: function that trains arms with the tuning seeds.
+        rates: candidate learning rates.
+        train: function that trains a list of arms with the tuning seeds. It returns a dict mapping
+            (arm, seed) to the results of the run; `None` means that the run diverged.
 
     Returns:
-        The arms with their learning rates, and the scores at all rates.
+        The arms with their chosen learning rates, and a `Tuned` for each arm.
 
     Raises:
-        UserError: an arm diverged at all rates.
+        UserError: an arm has a diverged run at every learning rate.
     """
     tried = {
         arm: [arm.changed(f"training.learning_rate={rate!r}", rate=rate) for rate in sorted(rates)]

@@ -81,10 +81,10 @@ def _tuning_seeds(options: argparse.Namespace) -> list[int]:
 
 
 def _chosen(options: argparse.Namespace) -> dict[str, str]:
-    """Collects the settings that flags such as `--widths` and `--rates` choose for each arm.
+    """Collects the settings that flags such as `--widths` and `--rates` determine for each arm.
 
     Returns:
-        A dict mapping the path of a setting to the flag that requests the choice.
+        A dict mapping the path of a setting to the flag that determines the setting.
     """
     found = {
         "model.hidden_dim": options.widths and "--widths",
@@ -98,20 +98,20 @@ def _chosen(options: argparse.Namespace) -> dict[str, str]:
 def _train_all(
     kind: Kind, arms: Sequence[Arm], seeds: Sequence[int], judged: bool = False
 ) -> dict[tuple[Arm, int], dict | None]:
-    """Trains arms with each seed, and returns the results of each run; see `Kind.row`.
+    """Trains each arm with each seed, and returns the results of all runs.
 
-    All arms are trained with one seed before the next seed begins. An interrupted comparison
-    therefore has complete seeds.
+    All arms are trained with one seed before the next seed begins. After an interruption, the
+    earlier seeds therefore have results for all arms.
 
     Args:
         kind: type of training.
         arms: the arms.
         seeds: seeds of the runs.
-        judged: whether the runs decide the comparison instead of tuning the learning rate.
+        judged: whether these are the compared runs, rather than runs that tune the learning rate.
 
     Returns:
-        A dict that maps (arm, seed) to the results. The results are `None` if the run diverged and
-        `judged` is false.
+        A dict mapping (arm, seed) to the results of the run; see `Kind.row`. The results are `None`
+        if the run diverged and `judged` is false.
 
     Raises:
         Diverged: a run diverged and `judged` is true.
@@ -143,12 +143,16 @@ def _train_all(
 
 
 def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
-    """Parses the arms, and checks that their names differ and that all arms are of one kind.
+    """Parses and checks the arms of a comparison.
 
     Args:
-        words: the arms as given on the command line.
-        settings: values of `--set`. If an element of `words` looks like a further setting, the
-            error message says so.
+        words: arms as written on the command line.
+        settings: values of `--set`. If `--set` is used, the error message about an unknown arm such
+            as `training.max_steps=9` suggests to repeat the flag `--set`.
+
+    Raises:
+        UserError: there are fewer than two arms, two arms have the same name or recipes of
+            different kinds, or an arm sets `training.seed`.
     """
     arms = [Arm.parse(text) for text in words]
     for text, arm in zip(words, arms, strict=True):
@@ -185,12 +189,13 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
 
 
 def _check_data(kind: Kind, recipes: dict[str, Recipe], differ: Sequence[str]) -> None:
-    """Raises a `UserError` if two arms have different training or evaluation data.
+    """Raises a `UserError` if two arms have different settings of training or evaluation data.
 
     Args:
         kind: type of training.
         recipes: dict mapping the name of an arm to its recipe.
-        differ: settings of the training data in which arms may differ.
+        differ: paths of data settings in which arms may differ. The function also raises if a path
+            is not a data setting.
     """
     first, *others = recipes
     known = [path for recipe in recipes.values() for path, *_ in settings_of(recipe)]

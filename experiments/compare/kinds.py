@@ -1,6 +1,7 @@
-"""Arms of a comparison, and the training and scoring of arms of each kind.
+"""Arms of a comparison, and classes that train and score the arms.
 
-The kinds are pre-training, translation and fine-tuning.
+An arm is one of the compared variants. There is a class for each type of training: pre-training,
+translation and fine-tuning.
 """
 
 import abc
@@ -54,7 +55,7 @@ _ANSWERS = 20  # approximate number of references to try as a constant translati
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """Arm of a comparison, which is a recipe with settings.
+    """One of the compared variants, which is a recipe with changed settings.
 
     The form on the command line is `[NAME=]RECIPE[:PATH=VALUE,...]`. A value may contain commas,
     because a setting ends only at a comma before `PATH=`. The recipe may be a user's function, as
@@ -64,8 +65,8 @@ class Arm:
         name: name in tables and folders, by default the name of the recipe.
         recipe: name or location of the recipe.
         settings: settings in the form of `--set`.
-        width: value of `--widths` for this arm; `None` without that flag.
-        rate: value of `--rates` for this arm; `None` without that flag.
+        width: hidden width from `--widths` at which this arm is trained; `None` without that flag.
+        rate: learning rate from `--rates` at which this arm is trained; `None` without that flag.
     """
 
     name: str
@@ -106,7 +107,7 @@ class Arm:
         return dataclasses.replace(self, settings=(*kept, *settings), **values)
 
     def sets(self, path: str) -> bool:
-        """Returns whether `settings` of the arm set the path `path`."""
+        """Returns whether the arm sets the setting with the path `path`."""
         return any(setting.partition("=")[0] == path for setting in self.settings)
 
 
@@ -116,21 +117,22 @@ class Kind(abc.ABC):
     A subclass trains and scores the runs of one type.
 
     Attributes:
-        run_class: class of the runs.
-        data: settings that determine which text an arm reads. A name that ends in a dot stands for
-            a whole section.
-        may_change: settings or sections in which an existing run may differ from the arm.
-        score: key of the score that decides the comparison.
+        run_class: class of the training runs.
+        data: paths of the settings that determine the training and evaluation data. A path that
+            ends in a dot stands for a whole section.
+        may_change: paths of settings in which a run to continue may differ from the arm.
+        score: name of the metric that decides the comparison.
         sign: 1 if a greater score is better, or else -1.
-        margin: an arm is at chance level if its score is not better than the score of `guessing` by
-            more than this margin.
-        draws: whether the seed determines the initial weights.
-        timing: settings that shorten the validations of a timing run.
-        columns: dict that maps the key of a score to the heading, number of decimals and factor of
-            its table column. The table leaves out a column if no arm has the score, or if the
+        margin: maximum advantage over the score of `guessing` with which an arm still counts as
+            being at chance level.
+        draws: whether runs start from random weights, which depend on the seed.
+        timing: settings that shorten the validations of a timing run, as `path=value`.
+        columns: dict that maps the name of a metric to the heading, number of decimals and factor
+            of its table column. The table leaves out a column if no arm has the metric, or if the
             column equals the column of the deciding score.
         curves: dict mapping a validation metric to the title of its panel in the figure.
-        judged_curve: key in `curves` of the metric that equals `score`.
+        judged_curve: key of `curves` whose metric corresponds to `score`. Its panel also shows the
+            chance level.
     """
 
     run_class: ClassVar[type[Run]]
@@ -158,7 +160,11 @@ class Kind(abc.ABC):
         return self.columns[self.score][0]
 
     def settings(self, arm: Arm, seed: int | None = None) -> list[str]:
-        """Returns the settings of a run, which come from `--set`, the arm and the seed."""
+        """Returns the settings of an arm's run, as a list of strings `path=value`.
+
+        The settings come from `--set`, the arm and the seed. A setting of `--set` that has no
+        effect in the arm is left out; see `leave_out`.
+        """
         own = [] if seed is None else [f"training.seed={seed}"]
         left_out = self.left_out.get(arm.name, ())
         shared = [setting for setting in self.options.set if setting not in left_out]
@@ -174,7 +180,7 @@ class Kind(abc.ABC):
         return f"{setting} (not in {', '.join(names)})" if names else setting
 
     def leave_out(self, arms: Sequence[Arm]) -> None:
-        """Finds the settings of `--set` that have no effect in some arms, and prints them.
+        """Finds and prints the settings of `--set` that have no effect in some arms.
 
         From then on, the method `settings` leaves out such a setting for these arms.
 
@@ -235,10 +241,13 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def network(self, name: str, recipe: Recipe) -> keras.Model:
-        """Makes the network of the arm `name`, without building the network."""
+        """Makes, but does not build, the network of the arm `name`."""
 
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
-        """Raises a `UserError` if the folder `run` has a run with other settings or other text."""
+        """Raises a `UserError` if the folder `run` has a run that the arm cannot continue.
+
+        Such a run has another seed, other settings or, in pre-training, another corpus.
+        """
         kind, file = self.run_class.recipe_class, run / "recipe.json"
         recipe = registry.load(arm.recipe, kind, self.settings(arm, seed))
         if file.is_file():
@@ -286,11 +295,17 @@ class Kind(abc.ABC):
             raise failed
 
     def more(self, run: pathlib.Path, log: pathlib.Path | None) -> dict:
-        """Returns additional scores of a run that decides the comparison."""
+        """Returns additional scores of a compared run, as a dict mapping a metric to its value.
+
+        The base class returns an empty dict.
+        """
         return {}
 
     def row(self, run: pathlib.Path, scores: dict) -> dict:
-        """Returns the results of a run: `scores`, training time, memory and validation curve."""
+        """Returns the results of a run as a dict.
+
+        The dict has the items of `scores`, and the training time, memory and validation curve.
+        """
         timing = read_lines(run / "timing.jsonl")
         memory = studies.values(timing, "memory_mib")
         return {
@@ -309,30 +324,37 @@ class Kind(abc.ABC):
             rows: results of all runs; see `row`.
 
         Returns:
-            The score and a description of the prediction, or `None` if this score is unknown.
+            The score, and a description of the prediction. The result is `None` if the score is
+            unknown, as in the base class.
         """
         return None
 
     def tests(self, first: list[dict], others: list[dict]) -> list[dict]:
         """Compares the outputs of an arm with the outputs of the first arm by statistical tests.
 
-        The base class has no tests.
+        The base class has no tests and returns an empty list.
 
         Args:
             first: results of the first arm, one dict for each seed; see `row`.
-            others: results of the other arm with the same seeds.
+            others: results of another arm, one dict for each of the same seeds.
 
         Returns:
-            A list of dicts, which has the test result for each seed.
+            A list with one dict for each seed, which contains the result of the test.
         """
         return []
 
 
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns the columns of fine-tuning results, as a dict mapping a heading to (task, metric).
+    """Returns the table columns of fine-tuning results.
 
-    Each task has a column with its score. A task in `TABLE_METRICS` has a second column, with the
-    metric in `TABLE_METRICS`.
+    Each task has a column with its score. For two tasks, the SwishRNN paper reports another metric,
+    which has a second column; see `TABLE_METRICS`.
+
+    Args:
+        tasks: names of the fine-tuning tasks.
+
+    Returns:
+        A dict mapping the heading of a column to a pair of a task and a metric.
     """
     other = TABLE_METRICS["swish_rnn"]
     columns = {task: (task, "score") for task in tasks}
@@ -365,7 +387,10 @@ class Pretraining(Kind):
         self.columns = self.columns | {name: (name, 1, 100.0) for name in self.tuned}
 
     def prepare(self, recipes: dict[str, Recipe], out: pathlib.Path) -> None:
-        """Opens the corpus of `--corpus`, or prepares a corpus for each distinct text."""
+        """Opens the corpus of `--corpus`, or prepares the corpora that the recipes describe.
+
+        Arms with equal settings of corpus and vocabulary share a corpus.
+        """
         self.corpora: dict[str, PretrainingCorpus] = {}
         made: dict[Any, PretrainingCorpus] = {}
         for name, recipe in recipes.items():
@@ -416,7 +441,10 @@ class Pretraining(Kind):
         return self._finetuned(run, log) if self.tuned else {}
 
     def _finetuned(self, run: pathlib.Path, log: pathlib.Path | None) -> dict[str, float]:
-        """Fine-tunes a run on `--tasks`, and returns the mean scores at the best learning rates."""
+        """Fine-tunes a run on `--tasks`, and returns the scores at the best settings for each task.
+
+        The result is a dict mapping a column heading to the mean score over the fine-tuning seeds.
+        """
         rates = self.options.learning_rates or ()
         words = ["--init", f"model={run}", *studies.tuning(self.options)]
         words += ["--learning-rates", *map(repr, rates)] if rates else []
@@ -524,8 +552,8 @@ class Translation(Kind):
 def _own_scores(run: pathlib.Path, output: pathlib.Path, recipe: TranslationRecipe) -> list[dict]:
     """Reads the scores of a run's averaged weights from the JSON files in `output`.
 
-    The function ignores scores on another split and scores of checkpoints from before the end of
-    the run.
+    The function ignores scores on splits other than the validation split. It also ignores scores of
+    an earlier average, which does not include the last checkpoint.
 
     Args:
         run: folder of the run.
@@ -576,7 +604,7 @@ class Finetuning(Kind):
     ) -> tuple[dict[str, str], list[str]]:
         """Splits settings into a dict of the settings in `named` and a list of the other settings.
 
-        The dict maps the path of a setting to the last value that is given for it.
+        If a setting occurs several times, the dict has its last value.
         """
         pairs = [setting.partition("=") for setting in settings]
         found = {path: value for path, _, value in pairs if path in named}
@@ -651,7 +679,11 @@ class Finetuning(Kind):
 
 
 def kind_of(arm: Arm) -> type[Kind]:
-    """Returns the kind of training that the recipe of an arm belongs to."""
+    """Returns the subclass of `Kind` that trains the recipe of an arm.
+
+    Raises:
+        UserError: `compare` does not support recipes of this type.
+    """
     if arm.recipe in (*TASKS, *OWN_TASKS):
         return Finetuning
     kinds = {kind.run_class.recipe_class: kind for kind in (Pretraining, Translation)}

@@ -35,9 +35,10 @@ class Study:
         arms: arms at all widths. The first arm at each width is the baseline.
         rows: results of all runs, as one dict for every arm and seed. A dict has the arm's fields,
             the parameter count and the fields of `Kind.row`.
-        timed: timings that `--equal time` measured.
-        tuned: scores at the learning rates of `--rates`.
-        tuning_seeds: seeds that chose the learning rates.
+        timed: timings from `--equal time`, one for each arm; empty without this flag.
+        tuned: scores at the learning rates of `--rates`, one `Tuned` for each arm; empty without
+            this flag.
+        tuning_seeds: seeds of the runs that tuned the learning rates.
     """
 
     kind: Kind
@@ -118,11 +119,12 @@ def write(study: Study, options: argparse.Namespace) -> None:
 
 
 def _listed(verdicts: dict[tuple, Verdict], *names: str) -> list[dict]:
-    """Converts verdicts to dicts for JSON.
+    """Converts verdicts to a list of dicts for JSON.
 
     Args:
         verdicts: dict that maps a tuple, such as (arm, width), to the verdict.
-        names: names of the tuple's elements, such as "arm" and "width", which become fields.
+        names: keys under which the dicts contain the elements of the tuple, such as "arm" and
+            "width".
     """
     return [
         {**dict(zip(names, key, strict=True)), **dataclasses.asdict(verdict)}
@@ -150,7 +152,11 @@ def _shown(kind: Kind, scores: Iterable[float], sign: str = "") -> list[str]:
 
 
 def _tested(kind: Kind, verdict: Verdict | None, words: dict[str, str]) -> list[str]:
-    """Returns a verdict as four table cells: difference, confidence interval, p-value, verdict."""
+    """Returns a verdict as four table cells: difference, confidence interval, p-value, verdict.
+
+    The dict `words` maps a verdict such as "better" to the text of the cell. If `verdict` is
+    `None`, all cells are empty.
+    """
     if verdict is None:
         return [""] * 4
     word = words.get(verdict.word, verdict.word)
@@ -167,7 +173,10 @@ def _table(
     verdicts: dict[tuple, Verdict],
     guessing: tuple[float, str] | None,
 ) -> list[str]:
-    """Formats the Markdown table for one width, with a row per arm and one for the chance level."""
+    """Formats the Markdown table for one width, with a row per arm.
+
+    A further row shows the chance level, if it is known.
+    """
     kind, lines = study.kind, []
     arms = [arm for arm in study.arms if arm.width == width]
     wanted = study.of(study.first, width)[0]["parameters"]
@@ -214,10 +223,13 @@ def _every_seed(study: Study, seeds: Sequence[int]) -> list[str]:
 
 
 def trends_of(study: Study, verdicts: dict[tuple, Verdict]) -> dict[str, Verdict]:
-    """Tests, for each arm, whether its difference from the first arm changes with the width.
+    """Tests, for each arm, whether its score difference from the first arm changes with the width.
 
-    The trend is the slope of the difference over log2 of the width. The slope is the change of the
-    difference when the width doubles.
+    The trend of an arm is the slope of this difference over log2 of the width. In other words, the
+    trend is the change of the difference when the width doubles.
+
+    Returns:
+        A dict mapping the name of an arm to the verdict on its trend.
     """
     doublings, slopes, none = np.log2(study.widths), {}, {}
     for name in study.others:
@@ -272,7 +284,7 @@ def _bootstraps(first: str, tests: list[dict]) -> list[str]:
 def _rates(study: Study) -> list[str]:
     """Formats the Markdown table of the scores at every learning rate, with a paragraph below.
 
-    The paragraph names the arms whose best rate is the least or greatest tried rate. Without
+    The paragraph names the arms whose best rate is the least or greatest rate of `--rates`. Without
     `--rates`, the result is empty.
     """
     if not study.tuned:
@@ -390,7 +402,10 @@ def _draw(study: Study, guessing: tuple[float, str] | None, path: pathlib.Path) 
 
 
 def _draw_widths(study: Study, verdicts: dict[tuple, Verdict], path: pathlib.Path) -> None:
-    """Draws each arm's difference from the first arm over the width, with confidence intervals."""
+    """Draws the score difference between each arm and the first arm against the width.
+
+    Error bars are 95% confidence intervals.
+    """
     title, axes = f"{study.kind.label} - {study.first}", ("model.hidden_dim", "difference, 95%")
     lines = {
         name: {width: verdicts[name, width].differences for width in study.widths}
@@ -453,7 +468,8 @@ def _again(options: argparse.Namespace, why: str, flag: str, *values: str, out: 
     Args:
         options: parsed options of the command.
         why: the reason to run the new command.
-        flag: flag to set. Only `--set` keeps the values in the user's command.
+        flag: flag to set. New values of `--set` are added to the user's values. For any other flag,
+            they replace the user's values.
         values: values of the flag.
         out: new output folder; "" means the same folder.
     """

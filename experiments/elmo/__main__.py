@@ -40,45 +40,47 @@ main = cli.program(
         cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
         cli.place(
             "--output FILE",
-            ".npz file for the vectors or, with --json, JSON file (default with --json: stdout; "
-            "without --json, the file is required)",
+            "output .npz file for the vectors or, with --json, output JSON file (default with "
+            "--json: stdout; without --json, the file is required)",
         ),
         cli.argument(
             "--layers",
-            "layers whose vectors to write: every layer, the mean of all layers, or the top layer "
-            "(default: all)",
+            "layers whose vectors to write. all: a vector for each layer; mean: the mean over the "
+            "layers; top: only the top layer (default: all)",
             choices=("all", "mean", "top"),
             default="all",
         ),
         cli.switch(
             "--tokenized",
-            "split lines into words only at white space (default: also separate punctuation from "
-            "words)",
+            "split sentences into words only at white space (default: also separate punctuation "
+            "from words)",
         ),
         cli.JSON,
     ),
     cli.command(
         "neighbours",
-        "print the nearest neighbours of a word in the vector space",
+        "print the words and the occurrences in a corpus that are most similar to a word",
         "experiments.elmo.neighbours:run",
         cli.TRAINED,
-        cli.argument("word", "word whose neighbours to find, spelled as in the sentences of --in"),
+        cli.argument(
+            "word", "word whose nearest neighbours to find, spelled as in the sentences of --in"
+        ),
         cli.argument(
             "--in SENTENCE",
-            "sentences that contain the word; the command prints the nearest occurrences for each "
-            "sentence",
+            "sentences that contain the word; for each sentence, the command prints the "
+            "occurrences with the most similar contextual vectors",
             dest="sentences",
             required=True,
             nargs="+",
         ),
         cli.place(
             "--source",
-            "sources of the documents to search, such as text:books/*.txt (default: the training "
-            "documents of the run)",
+            "sources of the documents to search for neighbours, such as text:books/*.txt (default: "
+            "the training documents of the run)",
             nargs="+",
         ),
         cli.count("--limit N", "maximum number of sentences to search (default: 2000)", 2000),
-        cli.count("--count N", "number of neighbours to print (default: 5)", 5),
+        cli.count("--count N", "number of neighbours to print for each vector (default: 5)", 5),
         cli.TFDS,
     ),
     cli.command(
@@ -86,21 +88,21 @@ main = cli.program(
         "train named entity taggers with and without ELMo's word vectors",
         "experiments.elmo.tag:run",
         cli.TRAINED,
-        cli.place("out", "folder for the runs and results"),
+        cli.place("out", "output folder for the training runs and the report"),
         cli.place(
             "--source",
             "source of tagged sentences, as tfds:NAME or conll:FILE (default: tfds:conll2003_ner)",
         ),
         cli.argument(
             "--split",
-            "split to evaluate on, such as test (default: dev). The split dev always selects the "
-            "best epoch",
+            "split on which to report F1, such as test. The best epoch is always selected on the "
+            "split dev (default: dev)",
             default="dev",
         ),
         cli.argument(
             "--places",
-            "positions at which ELMo's vectors are concatenated: the input of the tagger's LSTM, "
-            "the output of the LSTM, or both; the command trains one tagger for each value "
+            "position at which ELMo's word vectors are concatenated: the input of the tagger's "
+            "LSTM, the output of the LSTM, or both. The command trains one tagger for each value "
             "(default: input)",
             choices=("input", "output", "both"),
             default=["input"],
@@ -110,7 +112,7 @@ main = cli.program(
         cli.count("--epochs N", "number of training epochs (default: 8)", 8),
         cli.count(
             "--seeds N",
-            "random seeds; the command trains each tagger with every seed (default: 1)",
+            "random seeds; the command trains each tagger once with every seed (default: 1)",
             [1],
             least=0,
             nargs="+",

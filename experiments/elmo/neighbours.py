@@ -35,10 +35,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
-    """Yields the words of each sentence, the position of `word`, and the vectors of `word`.
+    """Yields a tuple for each sentence, which describes the first occurrence of `word`.
 
-    The vectors have the shape `(J, 2 P)`, with one vector from each of J layers. P is ELMo's
-    projection width.
+    The tuple has the words of the sentence, the position of `word`, and the vectors of `word`. The
+    vectors have the shape `(J, 2 P)`, with one vector from each of J layers. P is ELMo's projection
+    width.
 
     Raises:
         UserError: a sentence does not contain `word`.
@@ -57,8 +58,9 @@ def neighbours(
 ) -> Iterator[str]:
     """Yields lines of text that list the nearest neighbours of a word by cosine similarity.
 
-    The first line lists similar words by the first layer, which depends only on the characters of a
-    word. The other lines show similar occurrences by the last layer, which depends on the context.
+    The first line lists similar words according to the first layer, whose vectors depend only on
+    the characters of a word. The other lines show similar occurrences according to the last layer,
+    whose vectors depend on the context.
 
     Args:
         network: the ELMo.

@@ -58,7 +58,7 @@ class Sentences(ArrayBatches):
         super().__init__(len(examples), _BATCH, self.padded, shapes, lengths)
 
     def arrays(self) -> list[np.ndarray]:
-        """Returns the arrays that a fingerprint of the sentences covers: character ids and tags."""
+        """Returns the character ids and tags of all sentences, for computing a fingerprint."""
         return [self.characters, np.concatenate([*self.examples.labels])]
 
     def padded(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _table(rows: list[dict]) -> list[str]:
-    """Formats a Markdown table of the F1 with and without ELMo, and a sentence about the gains."""
+    """Formats a Markdown table of the F1 with and without ELMo, and a line with the gain in F1."""
     lines, means = [], []
     for name, mine in studies.grouped(rows, "name").items():
         f1 = studies.values(mine, "f1")
@@ -162,17 +162,19 @@ def _tagger(
 
     Args:
         elmo: the ELMo, whose weights are frozen.
-        place: where ELMo's vectors are concatenated; a key of `_ROWS`.
+        place: where the tagger reads ELMo's vectors: "input", "output", "both", or "" for a tagger
+            without ELMo.
         learnt: training sentences.
-        chosen: sentences whose F1 chooses the best epoch.
-        judged: sentences on which the best epoch is evaluated.
+        chosen: validation sentences, on which the epoch with the best F1 is selected.
+        judged: test sentences, on which the selected epoch is evaluated.
         epochs: number of passes over the training sentences.
         seed: random seed of the initial weights, dropout and the order of sentences.
         path: folder of the run.
 
     Returns:
-        Dict of the F1, the weights of ELMo's layers, the number of trained parameters and the
-        training time in minutes.
+        A dict with "f1" (on the test sentences), "layers" and "output_layers" (weights of ELMo's
+        layers at the input and at the output of the tagger), "parameters" (number of trained
+        parameters) and "minutes" (training time).
     """
     done = path / "result.json"
     if done.exists():
@@ -230,11 +232,14 @@ def _tagger(
 
 
 def _entities(tags_of: Callable[[tf.Tensor], tf.Tensor], judged: Sentences) -> dict[str, float]:
-    """Computes precision, recall and F1 of named entities.
+    """Computes the precision, recall and F1 of named entities.
 
     Args:
         tags_of: function that maps character ids `(B, L, C)` to tag indices `(B, L)`.
         judged: sentences with their correct tags.
+
+    Returns:
+        A dict with the keys "f1", "precision" and "recall".
     """
     # A batch has sentences of similar length. `found` maps the index of a sentence to its tags.
     order = np.argsort(judged.lengths, kind="stable")

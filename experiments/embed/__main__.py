@@ -14,57 +14,68 @@ queries from stdin, one per line.
 from experiments import command_line as cli
 
 _FORMS = """tasks and their objectives:
-  stsb                        --objective cosine: squared error between the cosine of the two
-                              vectors and the score, which is scaled to [0, 1]
+  stsb                        regression on sentence pairs with the objective cosine: the squared
+                              error between the cosine similarity of the two sentence vectors and
+                              the score, scaled to [0, 1]
   mnli snli xnli mrpc qqp qnli rte wnli boolq
-                              --objective softmax: cross-entropy of a classifier that reads the
-                              sentence vectors u and v and the absolute difference |u-v|. For other
-                              features, give for example --set "concatenation=u,v,u*v"
-  triplets                    --objective triplet: triplet loss. The task needs --source tsv:FILE
-                              with the columns anchor, positive and negative. A {split} in the name
-                              FILE, as in triplets.{split}.tsv, stands for train or validation
+                              classification of sentence pairs with the objective softmax: the
+                              cross-entropy of a classifier that reads the sentence vectors u and v
+                              and the absolute difference |u-v|. To change the features, give for
+                              example --set "concatenation=u,v,u*v"
+  triplets                    your own triplets of sentences with the objective triplet: the triplet
+                              loss. Give --source tsv:FILE, a table with the columns anchor,
+                              positive and negative. For training, the file name must contain
+                              {split}, as in triplets.{split}.tsv, which stands for train and
+                              validation
 
 SET of `sts`, a set of sentence pairs with similarity scores from 0 to 5:
-  senteval:DIR                the sets STS12 to STS16, STSb and SICK-R that are in DIR, the folder
-                              data/downstream of SentEval. All subsets of a year form one set
-  NAME=tsv:FILE               table with the columns sentence1, sentence2 and label; results are
-                              reported under NAME
-  NAME=tfds:glue/stsb         development set of STS-B in TensorFlow Datasets
+  senteval:DIR                SentEval's folder data/downstream; the command evaluates on those of
+                              STS12 to STS16, STSb and SICK-R that DIR contains. The subsets of an
+                              STS year are scored together
+  NAME=tsv:FILE               tab-separated table with the columns sentence1, sentence2 and label.
+                              NAME is the name of the set in the printed results
+  NAME=tfds:glue/stsb         validation split of STS-B, read from TensorFlow Datasets. NAME is the
+                              name of the set in the printed results
 
 ENCODER and FROM, a model to apply or to start from:
-  RUN[@CHECKPOINT]   run of `embed train`, `pretrain train` or `finetune train`
-  hugging-face:DIR   folder of a sentence-transformers model, or folder with config.json, weights
-                     and tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT or ELECTRA
+  RUN[@CHECKPOINT]   folder of a run of `embed train`, `pretrain train` or `finetune train`
+  hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the
+                     weights and the tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT or ELECTRA
   keras-hub:DIR      folder of a KerasHub preset of BERT, DistilBERT, ELECTRA or RoBERTa
-  model-garden:DIR   folder with bert_config.json, vocab.txt and a checkpoint of a BERT
-  hub:OWNER/NAME     repository on the Hugging Face hub that contains one of the folders above
-  none               new model with random weights instead of FROM; needs --model NAME and
+  model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint, with bert_config.json and
+                     vocab.txt
+  hub:OWNER/NAME     Hugging Face Hub repository with a model in one of these formats: macaron_tf,
+                     transformers, sentence-transformers, KerasHub or Model Garden
+  none               random weights, for `embed train --init` only; requires --model NAME and
                      --vocabulary DIR
 """
 
-_TASK = cli.argument("task", "task to train on, such as stsb; the tasks are listed below")
+_TASK = cli.argument("task", "task to train on, such as stsb, mnli or triplets")
 _OBJECTIVE = cli.argument(
     "--objective",
-    "training objective (default: the objective of the task in the list below)",
+    "training objective: softmax for classification tasks, cosine for stsb, triplet for triplets "
+    "(default: the objective of the task)",
     choices=("softmax", "cosine", "triplet"),
 )
 _POOLING = cli.argument(
     "--pooling",
-    "method that pools the token vectors into a sentence vector; cls takes the vector of the first "
-    "token (default: the method of the encoder or, if the encoder has none, mean)",
+    "method that pools the token vectors of a sentence into one vector. mean: their mean; max: "
+    "their maximum; cls: the vector of the first token (default: the method of the encoder or, if "
+    "the encoder has none, mean)",
     choices=("mean", "max", "cls"),
 )
 _OUTPUT = cli.place(
     "--output DIR",
-    "folder for the scores (default: RUN/scores; the scores of other models are only printed)",
+    "output folder for the scores (default: RUN/scores if the encoder is a run of `embed train`; "
+    "otherwise the scores are only printed)",
 )
 _ENCODER = cli.together(
-    cli.place("encoder ENCODER", "sentence encoder to apply; the forms are listed below"),
+    cli.place("encoder ENCODER", "sentence encoder to apply, such as runs/sts or hugging-face:DIR"),
     _POOLING,
     cli.count(
         "--max-length N",
         "maximum number of tokens in a sentence, including special tokens; longer sentences are "
-        "truncated (default: the encoder's own maximum)",
+        "truncated (default: the maximum of the encoder)",
     ),
     cli.LOWER_CASE,
 )
@@ -80,7 +91,9 @@ main = cli.program(
             _TASK,
             cli.RUN_TO_TRAIN,
             cli.place(
-                "--init FROM", "model to start from; the forms are listed below", required=True
+                "--init FROM",
+                "model to start from, such as runs/bert, hugging-face:DIR or none (random weights)",
+                required=True,
             ),
         ),
         _OBJECTIVE,
@@ -93,18 +106,20 @@ main = cli.program(
     ),
     cli.command(
         "evaluate",
-        "print the correlation of cosine similarities with scores, or the metrics of a "
+        "print the correlation of cosine similarities with similarity scores, or the metrics of a "
         "classification or triplet task",
         "experiments.embed.evaluate:run",
         _ENCODER,
         cli.argument(
             "--task",
-            "task to evaluate on (default: the task of the run or, for another model, stsb)",
+            "task to evaluate on, such as stsb (default: the task of the run if the encoder is a "
+            "run of `embed train`, otherwise stsb)",
         ),
         cli.argument(
             "--split",
-            "split to score (default: the development set; for a --source without {split} in its "
-            "name, the whole file)",
+            "split to score, such as test (default: validation, or validation_matched for mnli and "
+            "xnli). If --source is a file without {split} in its name, the default is the whole "
+            "file",
         ),
         _OUTPUT,
         cli.EXAMPLES,
@@ -112,12 +127,14 @@ main = cli.program(
     ),
     cli.command(
         "sts",
-        "print Spearman's rank correlation between cosine similarities and scores on several sets",
+        "print Spearman's rank correlation between cosine similarities and similarity scores on "
+        "several sets of sentence pairs",
         "experiments.embed.evaluate:run_sets",
         _ENCODER,
         cli.place(
             "sets SET",
-            "sets of sentence pairs, as senteval:DIR or NAME=SOURCE; the forms are listed below",
+            "sets of sentence pairs with similarity scores, as senteval:DIR or NAME=SOURCE, such "
+            "as mine=tsv:FILE",
             nargs="+",
         ),
         _OUTPUT,
@@ -126,18 +143,19 @@ main = cli.program(
     ),
     cli.command(
         "encode",
-        "write the vector of each line to a NumPy file or as JSON",
+        "write the sentence vector of each input line to a NumPy file or as JSON",
         "experiments.embed.evaluate:encode",
         _ENCODER,
         cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
         cli.place(
             "--output FILE",
-            ".npy file for a float32 array with one row per sentence or, with --json, JSON file "
-            "(default with --json: stdout; without --json, the file is required)",
+            "output .npy file for a float32 array with one row per sentence or, with --json, "
+            "output JSON file (default with --json: stdout; without --json, the file is required)",
         ),
         cli.switch(
             "--unit",
-            "scale each vector to Euclidean norm 1; --json always does so (default: not scaled)",
+            "scale each vector to Euclidean norm 1 (default: no scaling; the vectors of --json "
+            "always have norm 1)",
         ),
         cli.JSON,
         cli.DEVICES,
@@ -149,13 +167,14 @@ main = cli.program(
         _ENCODER,
         cli.local_place(
             "--corpus FILE",
-            "file with one sentence per line in which to search; the command caches the sentence "
-            "vectors in FILE.HASH.npy",
+            "file to search, with one sentence per line; the command caches the sentence vectors "
+            "in FILE.HASH.npy",
             required=True,
         ),
         cli.argument(
             "--query TEXT",
-            "sentence to find similar sentences for (default: each line of stdin; repeatable)",
+            "query sentence, to which the command finds similar sentences (default: each line of "
+            "stdin; repeatable)",
             action="append",
         ),
         cli.count(

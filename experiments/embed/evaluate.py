@@ -44,13 +44,13 @@ def read_sets(
     """Reads the examples of a task, which are sentence pairs or triplets.
 
     Args:
-        task: name of a task with two texts per example, or `TRIPLETS`.
+        task: task with two texts per example, or `TRIPLETS`.
         split: name of the split.
         source: source of the examples; `None` means the default source of `task`.
         tfds: access to TensorFlow Datasets.
 
     Raises:
-        UserError: `task` is `TRIPLETS` and `source` is `None`.
+        UserError: `task` is `TRIPLETS`, which has no default source, and `source` is `None`.
     """
     if task is TRIPLETS:
         if not source:

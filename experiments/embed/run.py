@@ -39,14 +39,13 @@ class EmbeddingRecipe(EpochRecipe):
     """Settings of a Sentence-BERT run.
 
     Attributes:
-        task: name of the task: `triplets`, or a classification or regression task on sentence
-            pairs.
-        objective: training objective: `softmax` for classes of sentence pairs, `cosine` for scores
-            of sentence pairs, or `triplet`.
-        pooling: pooling of the token vectors into a sentence vector: `mean`, `max` or `cls`, which
-            takes the vector of the first token.
-        concatenation: features of the sentence vectors u and v that the softmax classifier reads:
-            a selection of `u`, `v`, `|u-v|` and `u*v`, separated by commas.
+        task: name of a classification or regression task on sentence pairs, or `triplets`.
+        objective: training objective, which is `softmax` for classes of sentence pairs, `cosine`
+            for scores of sentence pairs, or `triplet`.
+        pooling: pooling of the token vectors into a sentence vector, which is `mean`, `max` or
+            `cls` (the vector of the first token).
+        concatenation: features of the sentence vectors u and v that the softmax classifier reads.
+            The value is a selection of `u`, `v`, `|u-v|` and `u*v`, separated by commas.
         normalize: whether to scale sentence vectors to norm 1, in training too.
         margin: margin of the triplet loss.
         max_length: maximum number of tokens in a sentence, including special tokens. Longer

@@ -102,7 +102,8 @@ def checked(recipe: EmbeddingRecipe, start: Start) -> EmbeddingRecipe:
     """Checks that a recipe fits the model to start from, and returns the recipe.
 
     Raises:
-        UserError: the recipe does not fit the start, or selects checkpoints by an unknown metric.
+        UserError: the recipe does not fit the pre-trained model, or selects checkpoints by an
+            unknown metric.
     """
     start.check(recipe.model_config(start.vocabulary.size))
     recipe.check_metric((*recipe.metrics, "loss"))

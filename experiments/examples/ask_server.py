@@ -29,7 +29,7 @@ from export.client import GrpcClient, RestClient, text_of
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
 parser.add_argument("name", help="name of the served model")
-parser.add_argument("lines", nargs="+", help="texts to send to the model")
+parser.add_argument("lines", nargs="+", help="texts to send to the model, one per argument")
 parser.add_argument(
     "--url", default="http://127.0.0.1:8501", help="URL of the REST server (default: %(default)s)"
 )

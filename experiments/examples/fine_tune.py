@@ -30,8 +30,11 @@ import macaron_tf
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("weights", help="hugging-face:DIR or another source for macaron_tf.load")
-parser.add_argument("out", help="folder to write the results to")
+parser.add_argument(
+    "weights",
+    help="model to fine-tune, as hugging-face:DIR or another location that macaron_tf.load accepts",
+)
+parser.add_argument("out", help="output folder for the results")
 parser.add_argument(
     "--epochs", type=int, default=8, help="number of training epochs (default: %(default)s)"
 )

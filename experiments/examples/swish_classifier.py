@@ -24,7 +24,7 @@ import macaron_tf
 
 # %%
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("out", help="folder to write the results to")
+parser.add_argument("out", help="output folder for the results")
 parser.add_argument(
     "--data-dir",
     help="folder with TensorFlow Datasets (default: $TFDS_DATA_DIR or ~/tensorflow_datasets); "

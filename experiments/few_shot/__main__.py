@@ -19,18 +19,22 @@ from experiments import command_line as cli
 
 _FORMS = """tasks:
   cola sst2 mrpc qqp mnli qnli rte wnli boolq multirc
-                 classification; the model chooses among one answer word per class (see --words)
-  squad          free-form answers, scored by F1 and exact match
-  summarization  subject lines of e-mails (AESLC), prompted by "TL;DR:" and scored by ROUGE
+                 classification; each class has an answer word, and the model predicts the class
+                 with the most probable answer word (see --words)
+  squad          question answering with free-form answers, scored by F1 and exact match
+  summarization  generation of the subject lines of e-mails (AESLC), prompted by "TL;DR:" and scored
+                 by ROUGE
   summarization:TEXT-SUMMARY:SOURCE
-                 summaries of your own texts. TEXT and SUMMARY are the names of the two columns
+                 summarization of your own texts, scored by ROUGE. TEXT and SUMMARY are the names of
+                 the columns that contain the texts and the summaries
   translation:FROM-TO:SOURCE
-                 translation from the language code FROM to TO, scored by BLEU
+                 translation, scored by BLEU. FROM and TO are the codes of the source language and
+                 the target language
   lambada:FILE   last-word prediction; each line of the file, plain or .gz, is a passage
-  tsv:FILE       question answering; the table has the columns `question` and `answer`. For multiple
-                 choice, the table also has columns choice1, choice2 ..., and `answer` is the number
-                 of the correct choice. jsonl:FILE, parquet:FILE and datasets:DIR have the same
-                 columns
+  tsv:FILE, jsonl:FILE, parquet:FILE, datasets:DIR
+                 question answering on a table with the columns `question` and `answer`. For
+                 multiple choice, the table also has the columns choice1, choice2 and so on, and
+                 `answer` is the number of the correct choice, from 1
 SOURCE is a source of text pairs; `experiments.translate train --help` lists the forms. If the name
 of a file contains {split}, the command reads solved examples from the file for train, and questions
 from the file for validation. Otherwise every fourth line of the file is a solved example.
@@ -47,15 +51,19 @@ main = cli.single_program(
     "experiments.few_shot.evaluate:run",
     cli.place(
         "runs RUN",
-        "language models to evaluate: RUN, RUN@CHECKPOINT or hugging-face:DIR",
+        "language models to evaluate: pre-training runs, as RUN or RUN@CHECKPOINT, or models of "
+        "transformers, as hugging-face:DIR",
         nargs="+",
     ),
     cli.place(
-        "--task TASK", "tasks to evaluate on; the forms are listed below", nargs="+", required=True
+        "--task TASK",
+        "tasks to evaluate on, such as sst2, squad or lambada:FILE",
+        nargs="+",
+        required=True,
     ),
     cli.count(
         "--shots K",
-        "numbers of solved examples in a prompt (default: 0 1 4 16)",
+        "numbers K of solved examples in a prompt (default: 0 1 4 16)",
         [0, 1, 4, 16],
         least=0,
         nargs="+",
@@ -63,7 +71,8 @@ main = cli.single_program(
     ),
     cli.count(
         "--seeds N",
-        "random seeds; each seed draws other solved examples (default: 1 2 3)",
+        "random seeds for drawing the solved examples; the command reports the mean and the "
+        "standard deviation over the seeds (default: 1 2 3)",
         [1, 2, 3],
         least=0,
         nargs="+",
@@ -71,38 +80,37 @@ main = cli.single_program(
     ),
     cli.argument(
         "--normalization",
-        "score of an answer choice: its log-likelihood per token, or the sum over its tokens "
-        "(default: token)",
+        "score of an answer choice. token: the mean log-likelihood of its tokens; sum: the sum of "
+        "the log-likelihoods of its tokens (default: token)",
         choices=("token", "sum"),
         default="token",
     ),
     cli.switch(
         "--calibrate",
-        "divide the probability of each answer choice by its probability after a question without "
-        "content, such as N/A (Zhao et al. 2021; default: off)",
+        "contextual calibration (Zhao et al. 2021): divide the probability of each answer choice "
+        "by its mean probability after content-free inputs such as N/A (default: off)",
     ),
     cli.argument(
         "--prompts",
-        'format of prompts for questions and translations: plain means "Question: ... Answer:", '
-        'gpt2 and gpt3 mean the formats of the GPT-2 and GPT-3 papers, "Q: ... A:" (default: '
-        "plain)",
+        'format of prompts for questions and translations. plain means "Question: ... Answer:". '
+        'gpt2 and gpt3 mean "Q: ... A:", as in the GPT-2 and GPT-3 papers (default: plain)',
         choices=("plain", "gpt2", "gpt3"),
         default="plain",
     ),
     cli.argument(
         "--template TEXT",
-        "prompt format of a classification task, in which {first} and {second} stand for the texts "
-        "and \\n for a line break; requires --words and a single --task (default: the task's own "
-        "format)",
+        "prompt format of a classification task, in which {first} and {second} stand for the input "
+        "texts and \\n stands for a line break; requires --words and a single --task (default: the "
+        "task's own format)",
     ),
     cli.argument(
         "--words WORD",
-        "answer word for each class, in the order of the classes; requires --template (default: "
-        "the task's own words)",
+        "answer words, one for each class, in the order in which `finetune tasks` lists the "
+        "classes; requires --template (default: the task's own words)",
         nargs="+",
     ),
     cli.count("--max-examples N", "maximum number of questions per task (default: 1000)", 1_000),
-    cli.place("--out DIR", "folder for the table and the figures", required=True),
+    cli.place("--out DIR", "output folder for the table and the figures", required=True),
     cli.TFDS,
     forms=_FORMS,
 )

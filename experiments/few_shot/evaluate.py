@@ -76,12 +76,12 @@ class FreeForm:
 
     Attributes:
         metric: name of the metric, for tables.
-        measure: function that scores answers. Its arguments are the answers and, for each answer,
-            a tuple of correct answers. The function returns a dict with "score", which is a
-            fraction, and further metrics.
+        measure: function that scores answers. Its arguments are the answers and, for each answer, a
+            tuple of correct answers. The function returns a dict, in which "score" is a fraction.
+            The dict may have further metrics.
         generation: settings of text generation.
         stops: texts that end an answer; the answer is truncated before the first occurrence.
-        sentences: number of sentences to keep; `None` means all.
+        sentences: number of sentences to keep at the beginning of an answer; `None` means all.
     """
 
     metric: str = "f1"
@@ -131,7 +131,8 @@ class PromptTask:
         metric: name of the metric, for tables.
         measure: for choices, function that scores predictions. Its arguments are the indices of the
             predicted choices and of the correct choices. The function returns a fraction.
-        content_free: for choices, queries without content, which are used for calibration.
+        content_free: for choices, queries without content, such as "N/A", which are used for
+            calibration.
         free: for free-form answers, settings of generation and scoring.
         between: line breaks between two examples, for models that were trained with line breaks. An
             empty string puts all text on one line.
@@ -255,7 +256,10 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
 
 
 def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]:
-    """Reads two lists of prompts: the questions to evaluate, and the examples to draw shots from.
+    """Reads the questions to evaluate, and the examples from which shots are drawn.
+
+    If the source has splits, the questions are the validation split and the examples are the
+    training split. Otherwise, every fourth prompt is an example.
 
     Args:
         source: source of the examples.
@@ -342,7 +346,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def limited(task: PromptTask, most: int) -> PromptTask:
-    """Returns the task with at most `most` questions, which do not depend on model or seed."""
+    """Returns the task with at most `most` questions.
+
+    The selection of questions depends neither on the model nor on the seed of the shots.
+    """
     if len(task.asked) <= most:
         return task
     chosen = np.sort(np.random.default_rng(0).permutation(len(task.asked))[:most])
@@ -350,7 +357,10 @@ def limited(task: PromptTask, most: int) -> PromptTask:
 
 
 def baselines(task: PromptTask) -> dict[str, float]:
-    """Returns the scores of random guessing and of predicting the most frequent answer."""
+    """Returns the scores of random guessing and of always predicting the most frequent answer.
+
+    The result is a dict with the keys "chance" and "majority". The scores are fractions.
+    """
     if task.form == "choice":
         labels, known = (np.array([one.label for one in part]) for part in (task.asked, task.pool))
         return {
@@ -381,9 +391,9 @@ class Asker:
 
     Attributes:
         opened: the model.
-        normalization: score of a choice. "sum" means the log-likelihood of the choice. "token"
-            means the log-likelihood divided by the number of tokens, which does not favour short
-            choices (Brown et al. 2020, section 2.4).
+        normalization: normalization of the score of a choice. With "sum", the score is the
+            log-likelihood of the choice. With "token", the log-likelihood is divided by the number
+            of tokens, so that short choices have no advantage (Brown et al. 2020, section 2.4).
         calibrate: whether to calibrate the scores of choices; see
             `macaron_tf.evaluation.language.calibrated`.
     """
@@ -446,10 +456,10 @@ class Asker:
         return max(self.opened.task.window - 1 - answer, 1)
 
     def _ids(self, texts: Sequence[str], first: bool = False, lines: bool = False) -> list[Ids]:
-        """Tokenizes texts.
+        """Tokenizes texts, and returns the ids of each text.
 
         Args:
-            texts: the texts.
+            texts: texts of a prompt or an answer.
             first: whether the texts are at the beginning of a row. Otherwise, a space is put before
                 each text.
             lines: whether to keep line breaks and add no spaces.

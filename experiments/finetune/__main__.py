@@ -26,73 +26,83 @@ _FORMS = """tasks (the command `tasks` prints their columns, classes and metrics
   named entity recognition   conll2003
   multiple choice            race swag hellaswag copa story_cloze
 tasks on your own table:
-  classify   classification of a text or of a pair of texts
-  regress    regression: a score for a text or for a pair of texts
-  tag        tagging: a tag for each word
-  choose     multiple choice; the table has columns choice1, choice2 ..., and the label is the
-             number of the correct choice
+  classify   predicts the class of a text or of a pair of texts
+  regress    predicts a score for a text or for a pair of texts
+  tag        predicts a tag for each word of a sentence
+  choose     selects one of several choices. The columns choice1, choice2 and so on contain the
+             choices, and the column `label` contains the number of the correct choice, from 1
 The command finds the columns of your table by their names. To name other columns, give for example
 --set table.text=review --set table.label=stars. The command `settings classify table` lists all
 settings of tables and their defaults.
 
-presets of --preset, with the peak learning rate, the number of epochs and other settings:
-  macaron    5e-5      3 epochs
-  bert       5e-5      3 epochs; squad and squad2: 3e-5, 2 epochs
-  gpt        6.25e-5   3 epochs; the warm-up takes 0.2% of the updates
-  elmo       1e-3      5 epochs; no warm-up
-  spanbert   2e-5      3 epochs; squad and squad2: 4 epochs
-  swish_rnn  1e-5      20,000 to 200,000 updates, depending on the task; constant learning rate
-                       after a warm-up of 1,000 updates
-By default, the warm-up takes 10% of the updates, and the learning rate then falls linearly to 0.
+presets of --preset:
+  macaron    peak learning rate 5e-5, 3 epochs
+  bert       peak learning rate 5e-5, 3 epochs. For squad and squad2, the peak learning rate is 3e-5
+             and the number of epochs is 2
+  gpt        peak learning rate 6.25e-5, 3 epochs, warm-up over 0.2% of the updates
+  elmo       peak learning rate 1e-3, 5 epochs, no warm-up
+  spanbert   peak learning rate 2e-5, 3 epochs, or 4 epochs for squad and squad2
+  swish_rnn  learning rate 1e-5, which is constant after a warm-up of 1,000 updates. The number of
+             updates is 20,000 to 200,000, depending on the task
+Unless a preset says otherwise, the learning rate rises linearly over the first 10% of the updates
+and then falls linearly to 0.
 `settings TASK --preset NAME` lists all settings of a preset.
 
 FROM, the model to start from:
-  RUN[@CHECKPOINT]   pre-training run, fine-tuning run of another task, or folder that the method
-                     save_pretrained wrote. From a run of experiments.elmo, the command trains an
-                     LSTM on ELMo's frozen vectors. --set words.elmo_place=none trains the LSTM
-                     without ELMo's vectors
-  hugging-face:DIR   folder of a sentence-transformers model, or folder with config.json, weights
-                     and tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA, XLNet, BART, GPT
-                     or GPT-2
+  RUN[@CHECKPOINT]   folder of a pre-training or fine-tuning run, or folder written by the method
+                     `Pretrained.save_pretrained`. From an ELMo run, the command trains an LSTM that
+                     reads ELMo's frozen word vectors. With --set words.elmo_place=none, the command
+                     trains the LSTM without ELMo's vectors, as a baseline
+  hugging-face:DIR   folder of a sentence-transformers model, or folder with the config.json, the
+                     weights and the tokenizer of a BERT, RoBERTa, XLM, XLM-R, ALBERT, ELECTRA,
+                     XLNet, BART, GPT or GPT-2
   keras-hub:DIR      folder of a KerasHub preset of BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2
-  model-garden:DIR   folder with bert_config.json, vocab.txt and a checkpoint of a BERT
-  hub:OWNER/NAME     repository on the Hugging Face hub that contains one of the folders above
-  none               random weights; needs --model NAME and --vocabulary DIR
+  model-garden:DIR   folder of a TensorFlow Model Garden BERT checkpoint, with bert_config.json and
+                     vocab.txt
+  hub:OWNER/NAME     Hugging Face Hub repository with a model in one of these formats: macaron_tf,
+                     transformers, sentence-transformers, KerasHub or Model Garden
+  none               random weights; requires --model NAME and --vocabulary DIR
 
 sources of examples:
-  tfds:NAME[/CONFIG][:VERSION]  set of TensorFlow Datasets in --data-dir. For classify, regress and
-                                tag, the fields of the set are the columns. For other tasks, the set
-                                must have the fields of the task
+  tfds:NAME[/CONFIG][:VERSION]  TensorFlow Datasets set in the folder of --data-dir. For classify,
+                                regress and tag, the fields of the set are the columns of the table.
+                                For other tasks, the set must have the fields of the task
   tsv:FILE                      tab-separated table, or comma-separated table if FILE ends in .csv.
                                 The header names the columns of the task and the column `label`
-  jsonl:FILE                    file with one JSON object per line, whose fields are the columns
-  parquet:FILE                  Parquet file with the same columns
-  datasets:DIR                  folder that Hugging Face's `Dataset.save_to_disk` wrote, with the
-                                same columns
-  squad:FILE                    JSON file in SQuAD's format
-  conll:FILE                    file with a word and its tag on each line, and an empty line after
-                                each sentence
-  python:MODULE:FUNCTION        your own function; FUNCTION(split) yields an example at a time, as a
-                                dict that maps each column to its value
+  jsonl:FILE                    file with one JSON object per line. The objects have the columns of
+                                the task and the column `label` as fields
+  parquet:FILE                  Parquet file with the columns of the task and the column `label`
+  datasets:DIR                  folder written by Hugging Face `Dataset.save_to_disk`, with the
+                                columns of the task and the column `label`
+  squad:FILE                    JSON file in SQuAD's format, for the tasks squad and squad2
+  conll:FILE                    file with one word and its tag per line, and an empty line after
+                                each sentence, for the tasks conll2003 and tag
+  python:MODULE:FUNCTION        your own function; FUNCTION(split) yields each example of a split as
+                                a dict from the names of the columns to their values
 In the name of a file, as in tsv:reviews.{split}.tsv, {split} stands for train, validation or test.
-conll2003 and race read dev in place of validation. mnli and xnli read validation_matched and
-validation_mismatched. If the name has no {split}, the command holds out 10% of the examples for
-validation (20% with --set table.held_out=0.2). Text files may be compressed (.gz, .bz2, .xz).
+For conll2003 and race, the validation split is called dev. For mnli and xnli, the two validation
+splits are called validation_matched and validation_mismatched. If the name of the file contains no
+{split}, the command holds out 10% of the examples for validation (20% with --set
+table.held_out=0.2). Text files may be compressed (.gz, .bz2, .xz).
 
 lines for `predict`:
-  classification, regression    a text, or two texts separated by a tab
+  classification, regression    one text, or two texts separated by a tab
   squad, squad2                 a question and its context, separated by a tab, or a JSON object
                                 with the fields question and context
   conll2003, tag                the words of a sentence, separated by spaces
-  multiple choice               the text, the question if the task has questions, and the choices,
-                                separated by tabs; an absent choice is an empty text
+  multiple choice               the text, the question (if the task has questions) and the
+                                choices, separated by tabs. If an example has fewer choices than the
+                                task, leave the text of the missing choices empty
 """
 
-_TASK = cli.argument("task", "name of the task; the tasks are listed below")
+_TASK = cli.argument(
+    "task", "name of the task, such as sst2 or classify; the command `tasks` lists all tasks"
+)
 _PRESET = cli.local_place(
     "--preset NAME",
-    "hyperparameters of a paper, by a name in the table below, or your own function from a task to "
-    "a recipe, as FILE.py[:NAME] or package.module:NAME (default: %(default)s)",
+    "preset of hyperparameters from a paper: macaron, bert, gpt, elmo, spanbert or swish_rnn; or "
+    "your own function that maps a task to a recipe, as FILE.py[:NAME] or package.module:NAME "
+    "(default: %(default)s)",
     default="macaron",
 )
 _TRAINING = cli.together(
@@ -129,7 +139,9 @@ main = cli.program(
             _TASK,
             cli.RUN_TO_TRAIN,
             cli.place(
-                "--init FROM", "model to start from; the forms are listed below", required=True
+                "--init FROM",
+                "model to start from, such as runs/bert, hugging-face:DIR or none (random weights)",
+                required=True,
             ),
         ),
         _TRAINING,
@@ -141,73 +153,88 @@ main = cli.program(
         "scores",
         "experiments.finetune.grid:run",
         cli.argument(
-            "tasks task",
-            "names of the tasks; the table of scores has one column for each task",
+            "tasks TASK",
+            "names of the tasks, such as cola rte; the table of scores has one column for each "
+            "task",
             nargs="+",
         ),
-        cli.place("out", "folder for the runs and for the table, grid.md and grid.json"),
+        cli.place(
+            "out", "output folder for the runs and for the table of scores, grid.md and grid.json"
+        ),
         cli.place(
             "--init [NAME=]FROM",
-            "models to start from, in a form below; the table has a row called NAME for each model "
-            "(default NAME: the name of the model's folder)",
+            "models to start from, such as runs/bert or mine=hugging-face:DIR. The table of scores "
+            "has a row called NAME for each model (default NAME: the name of the model's folder)",
             required=True,
             nargs="+",
         ),
         *(
-            cli.count(
-                f"{flag} N", f"{text} (default: the value of the preset)", least=least, nargs="+"
-            )
+            cli.count(flag, f"{text} (default: the value of the preset)", least=least, nargs="+")
             for flag, least, text in (
-                ("--learning-rates", 0.0, "peak learning rates to try"),
-                ("--batch-sizes", 1, "batch sizes to try, in examples"),
-                ("--epochs", 0.0, "numbers of epochs to try"),
-                ("--seeds", 0, "random seeds; the table shows means and standard deviations"),
+                ("--learning-rates R", 0.0, "peak learning rates to try"),
+                ("--batch-sizes N", 1, "batch sizes to try, in examples"),
+                ("--epochs N", 0.0, "numbers of epochs to try"),
+                (
+                    "--seeds N",
+                    0,
+                    "random seeds; the table of scores shows the mean and the standard deviation "
+                    "over the seeds",
+                ),
             )
         ),
         cli.switch(
             "--baseline",
-            "add a row to the table with the scores that the command `baseline` prints",
+            "add the scores of a simple baseline to the table of scores: a linear model on TF-IDF "
+            "features or, for tagging, the most frequent tag of each word",
         ),
         _TRAINING,
     ),
     cli.command(
         "evaluate",
-        "score a run on the development sets of its task",
+        "score a run on the validation splits of its task",
         "experiments.finetune.evaluate:evaluate",
         cli.TRAINED,
         cli.argument(
             "--split",
-            "split to score, such as test (default: the development sets of the task; for another "
-            "--source without {split} in its name, the whole file)",
+            "split to score, such as test (default: the validation splits of the task). If "
+            "--source is a file that the run was not trained on, without {split} in its name, the "
+            "default is the whole file",
         ),
         cli.argument(
             "--languages CODE",
-            "codes of languages to score separately, for a multilingual model such as XLM "
-            "(default: the language of the run)",
+            "codes of the languages to score separately, such as en de, for a multilingual model "
+            "such as XLM (default: the language of the run)",
             nargs="+",
         ),
         cli.place(
-            "--output DIR", "folder for the metrics and the predictions (default: RUN/scores)"
+            "--output DIR",
+            "output folder for the metrics and the predictions (default: RUN/scores)",
         ),
         cli.EXAMPLES,
         cli.DEVICES,
     ),
     cli.command(
         "predict",
-        "print the model's prediction for each line",
+        "print the model's prediction for each input line",
         "experiments.finetune.evaluate:predict",
         cli.TRAINED,
         cli.argument(
             "--language CODE",
-            "code of the language of all lines, for a multilingual model such as XLM (default: the "
-            "language of the run or, if the run has none, the model's first language)",
+            "code of the language of all input lines, such as en, for a multilingual model such as "
+            "XLM (default: the language of the run or, if the run has none, the model's first "
+            "language)",
         ),
-        cli.place("--input FILE", "file with one input per line, in a form below (default: stdin)"),
+        cli.place(
+            "--input FILE",
+            "file with one input per line: a text, or several texts separated by tabs (default: "
+            "stdin)",
+        ),
         cli.place(
             "--output FILE",
-            "file for the predictions (default: stdout). A prediction is a label with the "
-            "probability of each class, a score, an answer with its probability, start and end, or "
-            "a line for each word with its tag",
+            "output file for the predictions (default: stdout). For classification, a line "
+            "contains the label and the probability of each class. For regression, a line contains "
+            "the score. For question answering, a line contains the answer, its probability, its "
+            "start and its end. For tagging, each word and its tag are on a separate line",
         ),
         cli.JSON,
     ),
@@ -215,8 +242,8 @@ main = cli.program(
         "submit",
         "predict the labels of test sets, and write files for the GLUE server",
         "experiments.finetune.evaluate:submit",
-        cli.place("runs run", "folders of fine-tuning runs, one run for each task", nargs="+"),
-        cli.place("out", "folder for the files to submit, such as CoLA.tsv and RTE.tsv"),
+        cli.place("runs run", "folders of the fine-tuning runs, one run for each task", nargs="+"),
+        cli.place("out", "output folder for the files to submit, such as CoLA.tsv and RTE.tsv"),
         cli.checkpoint(),
         cli.TFDS,
     ),
@@ -226,7 +253,9 @@ main = cli.program(
         "frequent tag of each word",
         "experiments.finetune.evaluate:baseline",
         _TASK,
-        cli.place("--output FILE", "JSON file for the metrics (default: only print the metrics)"),
+        cli.place(
+            "--output FILE", "output JSON file for the metrics (default: only print the metrics)"
+        ),
         cli.EXAMPLES,
     ),
     cli.command(

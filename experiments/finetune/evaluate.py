@@ -115,15 +115,15 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def check_trained(opened: FinetuningRun, train: Any) -> None:
-    """Raises a `UserError` if the training part of a table has changed since the run was trained.
+    """Raises a `UserError` if the user's table has changed since the run was trained.
 
-    If a line is added to the table or removed from it, a different part of the table is held out.
-    The run was then trained on many of the held-out examples, so a score on these examples would be
-    too high.
+    Part of the table is held out for evaluation. If a line is added or removed, a different part is
+    held out. The run was then trained on many of the held-out examples, so a score on these
+    examples would be too high.
 
     Args:
         opened: the run.
-        train: examples of the training part.
+        train: examples of the part of the table that is not held out.
     """
     recipe = opened.recipe
     encoded = labelled(opened.task).encoded(opened.vocabulary, train, recipe.limits)
@@ -189,8 +189,8 @@ def baseline(options: argparse.Namespace) -> None:
 def score_baseline(data: TaskData) -> dict[str, float] | None:
     """Returns the metrics of a simple baseline on the development sets of a task.
 
-    The metrics have the names that `by_split` gives them. The result is `None` if the task has no
-    baseline.
+    The result maps the name of a metric to its value; see `by_split` for the names. The result is
+    `None` if the task has no baseline.
     """
     predictions = data.kind.baseline(data.splits[TRAIN])
     if predictions is None:

@@ -79,7 +79,7 @@ class Cell:
     path: epath.Path
 
     def complete(self, data: TaskData) -> FinetuningResult | None:
-        """Returns the saved result of a complete run, and `None` if the run must be trained.
+        """Returns the saved result of a complete run, or `None` if the run must still be trained.
 
         Args:
             data: data of the run's task.
@@ -225,7 +225,7 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
 def _cells(
     options: argparse.Namespace, inits: dict[str, Start], data: dict[str, TaskData]
 ) -> Iterator[Cell]:
-    """Yields the cell of every combination of settings.
+    """Yields a `Cell` for each combination of model, task and settings.
 
     Args:
         options: parsed options of the command.
@@ -283,7 +283,7 @@ def combinations(runs: list[dict]) -> list[dict]:
 
 
 def metric_values(runs: list[dict], metric: str) -> list[float]:
-    """Returns the values of a metric, or of "score", over the runs that report this metric."""
+    """Returns the values of a metric, or of "score", in all runs that report this metric."""
     return values([{**run["metrics"], "score": run["score"]} for run in runs], metric)
 
 
@@ -320,9 +320,9 @@ def markdown(record: dict) -> str:
 
 
 def _as_published(record: dict, best: dict[tuple[str, str], dict]) -> list[str]:
-    """Returns the lines of a second table, with the metrics of the preset's paper.
+    """Returns the lines of a second table, with the metrics that the paper of the preset reports.
 
-    If these metrics are the task's default metrics, the result is empty.
+    If these metrics are the default metrics of all tasks, the result is empty.
     """
     metrics, tasks, rows = TABLE_METRICS.get(record["preset"], {}), record["tasks"], []
     other = [f"{task} by {metrics[task]}" for task in tasks if task in metrics]

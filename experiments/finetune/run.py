@@ -1,30 +1,31 @@
 """Recipe and run of fine-tuning, and `PRESETS`, which contain the fine-tuning settings of papers.
 
-macaron follows Lu et al. 2019, appendix B.3, and the released code. The paper searches batch sizes
-16 and 32, 3 to 5 epochs, and peak learning rates 5e-5 and 3e-5. (The code has the rate 5e-5, but
-the text of the paper says 5e-3.) The optimizer is Adam with epsilon 1e-6, weight decay 0.01, 10%
-warm-up and linear decay to 0. A validation per epoch selects the best checkpoint on the
+`macaron` follows Lu et al. 2019, appendix B.3, and the released code. The paper searches over batch
+sizes of 16 and 32, 3 to 5 epochs, and peak learning rates of 5e-5 and 3e-5. (The code has the rate
+5e-5, but the text of the paper says 5e-3.) The optimizer is Adam with epsilon 1e-6, weight decay
+0.01, 10% warm-up and linear decay to 0. A validation per epoch selects the best checkpoint on the
 development set. Adam's betas and the task head are as in BERT.
 
-bert follows Devlin et al. 2018. Question answering takes 2 epochs at 3e-5, as in the released code.
-(The paper has 3 epochs at 5e-5.) The batch size is 32, or 48 for SQuAD 2.0 (section 4.3). Rows have
-384 tokens, and windows start every 128 tokens. Other tasks take 3 epochs at 5e-5 in batches of 32,
-which are values from the grid in appendix A.3. All other settings are as in macaron.
+`bert` follows Devlin et al. 2018. Question answering takes 2 epochs at 3e-5, as in the released
+code. (The paper has 3 epochs at 5e-5.) The batch size is 32, or 48 for SQuAD 2.0 (section 4.3).
+Rows have 384 tokens, and windows start every 128 tokens. Other tasks take 3 epochs at 5e-5 in
+batches of 32, which are values from the grid in appendix A.3. All other settings are as in
+`macaron`.
 
-gpt follows Radford et al. 2018, section 4.1. Fine-tuning takes 3 epochs at 6.25e-5 in batches of
+`gpt` follows Radford et al. 2018, section 4.1. Fine-tuning takes 3 epochs at 6.25e-5 in batches of
 32, with warm-up over 0.2% of the updates and linear decay to 0. The auxiliary language-modeling
 loss is weighted by 0.5, and the dropout rate before the classifier is 0.1. Adam has the settings of
 pre-training.
 
-elmo trains an LSTM on top of a frozen ELMo for 5 epochs, by Adam with linear decay from 1e-3 to 0.
-Question answering reads windows of 400 words. Peters et al. 2018 describe the networks of their
+`elmo` trains an LSTM on top of a frozen ELMo for 5 epochs, by Adam with linear decay from 1e-3 to
+0. Question answering reads windows of 400 words. Peters et al. 2018 describe the networks of their
 tasks, but give few training settings.
 
-spanbert follows Joshi et al. 2020, by the commands in the released code. Question answering takes 4
-epochs at 2e-5 in batches of 32. Rows have 512 tokens, and windows start every 128 tokens. Other
-tasks are as in bert, but at 2e-5.
+`spanbert` follows Joshi et al. 2020 and the commands in the released code. Question answering takes
+4 epochs at 2e-5 in batches of 32. Rows have 512 tokens, and windows start every 128 tokens. Other
+tasks have the settings of `bert` with a learning rate of 2e-5.
 
-swish_rnn follows Lei et al. 2022, appendix B. Batches have 32 examples, and Adam has no weight
+`swish_rnn` follows Lei et al. 2022, appendix B. Batches have 32 examples, and Adam has no weight
 decay. After 1,000 warm-up updates, the learning rate is constant, at 1e-5, 5e-6, 3e-6 or 2e-6. A
 validation follows every 1,000 updates, and table 4 gives the maximum number of updates. The paper
 reports the mean of 3 runs. Adam's betas are as in the pre-training of this paper.
@@ -91,14 +92,14 @@ class FinetuningRecipe(EpochRecipe):
     Attributes:
         head_dropout: dropout rate of the head's input, which is the pooled vector or the vectors of
             all positions. Question-answering heads have no dropout.
-        spans: lengths for extractive question answering.
+        spans: lengths of questions, answers and window steps in extractive question answering.
         table: columns and classes of the user's own table, for a task that reads such a table.
         language: language of the texts in classification, for a model with several languages;
             `None` means the model's first language.
         languages: the model's languages, in the order of its language embeddings.
         language_weight: lambda, the weight of the auxiliary language-modeling loss when a causal
             model is fine-tuned for classification; see `AuxiliaryLanguageObjective`.
-        words: settings of the layers above ELMo's vectors.
+        words: settings of the network on top of ELMo's vectors.
     """
 
     kind = "finetuning"
@@ -185,13 +186,13 @@ class FinetuningRecipe(EpochRecipe):
 
 
 def _epochs(task: Task, learning_rate: float, spans=None, **settings) -> FinetuningRecipe:
-    """Makes a recipe with settings that most presets share.
+    """Makes a recipe with the settings that the presets share.
 
     Args:
-        task: the task.
+        task: task to fine-tune on.
         learning_rate: peak learning rate.
-        spans: further settings that apply only to question answering.
-        settings: further settings of the recipe.
+        spans: recipe settings that apply only to question answering.
+        settings: recipe settings that apply to all tasks.
     """
     if task.kind == "spans":
         settings |= spans or {}
@@ -251,11 +252,11 @@ TABLE_METRICS = {"swish_rnn": {"cola": "accuracy", "multirc": "f1a"}}
 
 
 def preset(name: str, task: Task) -> FinetuningRecipe:
-    """Makes a preset's recipe for a task.
+    """Makes the recipe of a preset for a task.
 
     Args:
         name: a key of `PRESETS`, or the location of a user's function that maps a task to a recipe.
-        task: the task.
+        task: task to fine-tune on.
     """
     if name not in PRESETS and not is_place(name):
         near = nearest(name, PRESETS)
@@ -294,8 +295,9 @@ class FinetuningResult:
 def by_split(measured: Mapping[str, dict[str, float]]) -> dict[str, float]:
     """Merges the metrics of several development sets into one dict.
 
-    Metrics of the first split keep their names. For other splits, the name of the split becomes a
-    prefix of the metric name.
+    The result maps the name of a metric to its value. Metrics of the first split keep their names.
+    For other splits, the name of the split becomes a prefix, as in
+    "validation_mismatched_accuracy".
     """
     first = next(iter(measured))
     return {
@@ -327,7 +329,7 @@ class FinetuningRun(Run):
 
     @property
     def task(self) -> Task:
-        """The task that the run is trained for."""
+        """Task on which the run fine-tunes a model."""
         return self.recipe.described
 
     def make_network(self) -> keras.Model:

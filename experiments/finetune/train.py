@@ -53,7 +53,7 @@ class TaskData:
             the data.
         tfds: access to TensorFlow Datasets.
         task: the task with the columns and classes of `table`.
-        kind: type of the task, an object that encodes and scores examples; see
+        kind: object that encodes and scores examples of the task's type; see
             `macaron_tf.tasks.labelled`.
         splits: dict mapping "train" and the name of each development set to labelled examples.
     """
@@ -79,7 +79,7 @@ class TaskData:
         return {split: examples for split, examples in self.splits.items() if split != TRAIN}
 
     def fit(self, recipe: FinetuningRecipe) -> FinetuningRecipe:
-        """Returns a recipe with the columns and classes of the data, and with update counts."""
+        """Returns `recipe` with the columns and classes of the data, and with update counts."""
         return recipe.changed(table=self.table).resolved(len(self.splits[TRAIN]))
 
     def encoded(self, vocabulary: PieceVocabulary, limits: Limits) -> dict[str, EncodedExamples]:
@@ -133,13 +133,21 @@ def run(options: argparse.Namespace) -> None:
 def configure(
     recipe: FinetuningRecipe, init: Start, source: str | None, settings: list[str]
 ) -> FinetuningRecipe:
-    """Adapts a preset's recipe to a pre-trained model and a source, and replaces settings."""
+    """Returns a preset's recipe with the user's settings, for a pre-trained model and a source.
+
+    Args:
+        recipe: recipe of the preset.
+        init: the pre-trained model. Its name, configuration and languages replace those values of
+            the recipe.
+        source: source of the examples; `None` means the source in the recipe.
+        settings: values of `--set`.
+    """
     own = {"source": source or recipe.source, "languages": init.languages}
     return override(recipe.changed(**init.settings, **own), settings)
 
 
 def check_recipe(recipe: FinetuningRecipe, init: Start) -> None:
-    """Raises a `UserError` if settings do not fit the model to start from or have no effect."""
+    """Raises a `UserError` if a setting does not fit the pre-trained model or has no effect."""
     task = recipe.described
     init.check(recipe.model_config(init.vocabulary.size))
     fields = dataclasses.fields(recipe)

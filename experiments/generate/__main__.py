@@ -14,9 +14,9 @@ from experiments import command_line as cli
 
 _FORMS = """RUN has one of three forms:
   a run of `python -m experiments.pretrain` with one of these objectives:
-    causal_language, segment_language   a GPT or Transformer-XL continues the prompt
-    span_corruption, denoising          a T5 or BART generates an output for the prompt, in which
-                                        [MASK] marks a gap to fill
+    causal_language, segment_language   the model, a GPT or Transformer-XL, continues the prompt
+    span_corruption, denoising          the model, a T5 or BART, generates an output for a prompt in
+                                        which [MASK] marks a gap to fill
   a run of `python -m experiments.text_to_text`, which generates the outputs of its task
   hugging-face:DIR, a folder with a GPT, GPT-2, T5 or BART and its tokenizer
 
@@ -26,13 +26,15 @@ so a GPT generates --max-tokens tokens, in lower case. Line breaks in the prompt
 in training.
 """
 
-_RUN = cli.place("run", "folder of the training run, or hugging-face:DIR; see below")
+_RUN = cli.place(
+    "run", "model that generates text: the folder of a training run, or hugging-face:DIR"
+)
 _DRAWING = cli.together(
     cli.group(
         "sampling",
         cli.count(
             "--temperature T",
-            "sampling temperature; 0 means greedy decoding, which takes the most probable token "
+            "temperature of sampling; 0 means greedy decoding, which takes the most probable token "
             "(default: 1)",
             1.0,
             least=0.0,
@@ -61,8 +63,8 @@ main = cli.program(
         _RUN,
         cli.argument(
             "text",
-            "prompts: texts that the model continues, or inputs of an encoder-decoder (default: "
-            "each line of stdin)",
+            "prompts: texts that a language model continues, or inputs to an encoder-decoder "
+            "(default: each line of stdin)",
             nargs="*",
         ),
         _DRAWING,
@@ -82,16 +84,18 @@ main = cli.program(
         cli.place("files FILE", "text files to score, plain or .gz", nargs="+"),
         cli.count(
             "--window L",
-            "length of the sliding window in tokens: the maximum number of tokens that the model "
-            "reads at once (default: the sequence length in training)",
+            "length of the sliding window: the maximum number of tokens that the model reads at "
+            "once (default: the sequence length in training)",
         ),
         cli.count(
             "--stride S",
-            "number of tokens between the starts of two windows; the command scores each token "
-            "once, and the tokens that two windows share are context for the second window "
-            "(default: half of the window length)",
+            "number of tokens by which the sliding window moves. Each token is scored once. Tokens "
+            "that were scored in an earlier window are only context in the next window (default: "
+            "half of the window length)",
         ),
-        cli.place("--output FILE", "JSON file for the scores (default: only print the scores)"),
+        cli.place(
+            "--output FILE", "output JSON file for the scores (default: only print the scores)"
+        ),
         cli.checkpoint(),
     ),
     forms=_FORMS,

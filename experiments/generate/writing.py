@@ -39,8 +39,8 @@ def open_model(
     """Opens a model that generates text.
 
     Args:
-        path: RUN or RUN@CHECKPOINT of pre-training or text-to-text training, which may be in a
-            `gs://` bucket, or `hugging-face:DIR`.
+        path: `hugging-face:DIR`, or RUN or RUN@CHECKPOINT of pre-training or text-to-text training.
+            The run may be in a `gs://` bucket.
         checkpoint: name of a checkpoint; see `find_checkpoint`.
         causal: whether to accept only causal language models, which can score a given text.
 

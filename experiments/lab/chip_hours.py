@@ -24,7 +24,10 @@ MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hou
 
 
 def tokens_of_update(recipe: Recipe) -> int:
-    """Returns the number of tokens in an update. For translation, counts the tokens of one side."""
+    """Returns the number of tokens in an update.
+
+    For translation, only the tokens of one side (source or target) count.
+    """
     if isinstance(recipe, PretrainingRecipe):
         tokens = recipe.batch_size * recipe.corpus.sequence_length
     else:
@@ -98,9 +101,10 @@ main = single_program(
     "experiments.lab.chip_hours",
     __doc__,
     "experiments.lab.chip_hours:run",
-    place("results", "JSON file that `tpu_check --json` wrote"),
+    place("results", "JSON file written by `tpu_check --json`"),
     place(
-        "--readme FILE", "Markdown file in which to replace the table (default: print the table)"
+        "--readme FILE",
+        "Markdown file whose table of chip hours the command replaces (default: print the table)",
     ),
 )
 

@@ -3,9 +3,9 @@
     python -m experiments.lab.ode
     python -m experiments.lab.ode --runs runs/transformer runs/macaron --name ode_trained
 
-A layer is a step of a solver for x' = F(x) + G(x), where the operator F is the attention and G the
-feed-forward. The first command above uses random operators with several seeds. The second command
-uses every layer of trained pre-norm encoders and language models.
+A layer is a step of a solver for x' = F(x) + G(x), where the operator F is the attention sub-layer
+and G is the feed-forward sub-layer. The first command above uses random operators with several
+seeds. The second command uses every layer of trained pre-norm encoders and language models.
 
 For each splitting scheme and step size, the command compares the output of a layer with the exact
 solution, in float64. Each operator in a scheme is solved exactly, or by a solver that the networks

@@ -71,7 +71,9 @@ main = cli.single_program(
     cli.STUDY,
     cli.place(
         "--init [NAME=]FROM",
-        "pre-trained models to fine-tune, in a form that `finetune grid --init` accepts",
+        "pre-trained models to fine-tune, such as bert=runs/bert; FROM has a form that `finetune "
+        "grid --init` accepts, and NAME names the model in the report (default NAME: the name of "
+        "the model's folder)",
         nargs="+",
         required=True,
     ),

@@ -40,7 +40,7 @@ main = cli.program(
         "train only the vocabulary of a recipe",
         "experiments.pretrain.corpus:run_vocabulary",
         _RECIPE,
-        cli.place("out", "folder for the vocabulary"),
+        cli.place("out", "output folder for the vocabulary"),
     ),
     cli.command(
         "prepare",
@@ -49,20 +49,21 @@ main = cli.program(
         _RECIPE,
         cli.place(
             "corpus",
-            "folder for the prepared corpus; if the folder contains an incomplete corpus, "
-            "`prepare` completes the corpus",
+            "output folder for the prepared corpus; repeat the command to resume an interrupted "
+            "preparation",
         ),
         cli.VOCABULARY,
         cli.count(
             "--processes N",
-            "number of processes that tokenize and pack, at most one per core. Each process takes "
-            "0.5 GB of memory. The files do not depend on this number (default: 1)",
+            "number of processes that tokenize the corpus and pack the tokens into rows, at most "
+            "one per CPU core. Each process takes 0.5 GB of memory. The prepared files do not "
+            "depend on the number of processes (default: 1)",
             1,
         ),
         cli.argument(
             "--beam OPTION",
-            "options of the Apache Beam pipeline that prepares the corpus, such as "
-            "runner=DataflowRunner project=NAME (default: prepare the corpus without Beam)",
+            "options of an Apache Beam pipeline, such as runner=DataflowRunner project=NAME, which "
+            "then prepares the corpus (default: prepare the corpus without Beam)",
             nargs="+",
             default=(),
         ),
@@ -75,15 +76,15 @@ main = cli.program(
             _EXAMPLES,
             cli.place(
                 "--init FROM",
-                "pre-trained model whose weights and vocabulary the new run starts with: a "
-                "pre-training run, hugging-face:DIR or keras-hub:DIR. If the objective "
-                "needs an output head that the model lacks, the head gets random weights (default: "
-                "random weights for the whole model)",
+                "pre-trained model whose weights and vocabulary initialize the run: a pre-training "
+                "run, hugging-face:DIR or keras-hub:DIR. If the pre-trained model lacks the output "
+                "head of the training objective, the head gets random weights (default: random "
+                "weights for the whole model)",
             ),
         ),
         cli.place(
             "--corpus DIR",
-            "folder of a corpus that `prepare` wrote (default: prepare the corpus of the recipe in "
+            "folder of a corpus written by `prepare` (default: prepare the corpus of the recipe in "
             "the cache folder)",
         ),
         cli.place(
@@ -96,9 +97,9 @@ main = cli.program(
         cli.DATA_SERVICE,
         cli.switch(
             "--own-shards",
-            "make each worker read only a part of the shards. Training then reads less data, but "
-            "the batches depend on the number of workers (default: each worker reads all shards "
-            "and keeps its rows of each batch)",
+            "make each worker read only its own part of the shards, so that each worker reads less "
+            "data. The batches then depend on the number of workers (default: each worker reads "
+            "all shards and keeps only its own rows of each batch)",
         ),
         cli.CALLBACKS,
         cli.TRAINING_DEVICES,
@@ -108,18 +109,22 @@ main = cli.program(
         "print the loss and the accuracy on the validation rows of a corpus",
         "experiments.pretrain.evaluate:run",
         cli.TRAINED,
-        cli.place("--corpus DIR", "folder of a corpus that `prepare` wrote", required=True),
-        cli.place("--output FILE", "JSON file for the scores (default: a file in RUN/scores)"),
+        cli.place("--corpus DIR", "folder of a corpus written by `prepare`", required=True),
+        cli.place(
+            "--output FILE", "output JSON file for the scores (default: a file in RUN/scores)"
+        ),
         cli.count(
             "--memory M",
-            "memory lengths in positions, for a run of Transformer-XL or XLNet; the command scores "
-            "the run with each length (default: memory_length of the run)",
+            "memory lengths to evaluate, in positions, for a run of Transformer-XL or XLNet; the "
+            "command scores the run once with each length (default: the setting memory_length of "
+            "the run)",
             nargs="+",
         ),
         cli.count(
             "--clamp N",
             "maximum relative distance in attention, for a run of Transformer-XL or XLNet; the "
-            "model treats greater distances as N (default: model.clamp_length of the run)",
+            "model treats greater distances as N (default: the setting model.clamp_length of the "
+            "run)",
         ),
         cli.DEVICES,
     ),
@@ -129,7 +134,7 @@ main = cli.program(
         "experiments.pretrain.evaluate:run_fill",
         cli.place(
             "run",
-            "folder of the training run, or a model of another library as hugging-face:DIR or "
+            "folder of the training run, or a model of another library, as hugging-face:DIR or "
             "keras-hub:DIR",
         ),
         cli.checkpoint(),

@@ -81,7 +81,7 @@ def prepare_corpus(
     vocabulary: PieceVocabulary | None = None,
     **options,
 ) -> PretrainingCorpus:
-    """Opens the corpus of a recipe, or prepares the corpus if it does not exist.
+    """Opens the corpus of a recipe, or prepares the corpus if the corpus does not exist.
 
     Without `vocabulary_dir` and `vocabulary`, the function uses the vocabulary in `out`. If `out`
     has no vocabulary, the function trains a vocabulary.
@@ -115,7 +115,7 @@ def prepare_corpus(
 def _own_vocabulary(
     recipe: PretrainingRecipe, out: str | os.PathLike, tfds: Tfds | None
 ) -> PieceVocabulary:
-    """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary."""
+    """Loads the vocabulary in the corpus folder `out`, or trains a vocabulary if there is none."""
     if not (as_path(out) / RECORD).exists():
         print(f"training a vocabulary of {recipe.vocabulary.size:,} pieces", flush=True)
         return train_vocabulary(recipe, tfds)

@@ -1,8 +1,9 @@
 """Recipes for masked language models: BERT, and the encoders of the SwishRNN and Macaron papers.
 
-Measured: the validation losses of the tiny models with seeds 1, 2 and 3
-(`experiments/results/encoders`). A training run took 16 (BERT) to 18 minutes (SwishRNN) on a busy
-core. The larger models have not been trained at full size.
+Measured: the table has validation losses of the tiny models with seeds 1, 2 and 3
+(`experiments/results/encoders`). A training run took between 16 minutes (BERT) and 18 minutes
+(SwishRNN) on one core, while other programs were running. The recipes for the larger models were
+not run to the end.
 
     bert_tiny           5.32, 5.03, 5.56        swish_rnn_tiny      4.21, 4.19, 4.15
     bert_rab_tiny       4.98, 4.62, 4.53        macaron_bert_tiny   4.81, 4.78, 4.71
@@ -91,7 +92,8 @@ def bert_base() -> PretrainingRecipe:
 def bert_large() -> PretrainingRecipe:
     """Returns a recipe for the BERT large of the SwishRNN paper (BERT-orig).
 
-    An update has 4,096 sequences (Lei et al. 2022, table 3).
+    An update has 4,096 sequences (Lei et al. 2022, table 3). Except for the model, the batch size
+    and the learning rate, all settings equal `bert_base`.
     """
     return bert_base().changed(
         model="bert_large",
@@ -107,8 +109,8 @@ def bert_devlin_128() -> PretrainingRecipe:
         python -m experiments.pretrain train bert_devlin_512 runs/bert --data-dir DIR \\
             --init runs/bert128
 
-    These updates have rows of 128 tokens. The second command continues with the last 100,000
-    updates, which have rows of 512 tokens.
+    These updates have rows of 128 tokens. The second command above runs the last 100,000 updates,
+    which have rows of 512 tokens.
 
     Settings from Devlin et al. 2019, appendix A.2: a million updates of 256 rows. To save time, 90%
     of the updates have rows of 128 tokens. The objectives are next-sentence prediction and masked
@@ -154,7 +156,7 @@ def bert_rab_tiny() -> PretrainingRecipe:
 def bert_rab_base() -> PretrainingRecipe:
     """Returns a recipe for the BERT-rab base of the SwishRNN paper.
 
-    BERT-rab is BERT (here `bert_base`) with T5's relative attention bias in every layer.
+    The model is `bert_base` with T5's relative attention bias in every layer.
     """
     return bert_base().changed(model="bert_rab_base")
 
@@ -162,7 +164,7 @@ def bert_rab_base() -> PretrainingRecipe:
 def bert_rab_large() -> PretrainingRecipe:
     """Returns a recipe for the BERT-rab large of the SwishRNN paper.
 
-    BERT-rab is BERT (here `bert_large`) with T5's relative attention bias in every layer.
+    The model is `bert_large` with T5's relative attention bias in every layer.
     """
     return bert_large().changed(model="bert_rab_large")
 
@@ -181,8 +183,8 @@ def swish_rnn_base() -> PretrainingRecipe:
 
     The model is BERT-rab with recurrences in place of feed-forward layers (Lei et al. 2022). The
     layers cycle through the step sizes 1, 2 and 4. For step size 1 only, as in the first row of
-    table 2, use `--set model.rnn_step_sizes=1`. The paper reports a mean score over ten tasks of
-    84.0 (table 1). BERT-rab reaches 81.0, and BERT-orig reaches 81.9.
+    table 2, use `--set model.rnn_step_sizes=1`. As the mean score over ten tasks, the paper reports
+    84.0 for this model, 81.0 for BERT-rab and 81.9 for BERT-orig (table 1).
     """
     return bert_base().changed(model="swish_rnn_base")
 
@@ -190,8 +192,8 @@ def swish_rnn_base() -> PretrainingRecipe:
 def swish_rnn_large() -> PretrainingRecipe:
     """Returns a recipe for the large model of the SwishRNN paper, with an inner width of 2,752.
 
-    The layers cycle through the step sizes 1, 2 and 4. Lei et al. 2022 report a mean score over ten
-    tasks of 88.4 (table 1). BERT-rab reaches 86.3, and BERT-orig reaches 87.8.
+    The layers cycle through the step sizes 1, 2 and 4. As the mean score over ten tasks, Lei et al.
+    2022 report 88.4 for this model, 86.3 for BERT-rab and 87.8 for BERT-orig (table 1).
     """
     return bert_large().changed(model="swish_rnn_large")
 
@@ -207,7 +209,7 @@ def macaron_bert_tiny() -> PretrainingRecipe:
 def macaron_bert_base() -> PretrainingRecipe:
     """Returns a recipe for the Macaron-BERT base of the paper.
 
-    Settings from Lu et al. 2019, appendix B.2, which follows BERT: The model predicts 15% of the
+    Settings from Lu et al. 2019, appendix B.2, which follows BERT: the model predicts 15% of the
     tokens. Of the predicted tokens, 80% are replaced by [MASK], 10% are replaced by a random token,
     and 10% are unchanged. Masking is dynamic. In half of the pairs, the second segment is from
     another document. The loss is the sum of the masked language model loss and the next-sentence

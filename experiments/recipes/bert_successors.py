@@ -3,11 +3,11 @@
 The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`. Text
 that TensorFlow Datasets lacks is replaced as in `bert_base`.
 
-Measured: the table has results of the tiny models after 5,000 updates of 8 rows, pre-norm with T5's
-relative attention bias (`experiments/results/slides_encoders`). Rows with ± show three seeds, and
-other rows show one seed. For ELECTRA, the token loss is the loss of the generator. Fine-tuned
-scores are the accuracy on SST-2 and the F1 on CoNLL-2003. The larger models have not been trained
-at full size.
+Measured: the table has results of the tiny models after 5,000 updates of 8 rows
+(`experiments/results/slides_encoders`). All models in the table had pre-norm and T5's relative
+attention bias. Rows with ± show three seeds, and other rows show one seed. For ELECTRA, the token
+loss is the loss of the generator. Fine-tuned scores are the accuracy on SST-2 and the F1 on
+CoNLL-2003. The recipes for the larger models were not run to the end.
 
                      token loss       SST-2        CoNLL-2003   other results
     roberta_tiny     5.49             80.1         62.6
@@ -26,16 +26,16 @@ from macaron_tf.objectives import MaskingConfig
 
 
 def _texts(source: str) -> list[CorpusSource]:
-    """Returns the sources of XLM's text in English, German and French."""
+    """Returns the sources of an XLM's training text in English, German and French."""
     return [CorpusSource(source.format(code), language=code) for code in ("en", "de", "fr")]
 
 
 def roberta_tiny() -> PretrainingRecipe:
-    """Returns a recipe for a tiny RoBERTa: dynamic masking, one segment, full sentences.
+    """Returns a recipe for a tiny RoBERTa, with dynamic masking and without sentence pairs.
 
     Settings from Liu et al. 2019, sections 3 and 4: the vocabulary is byte-level BPE, and rows of
     full sentences continue with the next document. The model predicts 15% of the tokens. Of the
-    predicted tokens, 80% are masked and 10% are replaced by random tokens. `--set
+    predicted tokens, 80% are replaced by the mask token and 10% by random tokens. `--set
     masking.duplicates=10` gives each row ten static masks, as in BERT's released data, for a
     comparison of static with dynamic masking.
 
@@ -98,7 +98,7 @@ def roberta_8k_large() -> PretrainingRecipe:
 
 
 def modern_bert_tiny() -> PretrainingRecipe:
-    """Returns a recipe for a tiny ModernBERT, `bert_tiny` with modern layers, for two CPU cores.
+    """Returns a recipe for a tiny ModernBERT, which trains on two CPU cores.
 
         python -m experiments.compare runs/encoders --data-dir DIR \\
             bert=bert_tiny modern=modern_bert_tiny macaron=modern_bert_tiny:model.block=macaron \\
@@ -106,10 +106,10 @@ def modern_bert_tiny() -> PretrainingRecipe:
 
     The model follows Warner et al. 2024, section 2.1: rotary position embeddings, gated
     feed-forward layers, no biases, pre-norm, and sliding-window attention in two of three layers.
-    Vocabulary, masking and schedule equal `bert_tiny`, so that only the networks differ. The paper
-    masks 30% of the tokens: `--set masking.rate=0.3`.
+    Vocabulary, masking and schedule are as in `bert_tiny`, so that the two recipes differ only in
+    the network. The paper masks 30% of the tokens: `--set masking.rate=0.3`.
 
-    Measured: not yet.
+    Measured: there are no results yet.
     """
     return bert_tiny().changed(model="modern_bert_tiny", model_options=())
 
@@ -155,9 +155,9 @@ def albert_tiny() -> PretrainingRecipe:
 
     Settings from Lan et al. 2020: all layers share weights. Masks cover n-grams of 1 to 3 whole
     words. The probability of length n is proportional to 1/n. The embedding width is 64, because
-    the model is small (the paper chooses 128 from 64, 128, 256 and 768). For the paper's ablations,
-    use `--set corpus.pairs=next_sentence` or `none`, `--set model.sharing=attention`,
-    `feed_forward` or `none`, and `--set model.embedding_dim=128`.
+    the model is small (the paper compares widths of 64, 128, 256 and 768, and uses 128). For the
+    paper's ablations, use `--set corpus.pairs=next_sentence` or `none`, `--set
+    model.sharing=attention`, `feed_forward` or `none`, and `--set model.embedding_dim=128`.
     """
     return bert_tiny().changed(
         model="albert_tiny",
@@ -251,10 +251,11 @@ def electra_small() -> PretrainingRecipe:
 
 
 def electra_base() -> PretrainingRecipe:
-    """Returns a recipe for ELECTRA base, with BERT's sizes. The generator has a third of the width.
+    """Returns a recipe for ELECTRA base, whose discriminator has the sizes of BERT base.
 
-    Settings from Clark et al. 2020, table 6: 766,000 updates of 256 rows of 512 tokens, and a peak
-    learning rate of 2e-4. Other settings equal `electra_small`.
+    The generator is a third as wide as the discriminator. Settings from Clark et al. 2020, table 6:
+    766,000 updates of 256 rows of 512 tokens, and a peak learning rate of 2e-4. Other settings
+    equal `electra_small`.
     """
     return electra_small().changed(
         model="electra_base",
@@ -318,7 +319,7 @@ def xlm_clm_tiny() -> PretrainingRecipe:
             'corpus.sources=(("tfds:multi30k/de-en", "train", None, "en"), ("tfds:multi30k/de-en",
             "train", None, "de"), ("tfds:multi30k/fr-en", "train", None, "fr"))'
 
-    Measured: no more than 30 updates.
+    Measured: there are no results, because the recipe was run for at most 30 updates.
     """
     masked = xlm_tiny()
     return masked.changed(

@@ -50,7 +50,7 @@ def elmo_original() -> ElmoRecipe:
     This recipe uses Adam and resets the state for each row. The whole text is held in memory. The
     768 million words take 3 GB, and 6 GB while they are read.
 
-    There are no measured results, because two cores do not suffice.
+    Measured: there are no results, because training takes too long on two cores.
     """
     return elmo_tiny().changed(
         model="elmo_original",

@@ -5,7 +5,7 @@ The tiny models have the sizes, the number of training tokens and the schedule o
 the Macaron and SwishRNN papers, with equally large matrices.
 
 Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
-settings that differ from these recipes. The larger models have not been trained at full size.
+settings that differ from these recipes. The recipes for the larger models were not run to the end.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -14,15 +14,15 @@ from macaron_tf.objectives import MaskingConfig
 
 
 def gpt_tiny() -> PretrainingRecipe:
-    """Returns a recipe for a tiny GPT, which predicts the next token, for two CPU cores.
+    """Returns a recipe for a tiny GPT, which trains on two CPU cores.
 
         python -m experiments.generate complete runs/gpt "The story of"
         python -m experiments.finetune train sst2 runs/gpt-sst2 --init runs/gpt --preset gpt
 
-    The model follows Radford et al. 2018: a causal post-norm Transformer with learned positions and
-    lower-cased BPE tokens, whose embedding matrix also computes the logits. Rows are packed with
-    consecutive documents, like the paper's contiguous sequences. The loss covers all tokens, while
-    a masked language model predicts only 15% of the tokens.
+    The model predicts the next token. It follows Radford et al. 2018: a causal post-norm
+    Transformer with learned positions and lower-cased BPE tokens. The embedding matrix also
+    computes the logits. Rows are packed with consecutive documents, as in the paper. The loss
+    covers all tokens, while a masked language model predicts only 15% of the tokens.
 
     Measured: a validation perplexity of 116.7 ± 0.4. With Macaron blocks, the perplexity is 121.9 ±
     0.9; with SwishRNN blocks, it is 111.8 ± 1.2.
@@ -42,8 +42,8 @@ def gpt_quick() -> PretrainingRecipe:
 
     The model is `gpt_tiny` with pre-norm and a vocabulary of 2,000 subword pieces. It has 0.82
     million parameters, and reads the 0.6 million tokens of 600 Wikipedia articles once. The
-    settings were chosen by two criteria. Differences between architectures exceed the standard
-    deviation over seeds, and the loss falls below the unigram loss. The learning rate is from
+    settings were chosen so that differences between architectures exceed the standard deviation
+    over seeds, and so that the loss falls below the unigram loss. The learning rate is from
     `experiments/results/splitting`.
 
     Measured with three seeds at this learning rate (`experiments/results/compare`): a validation
@@ -68,7 +68,7 @@ def gpt_quick() -> PretrainingRecipe:
 
 
 def gpt_base() -> PretrainingRecipe:
-    """Returns a recipe for GPT, which predicts the next token of books.
+    """Returns a recipe for GPT, a language model trained on books.
 
     Settings from Radford et al. 2018, section 4.1: the sizes of BERT base, batches of 64 contiguous
     sequences of 512 tokens, and lower-cased BPE with 40,000 merges. The learning rate rises
@@ -97,7 +97,7 @@ def gpt_base() -> PretrainingRecipe:
 
 
 def gpt2_tiny() -> PretrainingRecipe:
-    """Returns a recipe for a tiny GPT-2, a pre-norm GPT with byte-level BPE, for two CPU cores.
+    """Returns a recipe for a tiny GPT-2, which trains on two CPU cores.
 
         python -m experiments.generate complete runs/gpt2 "The story of"
 
@@ -117,16 +117,16 @@ def gpt2_tiny() -> PretrainingRecipe:
 
 
 def llama_tiny() -> PretrainingRecipe:
-    """Returns a recipe for a tiny Llama, a GPT with modern layers, for two CPU cores.
+    """Returns a recipe for a tiny Llama, which trains on two CPU cores.
 
         python -m experiments.generate complete runs/llama "The story of"
 
     The model follows Touvron et al. 2023: RMSNorm before each sub-layer, rotary position
     embeddings, a SiLU-gated feed-forward layer, no biases, and no dropout. Two query heads share
-    one key and value head. The vocabulary is byte-level BPE. `--set model.block=macaron` builds
+    each key and value head. The vocabulary is byte-level BPE. `--set model.block=macaron` builds
     Macaron blocks from the same layers.
 
-    Measured: not yet.
+    Measured: there are no results yet.
     """
     return gpt2_tiny().changed(model="llama_tiny")
 

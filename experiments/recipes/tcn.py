@@ -6,8 +6,9 @@ learning rate follow the paper and its released code. Adam's learning rate falls
 while in the released code it is constant or falls in steps. The number of updates was chosen so
 that a training run takes at most half an hour on two cores.
 
-The docstring of each recipe gives results on the test split, which were measured on a busy machine
-(`experiments/results/tcn`).
+The docstring of each recipe gives measured results (`experiments/results/tcn`), on the test split
+unless stated otherwise. The training times are upper limits, because other programs were running on
+the same two cores.
 """
 
 from experiments.tcn.run import SequenceRecipe
@@ -92,7 +93,8 @@ def tcn_jsb() -> SequenceRecipe:
     code also divides the learning rate when the validation loss stops falling.
 
     Measured: the test loss in nats per frame is 8.27 for TCN, 8.46 for LSTM, 8.46 for GRU and 8.94
-    for RNN. Each run took 8 minutes or less. With 20 epochs, TCN has a loss of 8.50.
+    for RNN. Each run took 8 minutes or less. After 20 instead of 60 epochs, TCN has a test loss of
+    8.50.
     """
     return _recipe(
         "jsb",
@@ -112,8 +114,8 @@ def tcn_nottingham() -> SequenceRecipe:
     The model, dropout of 0.2 and gradient clipping at norm 0.4 follow Bai et al. 2018, table 2 (not
     checked against the paper). The model has a million parameters, which agrees with the published
     number. An update has two pieces instead of one, and the run has 50 epochs of 694 pieces instead
-    of 100. The recurrent models are slower, because they process the frames sequentially. Their
-    runs have 16 pieces per update and 30 epochs. Other settings equal `tcn_jsb`.
+    of 100 epochs. The recurrent models are slower, because they process the frames sequentially.
+    Their runs have 16 pieces per update and 30 epochs. Other settings equal `tcn_jsb`.
 
     Measured over three seeds: the test loss in nats per frame is 3.13 ± 0.01 for TCN, 3.98 ± 0.04
     for LSTM, 3.97 ± 0.06 for GRU and 4.22 ± 0.15 for RNN. Each run took 24 minutes or less. At the
@@ -141,8 +143,8 @@ def tcn_nottingham() -> SequenceRecipe:
 def tcn_mnist() -> SequenceRecipe:
     """Returns a recipe for sequential MNIST, which classifies digits from 784 pixels in sequence.
 
-    The run has 20 epochs of 281 updates. This epoch length is for a subset of 18,000 training
-    images. An epoch of the whole data set has 843 updates.
+    The run has 20 times 281 updates, which are 20 epochs of a subset with 18,000 training images.
+    An epoch of the whole data set has 843 updates.
 
     Measured: TCN classifies 97.7% of 5,000 test images correctly after 10 minutes. The recurrent
     models were trained in short runs only.

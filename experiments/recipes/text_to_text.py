@@ -2,11 +2,12 @@
 
 The encoder and the decoder of a tiny model each have the sizes of `bert_tiny`. The rows and the
 number of training tokens are also as in `bert_tiny`. `--set model.block=macaron` and `--set
-model.block=swish_rnn` replace the blocks of the encoder and the decoder by other blocks with the
-same number of weights. Wikipedia and books from TensorFlow Datasets replace the text of the papers.
+model.block=swish_rnn` replace the blocks of the encoder and the decoder by Macaron or SwishRNN
+blocks with the same number of weights. Wikipedia and books from TensorFlow Datasets replace the
+text of the papers.
 
 Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
-settings that differ from these recipes. The base models have not been trained at full size.
+settings that differ from these recipes. The recipes for the base models were not run to the end.
 """
 
 from experiments.pretrain.run import PretrainingRecipe, VocabularyConfig
@@ -21,9 +22,9 @@ def t5_tiny() -> PretrainingRecipe:
 
     Settings from Raffel et al. 2020: 15% of the tokens are replaced, in spans of 3 tokens on
     average. The model has T5's relative attention bias, RMSNorm and no biases. The optimizer is
-    Adafactor with a learning rate of 1/sqrt(max(n, 10^4)) at update n, which is 0.01 until the end
-    of this run. Relative attention biases are initialized as in the released code, with a normal
-    distribution of standard deviation D^-1/2.
+    Adafactor with a learning rate of 1/sqrt(max(n, 10^4)) at update n, which is 0.01 for all
+    updates of this recipe. Relative attention biases are initialized as in the released code, with
+    a normal distribution of standard deviation D^-1/2.
 
     Differences: the paper's dropout of 0.1 is omitted, as in `bert_tiny`.
 
@@ -47,12 +48,12 @@ def t5_tiny() -> PretrainingRecipe:
 
 
 def t5_base() -> PretrainingRecipe:
-    """Returns a recipe for T5 base, with 220 million parameters and source texts of 512 tokens.
+    """Returns a recipe for T5 base, with 220 million parameters and encoder inputs of 512 tokens.
 
-    Settings from Raffel et al. 2020, section 3.1: 2^19 updates of 128 sources of 512 tokens. A row
-    of 568 tokens gives a source of 512 and a target of 114 tokens. Dropout is 0.1, except after the
-    last norm. Adafactor's schedule is constant at first, which the recipe expresses as a warm-up
-    from 0.01 to 0.01.
+    Settings from Raffel et al. 2020, section 3.1: 2^19 updates of 128 encoder inputs of 512 tokens.
+    Span corruption turns a row of 568 tokens into an encoder input of 512 tokens and a target of
+    114 tokens. Dropout is 0.1, except after the last norm. Adafactor's schedule is constant at
+    first, which the recipe expresses as a warm-up from 0.01 to 0.01.
 
     The paper's text, C4, takes 750 GB. To train on C4, use `--set
     "corpus.sources=('tfds:c4/en',)"`. For version 1.1 of T5, use `--set model=t5_1_1_base --set
@@ -81,7 +82,7 @@ def bart_tiny() -> PretrainingRecipe:
 
     Settings from Lewis et al. 2020: text infilling replaces 30% of the words, in spans of 3 words
     on average (Poisson distribution), and sentences are shuffled. (Section 5.1 counts tokens, while
-    the released code counts words.) To use another noise of the paper instead, set
+    the released code counts words.) To use another type of noise from the paper instead, set
     `denoising.infilling=0`, `denoising.shuffling=0`, and one of `denoising.rotation=1.0`,
     `denoising.masking=0.15` and `denoising.deletion=0.15`.
 

@@ -1,7 +1,7 @@
 """Recipes for translation: a demo, Multi30k, IWSLT14 and WMT14.
 
 Unless a docstring says otherwise, the settings of the IWSLT14 and WMT14 recipes follow Lu et al.
-2019, appendix B.1, and its released code, and the published BLEU scores are from table 1 of that
+2019, appendix B.1, and the paper's released code. The published BLEU scores are from table 1 of the
 paper.
 
 Measured: `experiments/results/demo.md` and multi30k.md have the results of the demo and of
@@ -102,21 +102,21 @@ def multi30k_macaron_tiny() -> TranslationRecipe:
 def multi30k_transformer_tiny() -> TranslationRecipe:
     """Returns a recipe for a tiny Transformer on Multi30k English-German.
 
-    Other settings equal `multi30k_macaron_tiny`.
+    Except for the model, all settings equal `multi30k_macaron_tiny`.
     """
     return multi30k_macaron_tiny().changed(model="transformer_tiny")
 
 
 def multi30k_xlm_tiny() -> TranslationRecipe:
-    """Returns a recipe for translating Multi30k English-German with weights of a tiny XLM.
+    """Returns a recipe for Multi30k English-German that starts from a pre-trained tiny XLM.
 
         python -m experiments.pretrain train xlm_tiny runs/xlm
         python -m experiments.translate train multi30k_xlm_tiny runs/m30k-xlm --init runs/xlm \\
             --data-dir DIR
 
     The recipe follows Conneau and Lample 2019, section 4.3. The token embeddings, the language
-    embeddings, the encoder and the decoder start from the pre-trained weights. The attention to the
-    source is randomly initialized. For other rows of the paper's table, use `--init-parts encoder`,
+    embeddings, the encoder and the decoder start from the pre-trained weights. The cross-attention
+    is randomly initialized. For other rows of the paper's table, use `--init-parts encoder`,
     `decoder` or `embeddings`, use `--init-decoder` with a second run, such as a causal language
     model, or omit `--init`.
 
@@ -125,8 +125,8 @@ def multi30k_xlm_tiny() -> TranslationRecipe:
     and warm-up are not from the paper: pre-trained post-norm layers need a lower learning rate than
     randomly initialized layers.
 
-    Measured: 18.5 BLEU. Without `--init`, the model reaches 24.0 BLEU. It then has a vocabulary of
-    its own, which splits sentences into fewer subword pieces.
+    Measured: 18.5 BLEU. Without `--init`, the model reaches 24.0 BLEU. That model has its own
+    vocabulary, which splits sentences into fewer subword pieces.
     """
     return multi30k_macaron_tiny().changed(
         model="transformer_tiny",
@@ -159,8 +159,8 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
     only.
 
     Differences: the numbers of dropped and masked tokens are rounded up. The weight of the
-    denoising loss stays 1, while the paper lowers the weight. The learning rate and the number of
-    updates are not from the paper. The beam size and the length penalty are as in
+    denoising loss stays 1, while it decreases during training in the paper. The learning rate and
+    the number of updates are not from the paper. The beam size and the length penalty are as in
     `multi30k_macaron_tiny`.
     """
     return multi30k_xlm_tiny().changed(

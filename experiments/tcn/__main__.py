@@ -26,26 +26,27 @@ main = cli.program(
     __doc__,
     cli.command(
         "train",
-        "train and compare models on a task, or resume interrupted runs",
+        "train and compare a TCN and recurrent networks on a task, or resume interrupted runs",
         "experiments.tcn.train:run",
         cli.unless_resumed(
             cli.local_place(
                 "task",
                 "name of a task: adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, "
                 "wikitext, lambada, mnist or permuted_mnist; or your own function that returns a "
-                "recipe, as FILE.py[:NAME]",
+                "recipe, as FILE.py[:NAME]. NAME may be omitted if the file defines a single "
+                "function",
             ),
-            cli.place("out", "folder for the runs and the results"),
+            cli.place("out", "output folder for the training runs and the report"),
             cli.argument(
                 "--models",
-                "models to train (default: all four models)",
+                "models to train (default: tcn lstm gru rnn)",
                 nargs="+",
                 choices=("tcn", "lstm", "gru", "rnn"),
                 action=cli.Distinct,
             ),
             cli.count(
                 "--seeds N",
-                "random seeds; the command trains each model with every seed (default: 1)",
+                "random seeds; the command trains each model once with every seed (default: 1)",
                 least=0,
                 nargs="+",
                 action=cli.Distinct,
@@ -53,10 +54,10 @@ main = cli.program(
         ),
         cli.local_place(
             "--data PATH",
-            "data of the task: a .mat file with music for jsb and nottingham; a folder with "
+            "path of the data: a .mat file with music for jsb and nottingham; a folder with "
             "train.txt, valid.txt and test.txt for ptb_words and ptb_characters; a folder with "
-            "dev.txt and test.txt for lambada. The .txt files may be compressed to .txt.gz. Other "
-            "tasks need no --data",
+            "dev.txt and test.txt for lambada. The .txt files may be compressed to .txt.gz. For "
+            "other tasks, leave --data out",
         ),
         cli.TFDS,
         cli.settings("training.max_steps=500 or batch_size=8, for all models"),

@@ -62,15 +62,15 @@ class SequenceRecipe(Recipe):
     def of_mixer(
         self, mixer: str, settings: Iterable[str] = (), vocab_size: int | None = None
     ) -> "SequenceRecipe":
-        """Returns the recipe for a model type.
+        """Returns the recipe for one of the compared model types.
 
-        The widths of a recurrent model are chosen so that its parameter count is close to that of
-        the TCN.
+        The widths of a recurrent model are chosen so that its parameter count is close to the TCN's
+        parameter count.
 
         Args:
-            mixer: `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.
-            settings: settings to replace, as `path=value`; `model.widths` sets the widths of the
-                TCN only.
+            mixer: model type, which is `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.
+            settings: settings to replace, as `path=value`. The setting `model.widths` applies only
+                to the TCN.
             vocab_size: vocabulary size of the data; `None` if the data are not token ids.
         """
         tcn = override(self, settings)
@@ -85,9 +85,9 @@ class SequenceRecipe(Recipe):
 
 @dataclasses.dataclass(frozen=True)
 class SequenceRun(Run):
-    """A training run on one of the tasks, finished or not.
+    """A training run of a TCN or recurrent model on a sequence task, finished or not.
 
-    The run has no vocabulary.
+    The folder of the run contains no vocabulary.
 
     Attributes:
         vocab_size: vocabulary size of the data; `None` if the data are not token ids.

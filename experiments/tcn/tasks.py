@@ -53,7 +53,7 @@ class TaskData:
     Attributes:
         train: function that returns an endless dataset of training batches. The argument is the
             index of the first micro-batch.
-        validation: batches that choose the best checkpoint.
+        validation: batches on which the best checkpoint is selected.
         test: batches on which the best checkpoint is evaluated; `None` means no test split.
         summary: sizes of the splits, for printing.
         vocab_size: vocabulary size; `None` if the data are not token ids.
@@ -84,18 +84,18 @@ def task_data(seed: int, splits: Sequence[Batches | None], *more) -> TaskData:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A sequence modelling task.
+    """A sequence modelling task, with its data, metric and published results.
 
     Attributes:
         title: heading of the report.
-        slide: published results of the models in `MODELS`, for the column "slide" of the report;
+        slide: published result of each model in `MODELS`, for the column "slide" of the report;
             `None` means that no result was published.
         length: number of positions in the longest training sequence.
         open: function that reads or generates the data. Its arguments are the options of the
             command and the `SequenceRecipe`.
         unit: name and unit of the metric, for the report.
         loss: loss of `SequenceObjective`.
-        metric: metric that chooses the best checkpoint and that the report shows.
+        metric: metric by which the best checkpoint is selected, and which the report shows.
         takes_data: whether the task reads the file or folder `--data`.
     """
 
@@ -172,7 +172,7 @@ def drawn(draw: Callable, summary: str, options: argparse.Namespace, recipe) -> 
     Each training batch is generated with a different seed, so no sequence is repeated.
 
     Args:
-        draw: function that returns a batch for a batch size and a seed `(2,)`.
+        draw: function that generates a batch. Its arguments are the batch size and a seed `(2,)`.
         summary: description of the sequences, for printing.
         options: options of the command, which are not used.
         recipe: the `SequenceRecipe`.
@@ -483,10 +483,10 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
 
 
 def images(permutation: np.ndarray, options: argparse.Namespace, recipe) -> TaskData:
-    """Makes the data of MNIST digit classification from a sequence of 784 pixels.
+    """Makes the data of MNIST, in which a model classifies a digit from a sequence of 784 pixels.
 
     Args:
-        permutation: order of the pixels, `(784,)`.
+        permutation: order in which the sequence contains the pixels, `(784,)`.
         options: options of the command.
         recipe: the `SequenceRecipe`.
     """

@@ -107,7 +107,8 @@ def _train(
         options: options of the command.
 
     Returns:
-        The results of the run, as a dict. The value "test" is `None` if there is no test split.
+        The contents of RUN/result.json, as a dict. The value "test" is the test score; `None` means
+        that there is no test split.
     """
     done = path / "result.json"
     run = SequenceRun(path, recipe, None, data.vocab_size, data_dir=options.data_dir)
@@ -184,7 +185,10 @@ def _contents(dataset: tf.data.Dataset | None) -> str:
 
 
 def _measured(model: FitModel, dataset) -> dict[str, float]:
-    """Evaluates a model on a dataset. For a classification task, "bits" is the loss in bits."""
+    """Evaluates a model on a dataset, and returns the metrics.
+
+    For a classification task, the metrics also include "bits", the loss in bits.
+    """
     found = measured(model, dataset)
     if "perplexity" in found:
         found["bits"] = found["loss"] / math.log(2)
@@ -192,7 +196,10 @@ def _measured(model: FitModel, dataset) -> dict[str, float]:
 
 
 def table(task: Task, rows: list[dict]) -> list[str]:
-    """Formats a Markdown table with a row for each model, averaged over the seeds."""
+    """Formats a Markdown table with a row for each model.
+
+    Scores, update counts and training times are means over the seeds.
+    """
     slide = dict(zip(MODELS, task.slide, strict=True))
     head = ("model", "parameters", "widths", "validation", "test", "slide", "updates", "minutes")
     lines = []
@@ -214,9 +221,10 @@ def table(task: Task, rows: list[dict]) -> list[str]:
 
 
 def _cell(task: Task, values: list[float]) -> str:
-    """Formats the mean and standard deviation of `values`.
+    """Formats the mean and standard deviation of a metric over seeds.
 
-    A mean below 0.1 has three significant digits, and other means have two decimals.
+    Accuracies are shown in percent. A mean below 0.1 has three significant digits, and other means
+    have two decimals.
     """
     if not values:
         return "-"

@@ -17,14 +17,14 @@ from experiments import command_line as cli
 
 _FORMS = """tasks:
   cola sst2 mrpc qqp stsb mnli qnli rte wnli (GLUE), boolq multirc (SuperGLUE)
-      The input is "sst2 sentence: ...". The output is the name of a class. The output for stsb is
-      a score, rounded to a multiple of 0.2.
+      The input begins with the name of the task, as in "sst2 sentence: ...". The output is the
+      name of a class. For stsb, the output is a score, rounded to a multiple of 0.2.
   squad
       The input is "question: ... context: ...". The output is a span of the context.
   summarization
       The metric is ROUGE. The default source is AESLC, which has e-mails and subject lines.
   translation
-      The metric is BLEU. The task has no default source.
+      The metric is BLEU. The task has no default source, so --source is required.
 
 With several task names, joined by +, the command trains one model on all of the tasks. The settings
 mixing.limit and mixing.temperature change the sampling rates of the tasks. Validation scores each
@@ -71,8 +71,8 @@ main = cli.program(
         cli.EXAMPLES,
         cli.argument(
             "--split",
-            "split to score (default: validation, which means the first development set of the "
-            "task)",
+            "split to score, such as test (default: validation, which stands for the first "
+            "validation split of the task, such as validation_matched of mnli)",
             default="validation",
         ),
         cli.checkpoint(),
@@ -80,24 +80,28 @@ main = cli.program(
     ),
     cli.command(
         "predict",
-        "print the model's output for each line",
+        "print the model's output for each input line",
         "experiments.text_to_text.evaluate:predict",
         cli.place(
             "run",
-            "folder of the training run, or a T5 or BART of another library as hugging-face:DIR",
+            "model that generates the outputs: the folder of a training run, or hugging-face:DIR "
+            "with a T5 or BART",
         ),
         cli.argument(
             "--task NAME",
-            "name of the task of all lines (default: the task that the model was trained for or, "
-            "if the model was trained for several tasks, the name at the start of each line). "
-            "Required if the files of the model do not name a task",
+            "name of the task for all input lines, such as sst2. The flag is required if the files "
+            "of the model do not name a task (default: the task that the model was trained for; "
+            "for a model trained for several tasks, the name at the start of each line)",
         ),
         cli.place(
             "--input FILE",
             "file with one input per line: a text, or two texts separated by a tab (default: "
             "stdin)",
         ),
-        cli.place("--output FILE", "file for the outputs of the model (default: stdout)"),
+        cli.place(
+            "--output FILE",
+            "file to which the command writes the model's outputs (default: stdout)",
+        ),
         cli.checkpoint(),
         cli.JSON,
         cli.DEVICES,
@@ -106,7 +110,9 @@ main = cli.program(
         "experiments.text_to_text.train:run_settings",
         cli.argument("task", "name of a task, or several names joined by +, such as sst2+cola"),
         _INIT,
-        cli.place("--source", "source of the examples (default: the task's own source)"),
+        cli.place(
+            "--source", "source of the examples, such as tsv:FILE (default: the task's own source)"
+        ),
     ),
     forms=_FORMS,
 )

@@ -47,7 +47,8 @@ class TextPairs:
         pairs: pairs of a source line and a target line.
         labels: labels of the examples, or correct answers to the questions; `None` for
             summarization and translation, whose targets are texts.
-        groups: group index of each example, see `Examples`; `None` if the task has no groups.
+        groups: group index of each example; `None` if the metrics do not group examples. See
+            `Examples`.
         language: code of the target language in translation.
     """
 
@@ -92,7 +93,10 @@ class TextPairs:
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
-        """Returns the first `count` examples; `None` means all examples."""
+        """Returns a copy that has only the first `count` examples.
+
+        If `count` is `None`, the copy has all examples.
+        """
         arrays = (None if one is None else one[:count] for one in (self.labels, self.groups))
         return TextPairs(self.task, self.split, self.pairs[:count], *arrays, self.language)
 

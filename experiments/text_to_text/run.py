@@ -114,7 +114,7 @@ class TextRecipe(Recipe):
         return (source, fields) if source and len(self.tasks) > 1 else (self.source, self.fields)
 
     def reading(self, source: str | None) -> Self:
-        """Returns the recipe with the source that `--source` names.
+        """Returns the recipe with `--source` as the source of the examples.
 
         Args:
             source: value of `--source`; `None` means the source of the recipe.
@@ -168,7 +168,10 @@ class TextRecipe(Recipe):
 
 
 def own_examples(task: str) -> tuple[str, tuple[str, str]]:
-    """Returns a task's default source, or an empty string, and the names of the two text fields."""
+    """Returns a task's default source, and the names of the two text fields.
+
+    The source is an empty string if the task has no default source.
+    """
     if task == "summarization":
         return _SUMMARIES
     return (TASKS[task].source or "" if task in TASKS else ""), ("source", "target")

@@ -18,9 +18,9 @@ from macaron_tf.data.sources.names import PAIRS
 
 _FORMS = f"""sources of text pairs, for data.source and --source:
 {cli.source_forms(PAIRS)}
-The default FIELDs are the language codes data.source_language and data.target_language, or the
-entries with these names in the field `translation`. homeassistant without LANG has the pairs of
-English and the other language of the recipe.
+The language codes are the settings data.source_language and data.target_language. If the records
+have no fields with the language codes as names, the command reads the entries with these names in
+the field `translation`, as in {{"translation": {{"en": "...", "de": "..."}}}}.
 
 In the name of a file, as in tsv:pairs.{{split}}.tsv, {{split}} stands for train or validation (the
 values of data.train_split and data.validation_split). If the name has no {{split}}, the command
@@ -32,10 +32,13 @@ _RECIPE = cli.recipe(_EXAMPLES)
 _RUN = cli.together(
     cli.RUN,
     cli.checkpoint(
-        "checkpoint to load: average, best, last or the number of a step (default: average if the "
-        "run has an average, otherwise best)"
+        "checkpoint to load: average, best, last or the number of a training step (default: "
+        "average if the run has averaged weights, otherwise best)"
     ),
-    cli.count("--beam-size K", "width of the beam search (default: decoding.beam_size of the run)"),
+    cli.count(
+        "--beam-size K",
+        "width of the beam search (default: the setting decoding.beam_size of the run)",
+    ),
     cli.switch(
         "--backward",
         "translate from the target language to the source language; allowed only for runs with "
@@ -53,39 +56,42 @@ main = cli.program(
         cli.recipe_to_train(
             _EXAMPLES,
             cli.group(
-                "start from pre-trained weights and their vocabulary",
+                "initialization with a pre-trained model and its vocabulary",
                 cli.place(
                     "--init RUN",
-                    "pre-training run to start from (default: random weights). The weights of an "
-                    "encoder or a language model initialize both the encoder and the decoder. A "
-                    "BART or T5 keeps its encoder and decoder, and the command adds a new encoder "
-                    "for the source language in front",
+                    "pre-training run to start from. The weights of an encoder or a language model "
+                    "initialize both the encoder and the decoder. A BART or T5 becomes the "
+                    "translation model; an additional encoder with random weights then reads the "
+                    "source text, and its output replaces the token embeddings of the BART or T5 "
+                    "(default: random weights for the whole model)",
                 ),
                 cli.argument(
                     "--init-parts",
-                    "parts to initialize with the weights of --init; the embeddings are always "
-                    "initialized (default: encoder decoder)",
+                    "parts of the model to initialize with the weights of --init. The embeddings "
+                    "are always initialized (default: encoder decoder)",
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
                 cli.place(
                     "--init-decoder RUN",
-                    "pre-training run whose weights initialize the decoder, while the weights of "
-                    "--init initialize the encoder. Both models must have the same sizes and the "
-                    "same vocabulary (default: the run of --init)",
+                    "pre-training run whose weights initialize the decoder; the weights of --init "
+                    "then initialize only the encoder and the embeddings. Both pre-trained models "
+                    "must have the same sizes and the same vocabulary (default: the run of --init)",
                 ),
             ),
         ),
         cli.place(
             "--vocabulary DIR",
-            "folder of a saved vocabulary (default: the vocabulary of --init). A run without "
-            "--init, and the new encoder for a BART or T5, get by default a new vocabulary that is "
-            "trained on the training pairs",
+            "folder of a saved vocabulary. With a BART or T5 in --init, the vocabulary applies "
+            "only to the source language (default: the vocabulary of the encoder or language model "
+            "in --init; without --init, or with a BART or T5, train a new vocabulary on the "
+            "training pairs)",
         ),
         cli.count(
             "--processes N",
-            "number of processes that tokenize, each of which takes 0.5 GB of memory. The batches "
-            "do not depend on this number (default: one process per core)",
+            "number of processes that tokenize the training pairs. Each process takes 0.5 GB of "
+            "memory. The batches do not depend on the number of processes (default: one process "
+            "per CPU core)",
         ),
         cli.DATA_SERVICE,
         cli.CALLBACKS,
@@ -93,51 +99,57 @@ main = cli.program(
     ),
     cli.command(
         "vocabulary",
-        "train only the vocabulary of a recipe, which both languages share",
+        "train only the vocabulary of a recipe, for both languages together",
         "experiments.translate.train:run_vocabulary",
         _RECIPE,
-        cli.place("out", "folder for the vocabulary: vocabulary.model and vocabulary.json"),
+        cli.place("out", "output folder for the files vocabulary.model and vocabulary.json"),
     ),
     cli.command(
         "average",
-        "average the weights of the newest checkpoints into RUN/average",
+        "average the weights of the newest checkpoints, and write the result to RUN/average",
         "experiments.translate.evaluate:run_average",
         cli.RUN,
         cli.count(
-            "--last N", "number of checkpoints to average (default: average_last of the run)"
+            "--last N",
+            "number of newest checkpoints to average (default: the setting average_last of the "
+            "run)",
         ),
     ),
     cli.command(
         "evaluate",
-        "translate a test set and score it",
+        "translate a test set, and score the translations",
         "experiments.translate.evaluate:run",
         _RUN,
         cli.TFDS,
         cli.place(
             "--source",
-            "source of the text pairs, in a form below (default: data.source of the run)",
+            "source of the text pairs, such as tsv:FILE (default: the setting data.source of the "
+            "run)",
         ),
         cli.argument(
             "--split",
-            "split to translate, such as test (default: data.validation_split of the run; for "
-            "another --source without {split} in its name, the whole file)",
+            "split to translate, such as test (default: the setting data.validation_split of the "
+            "run). If --source is a file that the run was not trained on, without {split} in its "
+            "name, the default is the whole file",
         ),
         cli.argument(
             "--source-language NAME",
-            "name of the source language in the data, such as en_US (default: "
+            "name of the source language in the data, such as en or en_US (default: the setting "
             "data.source_language of the run)",
         ),
         cli.argument(
             "--target-language NAME",
-            "name of the target language in the data (default: data.target_language of the run)",
+            "name of the target language in the data, such as de or de_DE (default: the setting "
+            "data.target_language of the run)",
         ),
         cli.yes_or_no(
             "--lowercase",
-            "whether the scores ignore case (default: metric.lowercase of the run)",
+            "whether the scores ignore case (default: the setting metric.lowercase of the run)",
         ),
         cli.argument(
             "--tokenize NAME",
-            "tokenizer of sacreBLEU, such as 13a or char (default: metric.tokenize of the run)",
+            "name of sacreBLEU's tokenizer, such as 13a or char (default: the setting "
+            "metric.tokenize of the run)",
         ),
         cli.place(
             "--output DIR", "folder for the scores and the translations (default: RUN/scores)"
@@ -148,8 +160,12 @@ main = cli.program(
         "compare",
         "compare the BLEU of two evaluations by a paired bootstrap test",
         "experiments.translate.evaluate:run_compare",
-        cli.place("first", "JSON file that `evaluate` wrote for the first run"),
-        cli.place("second", "JSON file that `evaluate` wrote for the second run on the same split"),
+        cli.place("first", "JSON file written by `evaluate` for the first run"),
+        cli.place(
+            "second",
+            "JSON file written by `evaluate` for the second run, on the same split as the first "
+            "run",
+        ),
         cli.count("--samples N", "number of bootstrap samples (default: 1000)", 1000),
         cli.count("--seed N", "random seed of the bootstrap samples (default: 1)", 1, least=0),
     ),
@@ -158,19 +174,21 @@ main = cli.program(
         "translate each line of a text",
         "experiments.translate.evaluate:translate",
         _RUN,
-        cli.place("--input FILE", "file with one text to translate per line (default: stdin)"),
-        cli.place("--output FILE", "file for the translations (default: stdout)"),
+        cli.place("--input FILE", "file with one text per line to translate (default: stdin)"),
+        cli.place("--output FILE", "output file for the translations (default: stdout)"),
         cli.count(
             "--n-best N",
-            "number of translations to print for each line. If N is greater than 1, an output line "
-            "contains the score and the text of each translation, separated by tabs (default: 1)",
+            "number of translations to print for each line. If N is greater than 1, each output "
+            "line contains the scores and the texts of N translations, separated by tabs (default: "
+            "1)",
             1,
         ),
         cli.group(
             "sampling, instead of beam search",
             cli.count(
                 "--temperature T",
-                "sampling temperature; 0 means greedy decoding (default: beam search)",
+                "temperature of sampling, which replaces beam search; 0 means greedy decoding "
+                "(default: beam search)",
                 least=0.0,
             ),
             cli.DRAWING,

@@ -39,9 +39,10 @@ _FREE = (*FREE, "initializer_range", "vocab_size")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TranslationStart:
-    """Initialization with random weights, and with a joint vocabulary trained on the recipe's text.
+    """Initialization of a translation model with random weights.
 
-    Subclasses copy pre-trained weights instead.
+    The vocabulary is trained on the recipe's text, jointly for both languages. Subclasses copy
+    pre-trained weights instead.
 
     Attributes:
         init: pre-trained model with its vocabulary; `None` means random weights.
@@ -108,9 +109,10 @@ class TranslationStart:
 
 
 def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tuple[str, str]]:
-    """Returns the training pairs that the vocabulary is trained on.
+    """Returns the sentence pairs on which the vocabulary is trained.
 
-    If there are more than `SAMPLE` pairs, the function draws `SAMPLE` pairs at random.
+    The pairs come from the training split. If the split has more than `SAMPLE` pairs, the function
+    draws `SAMPLE` pairs at random.
     """
     data = recipe.data
     split = data.parts.get(data.train_split, data.train_split)
@@ -122,7 +124,7 @@ def _training_pairs(recipe: TranslationRecipe, tfds: Tfds | None) -> Iterator[tu
 def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> TranslationRecipe:
     """Returns `recipe` with the model configuration `config`.
 
-    The function limits the maximum lengths of `recipe` to the number of positions in the model.
+    The maximum text lengths of the result do not exceed the number of positions in the model.
     """
     options = differing_fields(config, catalog.config(recipe.model))
     for given in ("vocab_size", "two_way"):  # set by the vocabulary and `unsupervised`
@@ -139,7 +141,13 @@ def _with_model(recipe: TranslationRecipe, config: EncoderDecoderConfig) -> Tran
 def _fitting(
     init: Start, config: EncoderDecoderConfig, parts: Sequence[str]
 ) -> EncoderDecoderConfig:
-    """Returns `config` with the sizes of the pre-trained model `init`."""
+    """Returns `config` with the sizes of the pre-trained model `init`.
+
+    Args:
+        init: the pre-trained model.
+        config: configuration of the translation model.
+        parts: members of `PARTS` that are initialized.
+    """
     with naming(f"--init {init.given}"):
         return config_from_encoder(init.config, config, parts)
 

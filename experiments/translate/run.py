@@ -79,7 +79,7 @@ class DataConfig(Settings):
 
     @property
     def parts(self) -> dict[str, HeldOut]:
-        """Dict mapping a split name to the part of the pairs that makes up this split.
+        """Training and validation parts of a source without splits, as a dict from split to part.
 
         The dict is empty if the source has its own splits. The dict is also empty unless
         `train_split` is "train" or "all" and `validation_split` is neither "train" nor "all".

@@ -19,7 +19,7 @@ def ops_outside_core(path: str) -> dict[str, int]:
     """Counts the ops of a SavedModel that are not built into TensorFlow.
 
     Args:
-        path: the folder that contains `saved_model.pb`.
+        path: folder that contains `saved_model.pb`.
 
     Returns:
         Dict mapping op name to the number of nodes with this op.
@@ -42,7 +42,7 @@ def ops_outside_core(path: str) -> dict[str, int]:
 
 
 def main() -> int:
-    """Prints the count and the name of each op, and returns the exit status."""
+    """Prints the number of nodes and the name of each op, and returns the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

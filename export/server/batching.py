@@ -22,7 +22,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """Request in the queue. `enqueued` is the arrival time, measured by `time.monotonic()`."""
+    """Request in the queue. `enqueued` is its arrival time as a value of `time.monotonic()`."""
 
     servable: Servable
     signature: Signature
@@ -35,11 +35,11 @@ class _Task:
 class Batcher:
     """Queue that merges requests into batches.
 
-    Requests can be merged if they have the same model version, signature, dtypes, and dimensions
-    except the first. A batch starts when it is full, or when its oldest request has waited
-    `timeout_ms`. Requests that LiteRT answers do not wait for a batch to fill. Such requests are
-    merged only if several arrive while all workers are busy. If a batch fails, only its faulty
-    requests fail (see `run_joined`).
+    Requests can be merged if they have the same model version and signature, and if their arrays
+    have the same dtypes and the same dimensions except the first. A batch starts when it is full,
+    or when its oldest request has waited `timeout_ms`. Requests that LiteRT answers do not wait for
+    a batch to fill. Such requests are merged only if several arrive while all workers are busy. If
+    a batch fails, only its faulty requests fail (see `run_joined`).
 
     Args:
         max_batch_size: maximum number of rows in a merged batch. A larger request runs alone.
@@ -143,7 +143,7 @@ class Batcher:
                 self._changed.wait(left)
 
     def _start_time(self, key: object) -> float:
-        """Returns the monotonic time at which the first batch of a queue may start."""
+        """Returns the `time.monotonic()` value at which a queue's first batch may start."""
         queue = self._queues[key]
         full = sum(task.rows for task in queue) >= self._max_rows
         signature = queue[0].signature
@@ -184,7 +184,7 @@ def run_joined(
     Args:
         run: function from the inputs of a batch to its outputs.
         signature: the signature that `run` runs.
-        requests: pairs of the number of rows and the inputs of a request.
+        requests: a pair for each request, of the number of rows and the dict of inputs.
 
     Yields:
         The index of a request, and its outputs or its exception.
@@ -227,6 +227,9 @@ def _run_merged(run, signature: Signature, requests: list[tuple[int, Arrays]]) -
 def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
     """Divides the requests of a failed batch into parts.
 
+    If only some of the requests have faulty rows, there are two parts: the requests without faulty
+    rows, and the requests with faulty rows.
+
     Args:
         sizes: number of rows of each request.
         rows: indices of the rows that the error names as faulty.
@@ -234,7 +237,7 @@ def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
             requests are faulty. Otherwise, each request is a part.
 
     Returns:
-        The indices of the requests in each part.
+        List of parts. Each part is a list of indices into `sizes`.
     """
     count, places = len(sizes), np.repeat(np.arange(len(sizes)), sizes)
     faulty = {int(places[row]) for row in rows if row < len(places)}

@@ -23,12 +23,12 @@ class ServerConfig(Settings, in_models=False):
         name: name of the model in URLs and in gRPC requests.
         model_config_file: TensorFlow Serving model configuration file, a `ModelServerConfig` in
             protocol buffer text format. The file lists the folders, names, versions and labels of
-            the models, and replaces `base_path` (the argument OUT) and `name`.
+            the models, and replaces the argument OUT (`base_path`) and --name.
         model_config_file_poll_wait_seconds: interval at which the server reads the model
             configuration file again, in seconds; 0 means that the server reads the file only once.
         host: IP address to listen on; 0.0.0.0 means all addresses of the machine.
-        rest_port: port for REST; 0 means any free port.
-        grpc_port: port for gRPC; 0 means any free port.
+        rest_port: port for REST requests; 0 means any free port.
+        grpc_port: port for gRPC requests; 0 means any free port.
         max_batch_size: maximum number of rows in a batch of merged requests.
         batch_timeout_ms: maximum time that a request waits for other requests to fill its batch, in
             milliseconds.

@@ -22,7 +22,7 @@ _SHORT = 64 * 1024  # maximum size in bytes of a request that `Bodies` always ac
 
 
 class Bodies:
-    """Counter of the bytes that all requests in flight take in memory.
+    """Counter of the bytes in memory that all requests in flight occupy.
 
     Args:
         limit: maximum total size in bytes. Above this size, requests of more than 64 KiB are
@@ -36,9 +36,10 @@ class Bodies:
 
     @contextlib.contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """Yields a function that adds bytes to the counter for the duration of a `with` statement.
+        """Yields a function with which a request adds a number of bytes to the counter.
 
-        The function raises a ServingError (HTTP status 503) if the request must be rejected.
+        The function raises a ServingError (HTTP status 503) if the request must be rejected. At the
+        end of the `with` block, the bytes of the request are subtracted again.
         """
         own = 0
 
@@ -62,7 +63,7 @@ class Bodies:
 
 
 class ServingCore:
-    """Request handler that both protocols use.
+    """Request handler that the REST and gRPC servers share.
 
     Args:
         config: the server's settings.
@@ -111,7 +112,10 @@ class ServingCore:
         return response
 
     def examples(self) -> dict[str, dict[str, Any]]:
-        """Returns a dict mapping model name to `Servable.example`, for the loaded models."""
+        """Returns a dict mapping the name of each loaded model to an example request.
+
+        See `Servable.example`.
+        """
         found = {}
         for name, manager in self.models.items():
             # A ServingError means that the model is loading or has no signature serving_default.
@@ -128,8 +132,8 @@ class ServingCore:
 
         Args:
             spec: name, version and label of the requested model.
-            read: function that decodes the request. Its argument is the model version, and it
-                returns a signature of this version and a dict mapping input name to array.
+            read: function that decodes the request. The argument is the model version. The result
+                is a signature of this version, and a dict mapping input name to array.
 
         Returns:
             A tuple of a future, the version, and the signature. The result of the future is a dict
@@ -153,9 +157,9 @@ class ServingCore:
         return future, servable, signature
 
     def measured(self, name: str, protocol: str) -> contextlib.AbstractContextManager:
-        """Returns a context manager that measures a request (see `Metrics.measured`).
+        """Returns a context manager that measures the request in its `with` block.
 
-        Requests for unknown models are not measured.
+        See `Metrics.measured`. Requests for unknown models are not measured.
 
         Args:
             name: name of the model.
@@ -175,10 +179,11 @@ class ServingCore:
 
         Args:
             spec: name, version and label of the requested model.
-            absent: function from name and version to the error for an unknown model.
+            absent: function that returns the error for an unknown model from its name and version.
 
         Returns:
-            The manager, and the version; `None` means the newest version.
+            The manager of the model's versions, and the requested version. The version `None` means
+            the newest version.
         """
         name, version, label = spec
         if (found := self.models.get(name)) is None:

@@ -107,7 +107,8 @@ def from_exception(error: BaseException) -> ServingError:
 def _sentence(message: str) -> str:
     """Extracts the cause from an error message of TensorFlow.
 
-    The cause is the message of a failed assertion, or else the first error.
+    The cause is the message of a failed assertion. Without a failed assertion, the cause is the
+    message of the first error, without stack traces.
     """
     if (sentence := failed_check(message)) is not None:
         return sentence

@@ -53,7 +53,7 @@ class _Services(
         self._core = core
 
     def Predict(self, request, context) -> predict_pb2.PredictResponse:
-        """Runs a signature. If `output_filter` is set, the response has only these outputs."""
+        """Runs a signature. The response has only the outputs in `output_filter`, if it is set."""
         config = self._core.config
 
         def read(servable: Servable):
@@ -147,7 +147,7 @@ class _Refusals(grpc.ServerInterceptor):
         self._bodies = bodies
 
     def intercept_service(self, continuation, handler_call_details):
-        """Returns the handler for a method, with parsing and error conversion added."""
+        """Returns the method's handler, to which parsing and error conversion are added."""
         handler = continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler

@@ -77,12 +77,12 @@ def error_response(status: int, message: str, *headers: tuple[str, str]) -> Resp
 
 
 class HttpServer:
-    """HTTP/1.1 server in its own thread.
+    """HTTP/1.1 server that runs in its own thread.
 
     Args:
         config: the server's settings.
         handler: coroutine function that maps the head and the body of a request to the response.
-            The function must not raise.
+            The function must not raise an exception.
         bodies: counter of the bytes of all requests in flight.
     """
 
@@ -163,7 +163,7 @@ class HttpServer:
             writer.close()
 
     async def _exchange(self, connection: "_Connection") -> bool:
-        """Reads a request and writes the response.
+        """Reads the next request of a connection and writes the response.
 
         Returns:
             Whether another request may follow on the connection.
@@ -310,7 +310,7 @@ class _Connection:
         return True
 
     async def linger(self) -> None:
-        """Reads and ignores the rest of a rejected request.
+        """Reads and ignores the rest of a rejected request, for a limited time.
 
         If the server closed the connection while the client is still sending, TCP would reset the
         connection, and the client could not read the response.
@@ -339,7 +339,7 @@ def _head(request: h11.Request) -> Head:
 
 
 async def _unpacked(body: bytearray, head: Head, limit: int, take: Callable) -> bytearray:
-    """Decompresses a body if its content coding is gzip.
+    """Returns a request's body, decompressed if its content coding is gzip.
 
     Args:
         body: the body of the request.

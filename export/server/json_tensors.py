@@ -167,7 +167,10 @@ def _is_bytes(value) -> bool:
 
 
 def _is_named(value) -> bool:
-    """Returns whether a JSON value is an object with named tensors, not a base64 string."""
+    """Returns whether a JSON value is an object of named tensors.
+
+    An object with the single key "b64" is a base64 string, and does not count.
+    """
     return isinstance(value, dict) and not _is_bytes(value)
 
 
@@ -195,7 +198,16 @@ def _to_array(value, spec: tf.TensorSpec, place: str) -> np.ndarray:
 
 
 def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
-    """Converts scalars to a flat array. Raises if a scalar has a wrong type or is out of range."""
+    """Converts scalars to an array with one dimension.
+
+    Args:
+        leaves: scalars from JSON.
+        dtype: dtype of the input.
+        place: see `_to_array`.
+
+    Raises:
+        ServingError: INVALID_ARGUMENT if a scalar has a wrong type or is out of range.
+    """
     if dtype == tf.string:
         return np.fromiter((_string(leaf, place) for leaf in leaves), np.object_, len(leaves))
     if dtype == tf.bool:

@@ -43,7 +43,7 @@ class Metrics:
 
     @contextlib.contextmanager
     def measured(self, model: str, protocol: str) -> Iterator[None]:
-        """Measures the latency and the status of a request in a `with` statement.
+        """Counts the request in the `with` block, with its latency and its status.
 
         Args:
             model: name of the model.

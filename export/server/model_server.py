@@ -1,4 +1,4 @@
-"""Model server, which starts and stops the models, the queue, REST and gRPC together."""
+"""Model server, which starts and stops the models, the request queue, REST and gRPC together."""
 
 import contextlib
 import json
@@ -99,11 +99,13 @@ class ModelServer:
                 _LOG.exception("the configuration file cannot be read; the server will try again")
 
     def _take_up(self, models: list[ServedModel], core: ServingCore) -> None:
-        """Replaces the served models. A model with the same name and folder is not reloaded.
+        """Replaces the served models by `models`.
+
+        A model that is already served under the same name from the same folder is not reloaded.
 
         Args:
             models: all models to serve from now on.
-            core: request handler, whose models are replaced.
+            core: request handler, which gets the new models.
 
         Raises:
             UserError: a new model does not load. In this case, the served models do not change.
@@ -170,7 +172,7 @@ class ModelServer:
 
 
 def _load(manager: VersionManager) -> None:
-    """Loads a model and begins to watch its folder.
+    """Loads a model, and starts the thread that watches the model's folder.
 
     Raises:
         UserError: no version loads, or a label names a version that is not served.

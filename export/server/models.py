@@ -18,7 +18,7 @@ _POLICY = (
 
 @dataclasses.dataclass(frozen=True)
 class ServedModel:
-    """Model to serve, and the versions to serve.
+    """Model to serve, with the rule that selects its versions.
 
     Attributes:
         name: name of the model in URLs.
@@ -35,7 +35,7 @@ class ServedModel:
     labels: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def candidates(self, found: Iterable[int]) -> list[int]:
-        """Returns the versions that may be served, newest first.
+        """Returns the elements of `found` that may be served, newest first.
 
         The server loads the versions in this order until `latest` versions are loaded.
 
@@ -139,7 +139,7 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
 
 
 def _policy(policy: _POLICY) -> tuple[int | None, frozenset[int] | None]:
-    """Converts a version policy to `latest` and `only` of `ServedModel`."""
+    """Converts a version policy to the attributes `latest` and `only` of `ServedModel`."""
     choice = policy.WhichOneof("policy_choice")
     if choice == "all":
         return None, None

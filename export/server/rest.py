@@ -38,12 +38,13 @@ class RestApi:
     """REST API of the server. The method `handle` is the handler for `HttpServer`.
 
     The API has three paths in addition to the paths of TensorFlow Serving. `GET /healthz` returns
-    status 200 if every model has a loaded version, and 503 otherwise. `GET /` returns a page for
-    browsers. `GET /models` returns the model names and example inputs for this page.
+    status 200 if every model has a loaded version, and 503 otherwise. `GET /` returns a web page
+    for trying the models. `GET /models` returns the model names and example inputs that the page
+    shows.
 
     Three responses differ from TensorFlow Serving. A wrong method on a known path gets status 405
     instead of 400. An unknown path gets status 404 instead of 400. A status request for a model
-    that is still loading gets 503 instead of 200.
+    that is still loading gets status 503 instead of 200.
     """
 
     def __init__(self, core: ServingCore):
@@ -126,7 +127,7 @@ class RestApi:
 
 
 def _model_spec(match: re.Match) -> Spec:
-    """Parses the model's name, version and label from a matched URL."""
+    """Returns the model's name, version (or `None`) and label (or "") from a matched URL."""
     if match["name"] is None:
         raise invalid("Missing model name in request.")
     version = None

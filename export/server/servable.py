@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def _spec(info: meta_graph_pb2.TensorInfo) -> tf.TensorSpec:
-    """Converts an input or output of a signature to a spec with the name of the graph tensor."""
+    """Returns the shape and dtype of a signature's input or output, and its tensor's name."""
     return tf.TensorSpec(tf.TensorShape(info.tensor_shape), info.dtype, info.name)
 
 
@@ -35,11 +35,11 @@ class Signature:
     Attributes:
         inputs: dict mapping input name to spec.
         outputs: dict mapping output name to spec.
-        batchable: whether requests may be joined along axis 0. The value is true at first if the
-            first dimension of every input and output has no fixed size. The batcher sets it to
-            False if a run does not return one output row for each input row.
+        batchable: whether requests may be joined along axis 0. The initial value is true if the
+            first dimension of every input and output has no fixed size. The batcher sets the value
+            to False if a run does not return one output row for each input row.
         waits: whether a request waits for further requests to join its batch. The value is False if
-            LiteRT answers small requests.
+            LiteRT answers small requests for this signature.
     """
 
     def __init__(self, name: str, signature_def: meta_graph_pb2.SignatureDef):
@@ -136,7 +136,10 @@ class Servable:
         return self._signatures[name]
 
     def run(self, signature: Signature, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs a signature and returns a dict mapping output name to array (thread-safe)."""
+        """Runs a signature, and returns a dict mapping output name to array.
+
+        This method is thread-safe.
+        """
         return self._model.run(signature.name, inputs)
 
     def warm_up(self) -> None:

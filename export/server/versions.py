@@ -73,7 +73,7 @@ def check_base_path(base_path: str) -> None:
 
 @dataclasses.dataclass
 class _Failure:
-    """Failure to load a version. The manager retries at `retry_at`, or when the files change.
+    """Failure to load a version. The manager tries again at `retry_at`, or if the files change.
 
     Attributes:
         fingerprint: names, sizes and modification times of the version's files.
@@ -122,17 +122,20 @@ class VersionManager:
 
     @property
     def current(self) -> int | None:
-        """Version that answers requests without a version; `None` before a version is loaded."""
+        """Number of the version that answers requests which name no version.
+
+        `None` means that no version is loaded yet.
+        """
         return max(self.served, default=None)
 
     @property
     def served(self) -> list[int]:
-        """Loaded versions, oldest first."""
+        """Numbers of the loaded versions in ascending order."""
         with self._lock:
             return sorted(self._serving)
 
     def labelled(self, label: str) -> int:
-        """Returns the version that a label stands for.
+        """Returns the number of the version to which a label is assigned.
 
         Raises:
             ServingError: INVALID_ARGUMENT if there is no such label.
@@ -163,7 +166,7 @@ class VersionManager:
         return servable
 
     def release(self, servable: Servable) -> None:
-        """Releases a version that `acquire` returned."""
+        """Releases a version that `acquire` returned. The version may then be unloaded."""
         with self._lock:
             self._leases[servable] -= 1
         self._close_if_idle(servable)
@@ -234,8 +237,8 @@ class VersionManager:
     def _due(self, version: int, path: str, at_once: bool) -> bool:
         """Returns whether to load a version now.
 
-        A version is due if its files have not changed since the last scan, and if enough time has
-        passed since the last failure to load the same files.
+        The result is `True` if the version's files have not changed since the last scan, and if
+        enough time has passed since the last failure to load the same files.
 
         Args:
             version: number of the version.
@@ -306,8 +309,8 @@ def _status(
     Args:
         version: number of the version.
         state: name of a `ModelVersionStatus.State`, such as "AVAILABLE".
-        code: code of the error, if the version did not load.
-        message: message of the error.
+        code: error code, or `OK` if there was no error.
+        message: error message, or "".
     """
     error = {"error_code": code.value[0], "error_message": message}
     return ModelVersionStatus(version=version, state=state, status=error)

@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=as_typed(prog), formatter_class=layout, **options)
 
     def format_help(self) -> str:
-        """Returns the help, with commands in the form that the user types; see `as_typed`."""
+        """Returns the help text, with commands in the form that the user types; see `as_typed`."""
         return as_typed(super().format_help())
 
 
@@ -157,7 +157,7 @@ local_place = functools.partial(place, local=True)
 
 
 def switch(name: str, text: str) -> Part:
-    """Returns a part that adds a flag that takes no value. The flag is off by default."""
+    """Returns a part that adds a flag without a value, such as `--all`. The default is False."""
     return argument(name, text, action="store_true")
 
 
@@ -167,7 +167,10 @@ def yes_or_no(name: str, text: str) -> Part:
 
 
 class Distinct(argparse.Action):
-    """Argparse action that stores a flag's values. A repeated value raises a UserError."""
+    """Argparse action that stores a flag's list of values, which must all be different.
+
+    A repeated value raises a UserError.
+    """
 
     def __call__(self, parser, namespace, values, option_string=None):
         if len(set(values)) < len(values):
@@ -221,21 +224,26 @@ def group(title: str, *parts: Part, text: str | None = None) -> Part:
 
 
 def settings(examples: str, flag: str = "--set") -> Part:
-    """Returns a part that adds the flag `--set PATH=VALUE`, which may be repeated."""
-    text = f"setting and its new value, such as {examples} (repeatable)"
+    """Returns a part that adds the flag `--set PATH=VALUE`, which may be repeated.
+
+    Args:
+        examples: example settings for the help text, such as "training.seed=2".
+        flag: name of the flag, if it is not `--set`.
+    """
+    text = f"override a setting, such as {examples} (repeatable)"
     return argument(f"{flag} PATH=VALUE", text, action="append", default=[])
 
 
 def checkpoint(
-    names: str = "checkpoint to load: best, last or the number of a step (default: best, or last "
-    "if the run was never validated)",
+    names: str = "checkpoint to load: best, last or the number of a training step (default: best, "
+    "or last if the run was never validated)",
 ) -> Part:
-    """Returns a part that adds the flag `--checkpoint` with `names` as its help."""
+    """Returns a part that adds the flag `--checkpoint`, with the help text `names`."""
     return argument("--checkpoint NAME", names)
 
 
 TRUST_CODE = switch(
     "--trust-code",
-    "run the Python code that a model folder contains or names, such as a custom block (default: "
-    "stop with an error if a model needs such code)",
+    "allow running the Python code that a model folder contains or names, such as a custom block "
+    "(default: stop with an error if a model needs such code)",
 )

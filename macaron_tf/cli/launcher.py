@@ -2,9 +2,9 @@
 
 The commands are in the packages `experiments` and `export`. A checkout has these packages beside
 `macaron_tf`. An installed wheel has them in `macaron_tf/commands`, because a wheel should have only
-one top-level package. The launcher adds the folder of these packages to the path, so that modules
-have the same names in a checkout and in a wheel. Runs record the names, and child processes import
-the modules by name.
+one top-level package. The launcher adds the folder of these packages to `sys.path`, so that modules
+have the same names in a checkout and in a wheel. Training runs record the module names, and child
+processes import the modules by name.
 """
 
 import argparse

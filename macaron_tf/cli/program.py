@@ -39,8 +39,8 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     TensorFlow and Keras import JAX, pandas, matplotlib, OpenCV and scikit-learn if these packages
     are installed. A command then takes 5.3 seconds of CPU time and 850 MB of memory to start.
-    If the packages are hidden, a command takes 2.9 seconds and 580 MB. The hook hides the packages
-    only during the import, so a command can still import the packages later.
+    If the packages are hidden, a command takes 2.9 seconds and 580 MB to start. The hook hides the
+    packages only during the import, so a command can still import the packages later.
     """
 
     _NAMES = ("tensorflow", "keras")
@@ -72,7 +72,11 @@ class _LeanImports(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """Removes the messages that TensorFlow 2.21 logs to stderr on import at any log level."""
+    """Removes TensorFlow's log messages from the standard error stream within the `with` block.
+
+    TensorFlow 2.21 logs these messages during its import, whatever the log level is. All other text
+    on standard error is printed at the end of the block.
+    """
     kept = _ctrl_c.stderr = os.dup(2)
     with open(os.memfd_create("stderr"), "r+b") as said:
         os.dup2(said.fileno(), 2)
@@ -229,7 +233,7 @@ def _interrupted() -> int:
 
 
 def _as_process(main: Callable[..., int | None], *args, **kwargs) -> int | None:
-    """Runs `main` after opening UTF-8 streams and checking that the arguments are UTF-8."""
+    """Runs `main` with standard streams in UTF-8, after checking that the arguments are UTF-8."""
     _open_streams()
     for number, word in enumerate(sys.argv[1:], 1):
         try:
@@ -331,7 +335,7 @@ def _text(buffer, errors: str = "surrogateescape", **options) -> io.TextIOWrappe
 
 
 def _discard_output() -> None:
-    """Writes the buffered standard output, or discards the buffer if writing fails."""
+    """Flushes the standard output. If writing fails, discards the buffer and raises no error."""
     try:
         sys.stdout.flush()
     except (UserError, OSError):
@@ -339,7 +343,7 @@ def _discard_output() -> None:
 
 
 def decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Decodes lines of UTF-8 text, and yields the lines without line ends.
+    """Decodes lines of UTF-8 text, and yields the lines without their newline characters.
 
     Invalid bytes become U+FFFD, with a warning on stderr. Only a newline ends a line, so that line
     numbers of input and output agree.

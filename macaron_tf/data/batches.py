@@ -41,8 +41,8 @@ class Batch(NamedTuple):
 class Plan(Sequence[Batch]):
     """Sequence of S batches, which are stored as slices of one array of example indices.
 
-    For 4.5 million pairs in 270,000 batches, a list of `Batch` objects would take 65 MB. `cuts`
-    takes at most 6 MB.
+    For 4.5 million pairs in 270,000 batches, the array `cuts` takes at most 6 MB. A list of `Batch`
+    objects would take 65 MB.
 
     Args:
         rows: example indices of all batches, concatenated.
@@ -73,7 +73,7 @@ class Buckets:
         lengths: padded lengths of the buckets.
         max_tokens: maximum number of padded tokens in a batch (rows times length). For translation
             pairs, source and target are counted separately, as in fairseq.
-        row_multiple: number that divides the number of rows per batch.
+        row_multiple: number whose multiples are the possible numbers of rows per batch.
     """
 
     def __init__(self, lengths: Iterable[int], max_tokens: int, row_multiple: int = 8):
@@ -110,7 +110,7 @@ class Buckets:
         return table.astype(np.int16)[lengths]
 
     def totals(self, lengths: np.ndarray) -> tuple[int, int]:
-        """Returns the batch count and the padded token count of `plan(lengths, None)`."""
+        """Counts the batches and the padded tokens of `plan(lengths, None)`, without planning."""
         counts = _histogram(lengths)
         members = np.bincount(self.bucket_of(np.arange(len(counts))), counts, len(self.rows))
         batches = tokens = carried = 0
@@ -176,9 +176,9 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
 def choose_lengths(lengths: np.ndarray, count: int, multiple: int) -> list[int]:
     """Chooses the padded lengths with the least padding in total, by dynamic programming.
 
-    Source and target share one padded length. On Multi30k with 8 batch shapes, 87.6% of the tokens
-    in a batch are then real tokens, not padding. Separate lengths for source and target reach only
-    87.8%.
+    The source and target of a translation pair have the same padded length. On Multi30k with 8
+    batch shapes, 87.6% of the tokens in a batch are then real tokens, not padding. Separate lengths
+    for source and target would raise this share only to 87.8%.
 
     Args:
         lengths: `(N,)` row lengths, N at least 1. The length of a pair is the length of its longer
@@ -215,16 +215,16 @@ class Batches(abc.ABC):
     """Base class for batch sources. The seed and the step determine each batch.
 
     The seed and the epoch index seed the NumPy generator that shuffles an epoch. A run that resumes
-    in the middle of an epoch plans the epoch again but gathers no skipped batch, so that it resumes
-    quickly. NumPy gathers each batch from arrays of ids, which may be memory-mapped, and tf.data
-    prefetches the batches.
+    in the middle of an epoch plans the whole epoch again, but does not gather the batches before
+    its start step, so that it resumes quickly. NumPy gathers each batch from arrays of ids, which
+    may be memory-mapped, and tf.data prefetches the batches.
     """
 
     steps_per_epoch: int
 
     @abc.abstractmethod
     def plan(self, rng: np.random.Generator | None) -> Sequence[Batch]:
-        """Returns the batches of an epoch.
+        """Returns the batches of an epoch, as example indices.
 
         Args:
             rng: generator that shuffles the epoch; `None` means every example once, in a fixed
@@ -233,7 +233,7 @@ class Batches(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Returns the arrays of a batch as a dict mapping name to array."""
+        """Returns a dict mapping name to array for the examples of a batch."""
 
     @property
     @abc.abstractmethod
@@ -256,7 +256,10 @@ class Batches(abc.ABC):
             epoch, offset = epoch + 1, 0
 
     def dataset(self, seed: int = 0, start_step: int = 0, repeat: bool = True) -> tf.data.Dataset:
-        """Returns the batches that `batches` yields as a prefetched dataset of known size."""
+        """Returns a prefetched dataset of the batches that the method `batches` yields.
+
+        The dataset has a known cardinality.
+        """
         left = self.steps_per_epoch - start_step % self.steps_per_epoch
         return _dataset(
             lambda: self.batches(seed, start_step, repeat),
@@ -265,7 +268,7 @@ class Batches(abc.ABC):
         )
 
     def evaluation_dataset(self) -> tf.data.Dataset:
-        """Returns a dataset with every example once, in the order of `plan(None)`."""
+        """Returns a dataset that has every example once, in the order of `plan(None)`."""
         plan = self.plan(None)
         return _dataset(lambda: map(self.gather, plan), self.element_spec, len(plan))
 
@@ -301,7 +304,7 @@ class ArrayBatches(Batches):
         count: number of examples, N.
         size: number of examples per batch, B.
         gather: function from example indices `(B,)` to the arrays of a batch.
-        shapes: dict mapping the name of each array to its dtype and shape.
+        shapes: dict mapping the name of each array to a tuple (dtype, shape).
         lengths: `(N,)` example lengths. The batches of a shuffled epoch consist of examples of
             similar length. `None` means that length does not matter.
         shuffle: whether to shuffle each epoch.
@@ -405,11 +408,11 @@ class BucketBatches(Batches):
     Without `draw`, an epoch has every example once, and at most one batch contains rows of padding.
 
     Args:
-        rows: token rows in one or several parts, such as source and target. Within a part, all
-            examples have the same number of rows.
+        rows: one or several collections of token rows, such as source and target. Each collection
+            has the same number of rows for every example.
         count: number of examples, N.
         make_buckets: function from `row_lengths` to `Buckets`.
-        others: further arrays that affect training, such as labels. `fingerprint` also hashes these
+        others: further arrays that affect training, such as labels. `fingerprint` covers these
             arrays.
         indices: function that returns the `(N,)` integers that identify the examples in
             `evaluation_dataset`; `None` means 0 to N - 1.
@@ -505,7 +508,7 @@ class BucketBatches(Batches):
         return _dataset(batches, {**spec, "index": index}, self.steps_per_epoch)
 
     def fingerprint(self) -> str:
-        """Computes the SHA-256 (hex) of all token ids, row offsets and further training arrays."""
+        """Computes the SHA-256 (hex) of token ids, row offsets and the arrays in `others`."""
         others = (array for array in self._others if array is not None)
         rows = (array for part in self._rows for array in part.arrays())
         return fingerprint(itertools.chain(rows, others))
@@ -515,7 +518,7 @@ class BucketBatches(Batches):
         return self.real_tokens / (self._padded_tokens * self.rows_per_example)
 
     def summary(self) -> str:
-        """Returns example count, step count, share of real tokens and shapes in one line."""
+        """Returns example count, step count, share of real tokens and batch shapes in one line."""
         shapes = " ".join(f"{rows}x{length}" for rows, length in self.shapes)
         return (
             f"{len(self):,} examples, {self.steps_per_epoch:,} steps per epoch, "
@@ -532,10 +535,11 @@ class EncodedExamples:
 
     Attributes:
         rows: token ids with special ids and without padding. Example n has the R rows from n R on.
-        boundaries: `(N R,)` int64, first position of segment 1 in each row. For a row with a single
-            text, this is the row length. `None` means that batches have no segments.
+        boundaries: `(N R,)` int64, first position of segment 1 in each row. The boundary of a row
+            with a single text is the row length. `None` means that batches have no "segment_ids".
         labels: `(N,)` int32 classes or float32 scores; `(N, 2)` int32 first and last position of
-            an answer; `TokenRows` with one label per token; or `None` without labels.
+            an answer; or `TokenRows` with one label per token. `None` means that the examples have
+            no labels.
         max_length: maximum number of ids in a row.
         count: number of rows per example, R.
         cls_last: whether rows end with [CLS], which is then segment 2, as in XLNet.
@@ -543,7 +547,7 @@ class EncodedExamples:
         characters: `(words, C)` int32, character ids of each word, for models that read words as
             characters. Batches then have "token_ids" `(B, L, C)`. `None` means that `rows` holds
             token ids.
-        needs_labels: whether training needs labels.
+        needs_labels: whether training raises an error if `labels` is `None`.
     """
 
     needs_labels: ClassVar[bool] = True
@@ -559,12 +563,12 @@ class EncodedExamples:
 
 
 class ExampleBatches(BucketBatches):
-    """Batches of B tokenized examples in an epoch of ceil(N / B) steps.
+    """Batches of B tokenized examples. An epoch of N examples has ceil(N / B) steps.
 
     A batch is a dict of these arrays, with R rows per example:
 
     - "token_ids" `(B, L)` int32, or `(B, R, L)` if R is above 1.
-    - "segment_ids" of the same shape, if the examples have segments.
+    - "segment_ids" int32 of the same shape, unless `EncodedExamples.boundaries` is `None`.
     - "weight" `(B,)` float32, 1 for examples and 0 for padding.
     - "label" `(B,)`, `(B, 2)` or `(B, L)`, as in `EncodedExamples.labels`, with 0 for padding.
 
@@ -572,7 +576,7 @@ class ExampleBatches(BucketBatches):
     int32 is 1 at words.
 
     Args:
-        encoded: the examples, which several `ExampleBatches` may share.
+        encoded: tokenized examples, which several `ExampleBatches` objects may share.
         batch_size: number of examples per batch, B.
         shapes: maximum number of different padded lengths.
     """

@@ -30,7 +30,7 @@ _LIVES = 3  # number of workers that may die on the same item before an error is
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """A function call, and the result or error of the finished call."""
+    """A function call, and its result or error once the call has finished."""
 
     function: Callable
     item: Any
@@ -43,15 +43,15 @@ class _Task:
 class Processes(contextlib.AbstractContextManager):
     """A pool of worker processes, and a context manager that kills the workers on exit.
 
-    If a worker is killed, a new worker replaces it and processes its item again. Each worker has
-    its own pipe, so that this process notices when a killed worker has sent only half of a result.
-    With the shared queue of `concurrent.futures`, this process would wait forever. Unlike the
-    workers of `multiprocessing`, these workers do not import the caller's script, so that the
-    script needs no `if __name__ == "__main__"`. Ctrl-C does not reach the workers. They end when
-    their parent process ends.
+    If a worker is killed, a new worker replaces it and processes the same item again. Each worker
+    has its own pipe, so that the parent process notices if a worker was killed after it had sent
+    half of a result. With the shared queue of `concurrent.futures`, the parent would wait forever.
+    Unlike the workers of `multiprocessing`, these workers do not import the caller's script, so
+    that the script needs no `if __name__ == "__main__"`. Ctrl-C does not reach the workers. The
+    workers end when their parent process ends.
 
     Args:
-        count: number of worker processes; 1 means that this process does all the work.
+        count: number of worker processes; 1 means that the parent process does all the work.
         context: first argument of every function call, pickled once per worker.
     """
 
@@ -72,8 +72,8 @@ class Processes(contextlib.AbstractContextManager):
     ) -> Iterator[Result]:
         """Yields `function(context, item)` for each item, in the order of the items.
 
-        At most 2 `count` + 1 items are in progress at a time. Several calls of `map` may run at the
-        same time, and the results of one call may be the items of another.
+        At most 2 `count` + 1 items of a call are in progress at a time. Several calls of `map` may
+        run at the same time, and the results of one call may be the items of another call.
 
         Args:
             function: function defined at the top level of a module, so that it can be pickled.
@@ -106,7 +106,7 @@ class Processes(contextlib.AbstractContextManager):
         return task.result
 
     def _exchange(self, timeout: float | None) -> None:
-        """Hands out tasks and collects results.
+        """Sends waiting tasks to idle workers, and collects results from busy workers.
 
         Args:
             timeout: maximum number of seconds to wait for a result; `None` means no limit.
@@ -134,7 +134,11 @@ class Processes(contextlib.AbstractContextManager):
                 self._lose(pipe, task)
 
     def _lose(self, pipe: connection.Connection, task: _Task) -> None:
-        """Removes a worker that died, and puts its task at the front of the waiting tasks."""
+        """Removes a dead worker, and puts its task at the front of the waiting tasks.
+
+        Raises:
+            UserError: `_LIVES` workers died during this task.
+        """
         self._remove(pipe)
         task.lost += 1
         if task.lost >= _LIVES:
@@ -147,7 +151,8 @@ class Processes(contextlib.AbstractContextManager):
     def _add(self, count: int) -> None:
         """Starts workers as new programs, because TensorFlow does not survive a fork.
 
-        All new workers start before the first is used, so that they import TensorFlow in parallel.
+        All new workers are started before the first one is used, so that the workers import
+        TensorFlow in parallel.
         """
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         # If argv[0] is the name of our command, the package imports neither Keras nor the models.

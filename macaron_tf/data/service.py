@@ -27,7 +27,7 @@ _FUNCTION = "pyfunc_0"
 def offer(make: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
     """Registers a Python function that datasets from other processes can call in this process.
 
-    A dataset in another process calls the function by `offered`.
+    The graph of such a dataset calls the function by `offered`.
 
     Args:
         make: function from a request and an integer to the arrays of a batch.
@@ -49,10 +49,10 @@ def offer(make: Callable[[bytes, int], list[np.ndarray]]) -> Iterator[None]:
 def offered(
     request: str, number: tf.Tensor, spec: Mapping[str, tf.TensorSpec]
 ) -> dict[str, tf.Tensor]:
-    """Calls the function of `offer` from the graph of a dataset.
+    """Calls the function that `offer` registered, from the graph of a dataset.
 
-    A tf.data service receives the dataset as a graph. The operation in the graph looks up the
-    function by name in the process of the service's worker.
+    A tf.data service receives the dataset as a graph. When a worker of the service runs the graph,
+    TensorFlow looks up the function by name in the process of the worker.
 
     Args:
         request: first argument of the function.
@@ -84,9 +84,10 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
         process: index of this training process.
 
     Returns:
-        Dataset of the same structure and cardinality. Iteration raises a tf.errors.OpError if the
-        service fails, does not answer for half a minute, sends no batch for ten minutes, or sends a
-        batch with a wrong index. `service_error` converts this error to a `UserError`.
+        Dataset with the structure and cardinality of `dataset`. Iteration raises a
+        tf.errors.OpError if the service fails, does not answer for half a minute, sends no batch
+        for ten minutes, or sends a batch with a wrong index. `service_error` converts this error to
+        a `UserError`.
 
     Raises:
         UserError: an address is malformed, or no dispatcher answers at an address.
@@ -111,7 +112,7 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
 
 
 def check_addresses(given: str | None) -> None:
-    """Calls `check_address` for each address in a comma-separated list. `None` means no address."""
+    """Calls `check_address` for each of the comma-separated addresses in `given`, if any."""
     for address in filter(None, map(str.strip, (given or "").split(","))):
         check_address(address)
 
@@ -137,7 +138,10 @@ def check_address(address: str) -> None:
 
 
 def service_error(error: tf.errors.OpError) -> UserError | None:
-    """Converts an error of a failed service to a `UserError`; returns `None` for other errors."""
+    """Converts an error from `through_service` to a `UserError`.
+
+    Returns `None` if `error` has another cause than a failed service.
+    """
     found = re.search(r"UserError: (.*the data service .*)", error.message)
     return UserError(found[1]) if found else None
 
@@ -145,8 +149,8 @@ def service_error(error: tf.errors.OpError) -> UserError | None:
 def _watched(served: tf.data.Dataset, address: str) -> Iterator:
     """Yields the batches of `served`, or raises a `UserError` if the service fails.
 
-    TensorFlow waits forever for a dead service. A separate thread therefore reads the batches, and
-    this generator checks the service while it waits for that thread.
+    TensorFlow waits forever for a dead service. A separate thread therefore reads the batches. This
+    generator waits for the thread, and meanwhile checks every few seconds that the service answers.
     """
     ready: queue.Queue = queue.Queue(maxsize=1)
     stopped = threading.Event()

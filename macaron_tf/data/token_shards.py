@@ -36,9 +36,10 @@ class TokenizedPairs:
     Attributes:
         source, target: rows of each side; row n of `target` is the translation of row n of
             `source`.
-        index_parts: one int64 array per shard, the index of each row's pair before cleaning.
+        index_parts: one int64 array per shard, with the index that the pair of each row had in the
+            corpus before cleaning.
         removed: dict mapping each reason for removal to the number of pairs removed for that
-        reason.
+            reason.
         fingerprint: SHA-256 (hex) of the rows. The string is empty if no hash was computed.
         folder: folder of the shards. The string is empty if the rows are only in memory.
     """
@@ -106,8 +107,9 @@ def prepare(
     Args:
         folder: folder of the shards. Each combination of source, vocabulary and settings needs a
             folder of its own, because this function does not check how shards were made.
-        chunks: function that reads the source from its beginning.
-        tokenize: function that tokenizes a chunk. It must be picklable if there are several chunks.
+        chunks: function that returns an iterator over all chunks of the source.
+        tokenize: function that tokenizes a chunk. The function must be picklable if there are
+            several chunks.
         count: function that returns the number of pairs in the source, or `None` if the number is
             unknown.
         processes: number of processes that tokenize; `None` means the number of CPU cores.
@@ -133,7 +135,10 @@ def prepare(
 
 
 def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
-    """Writes the shards that are missing or damaged, then the index (see `prepare`)."""
+    """Writes the shards that are missing or damaged, then the index file.
+
+    The arguments are those of `prepare`, except that `total` is the result of `count`.
+    """
     for left in folder.glob(".tmp-*"):  # files of a killed process
         left.unlink(missing_ok=True)
     return_freed_memory()  # a vocabulary may just have been trained on the lines of the corpus
@@ -175,7 +180,7 @@ def _shard(folder: pathlib.Path, number: int) -> pathlib.Path:
 
 
 def open_tokens(folder: pathlib.Path) -> TokenizedPairs | None:
-    """Opens a finished corpus, or returns `None` if it is missing, unfinished or damaged."""
+    """Opens a finished corpus, or returns `None` if the corpus is missing or damaged."""
     try:
         record = storage.read_json(folder / _INDEX, shards=int, fingerprint=str)
         count, digest = record["shards"], record["fingerprint"]
@@ -197,7 +202,8 @@ def _shards(folder: pathlib.Path, count: int) -> list[TokenizedPairs] | None:
 def _allow_open_files(count: int, folder: pathlib.Path) -> None:
     """Increases this process's limit on open files, because every mapped file stays open.
 
-    The usual limit of 1,024 files is too low for 30 million pairs.
+    The usual limit of 1,024 open files is too low for a corpus of 30 million pairs (916 shards),
+    because the process opens other files, too.
 
     Raises:
         UserError: the operating system's hard limit is too low.
@@ -235,7 +241,8 @@ def load_tokens(path: pathlib.Path) -> TokenizedPairs | None:
     """Memory-maps a shard that `save_tokens` wrote.
 
     Returns:
-        The shard, or `None` if a file is missing or unreadable or has another SHA-256.
+        The shard, or `None` if a file is missing or unreadable, or if its SHA-256 differs from the
+        recorded SHA-256.
     """
     try:
         record = storage.read_json(f"{path}.json", arrays=dict, removed=dict)

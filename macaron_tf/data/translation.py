@@ -39,7 +39,7 @@ from macaron_tf.text.token_rows import TokenRows
 
 @dataclasses.dataclass(frozen=True)
 class CleaningConfig(Settings):
-    """Length limits that remove training pairs. Words are separated by white space.
+    """Settings for the removal of unsuitable training pairs. White space separates words.
 
     Attributes:
         min_length: minimum number of words on each side of a pair.
@@ -114,14 +114,14 @@ class BatchingConfig(Settings):
 
 
 class Repeats:
-    """Detector of repeated pairs, which keeps a hash of 16 bytes for each distinct pair."""
+    """Detector of repeated pairs. The detector stores a hash of 16 bytes for each distinct pair."""
 
     def __init__(self):
         # Sorted, distinct hashes. The first entry, zero, is a sentinel below all hashes.
         self._digests = np.zeros(1, "S16")
 
     def among(self, pairs: Pairs) -> np.ndarray:
-        """Adds the next N pairs of the corpus, and finds the pairs that are repetitions.
+        """Finds the repetitions among the next N pairs of the corpus, and remembers all N pairs.
 
         Returns:
             `(N,)` bool, True for each pair that equals an earlier pair of this or a previous call.
@@ -149,9 +149,9 @@ def clean_pairs(
             removed. `None` means that repeated pairs are kept.
 
     Returns:
-        Ascending int64 indices of the kept pairs, and a dict mapping each reason ("empty", "too
-        short", "too long", "ratio" and "duplicate") to the number of removed pairs. A pair counts
-        only for the first reason that applies.
+        Ascending int64 indices of the kept pairs, and a dict mapping each reason for removal to the
+        number of removed pairs. The reasons are "empty", "too short", "too long", "ratio" and
+        "duplicate". A pair counts only for the first reason that applies, in this order.
     """
     counts = dict.fromkeys(("empty", "too short", "too long", "ratio", "duplicate"), 0)
     kept = []
@@ -175,14 +175,19 @@ def clean_pairs(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PairTokenizer:
-    """Function that cleans and tokenizes pairs in the first two languages of a vocabulary."""
+    """Function that cleans and tokenizes pairs.
+
+    The source and target languages are the first two languages of `vocabulary`.
+    """
 
     vocabulary: PieceVocabulary
     cleaning: CleaningConfig
     sampling: BpeDropoutConfig
 
     def __call__(self, chunk: Chunk) -> TokenizedPairs:
-        """Tokenizes a chunk. With several copies, all rows of copy 1 precede all rows of copy 2.
+        """Cleans and tokenizes the pairs of a chunk.
+
+        With several copies (BPE-dropout), all rows of copy 1 precede all rows of copy 2.
 
         Returns:
             Rows of token ids and EOS. `removed` has the reasons of `clean_pairs`, and also "no
@@ -236,7 +241,7 @@ class TranslationData(BucketBatches):
     `(B,)` int32, the index of each pair before cleaning.
 
     Args:
-        tokens: the tokenized corpus.
+        tokens: tokenized pairs of the corpus.
         batching: size and shapes of batches; `None` means the defaults of `BatchingConfig`.
         draw: function that draws the pairs of an epoch, as in `BucketBatches`.
 
@@ -368,9 +373,9 @@ class TranslationData(BucketBatches):
 
         Args:
             pairs: (source, target) pairs in the first two languages of `vocabulary`.
-            draws: function from the indices `(N,)` of the pairs that remain after cleaning to the
-                argument `draw` of `BucketBatches`; `None` means that each pair occurs once per
-                epoch.
+            draws: function that takes the indices `(N,)` in `pairs` of the pairs that remain after
+                cleaning, and returns the argument `draw` of `BucketBatches`. `None` means that each
+                pair occurs once per epoch.
         """
         cleaning = cleaning or CleaningConfig()
         tokenize = PairTokenizer(vocabulary, cleaning, BpeDropoutConfig())
@@ -384,14 +389,14 @@ class TranslationData(BucketBatches):
 
     @property
     def target_tokens(self) -> int:
-        """Number of target tokens in an epoch, including EOS, all of which enter the loss."""
+        """Number of target tokens in an epoch, including EOS. All target tokens enter the loss."""
         return self.tokens.target.size
 
     def fingerprint(self) -> str:
         return self.tokens.fingerprint or super().fingerprint()
 
     def summary(self) -> str:
-        """Returns pair, token and step counts, share of real tokens and shapes in one line."""
+        """Returns the numbers of pairs, tokens and steps, share of real tokens and batch shapes."""
         examples, rest = super().summary().split(" examples, ")
         return (
             f"{examples} pairs ({_counted(self.tokens.removed)}), {self.source_tokens:,} source "
@@ -407,7 +412,7 @@ class TranslationData(BucketBatches):
     def served(
         self, addresses: str, seed: int = 0, start_step: int = 0, process: int = 0
     ) -> tf.data.Dataset:
-        """Returns the batches of `dataset(seed, start_step)`, gathered by a tf.data service.
+        """Returns the same batches as `dataset(seed, start_step)`, gathered by a tf.data service.
 
         The service reads the shards that `build` wrote. The shards must have the same path on the
         machine of the service.
@@ -425,7 +430,7 @@ class TranslationData(BucketBatches):
 
 
 def served_batch(request: bytes, step: int) -> list[np.ndarray]:
-    """Returns the "source" and "target" arrays of one batch, inside the tf.data service.
+    """Gathers the "source" and "target" arrays of one batch. Runs in the tf.data service.
 
     Args:
         request: JSON that `TranslationData.served` sent.
@@ -438,7 +443,7 @@ def served_batch(request: bytes, step: int) -> list[np.ndarray]:
 
 @functools.lru_cache(maxsize=4)
 def _requested(request: bytes) -> tuple[TranslationData, int]:
-    """Opens the data that a request names, and returns the data and the seed of the request."""
+    """Opens the corpus that a request names, and returns its batches and the requested seed."""
     record = json.loads(request)
     tokens = open_tokens(pathlib.Path(record["folder"]))
     if tokens is None or tokens.fingerprint != record["fingerprint"]:

@@ -27,8 +27,8 @@ class LengthLimits(Settings):
     length) + max_length_offset). The default is source length + 50, as in Vaswani et al. 2017.
 
     Attributes:
-        max_length_ratio: factor of the source length in the maximum output length.
-        max_length_offset: number of tokens added to the scaled source length.
+        max_length_ratio: factor by which the source length is multiplied.
+        max_length_offset: number of tokens added to the product of source length and ratio.
         max_length: upper bound of the maximum output length.
         min_length: minimum number of tokens before EOS.
     """
@@ -273,7 +273,7 @@ def beam_search(
 def _until_few_live(
     step: Callable, state: _State, context: Any, limits: tf.Tensor, max_length, few, like: _State
 ) -> _State:
-    """Runs steps until the search continues for at most `few` sentences.
+    """Runs search steps until the search has ended for all but `few` sentences.
 
     Args:
         step: function that runs one step.
@@ -281,9 +281,12 @@ def _until_few_live(
         context: see `beam_search`.
         limits: see `beam_search`.
         max_length: T, the maximum number of steps.
-        few: number of sentences at which the loop ends.
+        few: maximum number of unfinished sentences at which the loop ends.
         like: state from which the loop takes the shape invariants. Axes of size 0 in `like` may
             grow.
+
+    Returns:
+        The last state.
     """
     # Loop variables are plain tuples, because eager tf.while_loop returns plain tuples.
     values = tf.while_loop(
@@ -299,7 +302,7 @@ def _until_few_live(
 def _dropping_final(
     step: Callable, state: _State, context: dict, limits: tf.Tensor, max_length, empty: _State
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Runs steps until the search for all sentences has ended.
+    """Runs search steps until the search has ended for all sentences.
 
     As soon as the search has ended for a quarter of the batch, these sentences are removed. The
     removal copies all tensors once, so the removal costs less than a single step with a growing
@@ -338,7 +341,7 @@ def _dropping_final(
 def _continuations(
     logits: tf.Tensor, log_probs: tf.Tensor, vocabulary_size: int | None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Finds the K best continuations without EOS, and the log-probability of EOS after each beam.
+    """Finds the K best continuations without EOS, and log P of each live hypothesis plus EOS.
 
     Top-k runs on the logits, and only the selected logits are converted to log-probabilities. This
     avoids a `(B, K, V)` tensor of log-probabilities. The result is exact, because at most K
@@ -378,7 +381,7 @@ _GROUP_WIDTHS = (64, 32, 16, 8)
 
 
 def top_k(scores: tf.Tensor, k: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Computes `tf.math.top_k` of a matrix faster than TensorFlow.
+    """Computes the same result as `tf.math.top_k` for a matrix, but faster.
 
     The columns are divided into groups. The k largest values of a row lie in the k groups with the
     largest maxima. Computing maxima is vectorized on CPUs and selecting the largest values is not,

@@ -25,7 +25,8 @@ class GreedySearch:
 
     Args:
         model: encoder-decoder (see `macaron_tf.decoding.translator.translate_ids`).
-        pieces: number of ids in the vocabulary. The search never produces ids from `pieces` on.
+        pieces: number of ids in the vocabulary. The search never produces an id of `pieces` or
+            more.
         limits: limits of the output length.
     """
 

@@ -119,8 +119,8 @@ def uniforms(seeds: tf.Tensor, streams: tf.Tensor, positions: tf.Tensor) -> tf.T
 class Controls(NamedTuple):
     """Values of `temperature`, `top_k` and `top_p` (see `DrawSettings`).
 
-    The values are either three Python numbers for all rows or three tensors `(B,)`, one number per
-    row.
+    The values are either three Python numbers, which apply to all rows, or three tensors `(B,)`
+    with one number per row.
     """
 
     temperature: float | tf.Tensor = 1.0

@@ -1,4 +1,4 @@
-"""Computation of the log-probabilities of given texts and given translations."""
+"""Scoring of texts with a language model, and of translations with an encoder-decoder."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -126,7 +126,9 @@ class TextScorer:
         return self._scored(rows, starts)
 
     def text_ids(self, text: str) -> list[int]:
-        """Encodes a text. Spaces replace line breaks, as in the training corpora.
+        """Returns the token ids of a text, without [CLS].
+
+        The method first replaces line breaks by spaces, as in the training corpora.
 
         Raises:
             UserError: the text is empty.
@@ -141,15 +143,17 @@ class TextScorer:
     def score_text(self, ids: Sequence[int], stride: int | None = None) -> Scores:
         """Computes the log-probability of a long text in overlapping windows.
 
-        Every token is scored once. In every window except the first, the first
-        `window - 1 - stride` tokens or more were scored before and serve as context.
+        Every token is scored once, except the first token of the text if `starts` is False. In
+        every window except the first, the first tokens have already been scored and serve only as
+        context. There are at least `window - 1 - stride` of these tokens.
 
         Args:
             ids: ids of the text (see `text_ids`).
             stride: number of tokens between the starts of two windows; `None` means half a window.
 
         Returns:
-            The scores of the windows, in order.
+            Scores with one entry per window, in order. An entry is the sum over the tokens that are
+            scored in the window.
 
         Raises:
             UserError: the text is too short, or `stride` is not in the range from 1 to
@@ -189,7 +193,8 @@ class TextScorer:
     def _score(self, token_ids: tf.Tensor, starts: tf.Tensor) -> Scores:
         """Scores the tokens of rows `(B, L)` from the positions `starts (B,)` on.
 
-        All values in `starts` must be 1 or more.
+        All values in `starts` must be 1 or more, because the model gives no probability for the
+        first token of a row.
         """
         hidden = self.network.hidden_states({"token_ids": token_ids[:, :-1]}, training=False)
         labels = token_ids[:, 1:]  # (B, L - 1)

@@ -57,8 +57,7 @@ def best_answers(spans: dict[str, tf.Tensor], positions: WindowPositions) -> dic
 
     Args:
         spans: result of `best_spans` for the windows of all questions.
-        positions: index of the question for each window, and character positions of the window's
-            subword pieces.
+        positions: mapping from the windows' token positions to character positions in the contexts.
 
     Returns:
         Dict of five `(N,)` tensors. `"start"` and `"end"` int64 are character positions. The answer

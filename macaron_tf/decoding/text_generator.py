@@ -131,14 +131,21 @@ class TextGenerator:
         return {"longest": self.longest, "starts": bool(self.prefix)}
 
     def asking(self, model: Any) -> Self:
-        """Returns a copy with another model that has the same methods, such as a `LiteDecoder`."""
+        """Returns a copy of this generator that runs another model.
+
+        Args:
+            model: model with the methods that the constructor requires, such as a `LiteDecoder`.
+        """
         made = copy.copy(self)
         made.model = model
         made._forget()
         return made
 
     def row(self, text: str) -> list[int]:
-        """Encodes a prompt as the model's input, [CLS] and the ids of `as_prompt(text)`.
+        """Encodes a prompt as the model's input: [CLS] (if `starts`), then the ids of the text.
+
+        The method first replaces line ends by spaces and strips white space at the end (see
+        `as_prompt`).
 
         Raises:
             UserError: the text leaves no room for new tokens, or the text is empty and the model
@@ -175,7 +182,10 @@ class TextGenerator:
         return tf.concat([tf.repeat(prefix, tf.shape(texts)[0], axis=0), ids], axis=1)
 
     def fits(self, length: int | tf.Tensor) -> bool | tf.Tensor:
-        """Returns whether the model can continue a row of `length` ids."""
+        """Returns whether the model can continue a row of `length` ids.
+
+        The row must have at least one id and must leave room for one new token.
+        """
         return length > 0 if self.longest is None else (length > 0) & (length < self.longest)
 
     def room(self, length: int | tf.Tensor) -> int | tf.Tensor | None:

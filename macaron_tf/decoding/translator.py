@@ -76,8 +76,9 @@ class Translations:
     """Translations of a list of lines.
 
     Attributes:
-        hypotheses: 1 to `n_best` hypotheses for each line, best first.
-        warnings: a sentence for each line that was cut, with the number of the line.
+        hypotheses: list of 1 to `n_best` hypotheses for each line, best first.
+        warnings: one warning text for each line that was cut. The text names the number of the
+            line.
     """
 
     hypotheses: list[list[Hypothesis]]
@@ -85,13 +86,13 @@ class Translations:
 
     @property
     def best(self) -> list[str]:
-        """Best translation of each line."""
+        """Text of the best hypothesis for each line."""
         return [found[0].text for found in self.hypotheses]
 
 
 @dataclasses.dataclass(eq=False, repr=False)
 class LineTranslator:
-    """Translator of lines of text.
+    """Translator for lines of text, which runs an encoder-decoder.
 
     The translator sorts lines by length and groups lines of similar length in batches. The replicas
     of the current `tf.distribute` strategy share the batches. All worker processes must translate

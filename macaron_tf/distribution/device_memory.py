@@ -15,9 +15,10 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def device_memory() -> int | None:
-    """Returns the memory of the smallest GPU in bytes, or without a GPU the machine's memory.
+    """Returns the memory size in bytes of the device that runs the network.
 
-    Returns `None` if the memory is unknown, for example on a TPU.
+    The result is the memory of the smallest GPU or, on a machine without a GPU, the machine's main
+    memory. Returns `None` if the size is unknown, for example on a TPU.
     """
     if tf.config.list_logical_devices("TPU"):
         return None
@@ -32,16 +33,17 @@ def device_memory() -> int | None:
 def peak_memory() -> int | None:
     """Returns the peak memory of this process in bytes, or `None` on systems other than Linux.
 
-    `getrusage` is not used, because `getrusage` includes memory of the parent process.
+    The value is read from `/proc`, because `getrusage` includes memory of the parent process.
     """
     found = re.search(r"VmHWM:\s*(\d+) kB", _read("/proc/self/status"))
     return int(found[1]) * 1024 if found else None
 
 
 def limit_memory() -> None:
-    """Makes allocations beyond the machine's memory raise an error if this process runs on the CPU.
+    """Limits the memory of this process to the machine's memory if the process runs on the CPU.
 
-    By default, Linux grants such allocations, and kills the process when it writes to the memory.
+    An allocation above the limit raises an error. Without a limit, Linux grants the allocation, and
+    kills the process when the process writes to the memory.
     """
     memory = _machine_memory("MemTotal", "SwapTotal")
     elsewhere = tf.config.get_visible_devices("GPU") or tf.config.list_logical_devices("TPU")
@@ -54,8 +56,8 @@ def limit_memory() -> None:
 def _machine_memory(*kinds: str) -> int | None:
     """Returns the sum of the /proc/meminfo entries `kinds` in bytes.
 
-    The result is at most the memory limit of the process's control group. Returns `None` on systems
-    without /proc/meminfo and control groups.
+    If the process's control group has a lower memory limit, returns this limit. Returns `None` on
+    systems without /proc/meminfo and control groups.
     """
     sizes = [int(text) for text in map(_read, _LIMITS) if text.strip().isdigit()]
     lines = re.findall(r"(\w+):\s*(\d+) kB", _read("/proc/meminfo"))
@@ -73,9 +75,9 @@ def _read(path: str) -> str:
 
 @contextlib.contextmanager
 def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]:
-    """Raises in a `with` block when the created variables exceed the device memory.
+    """Raises a UserError if the variables created in the `with` block exceed the device memory.
 
-    The check precedes the allocation of each variable.
+    Each variable is checked before its memory is allocated.
 
     Args:
         place: name of the model in the error message.
@@ -83,7 +85,7 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
             values, which are the weight, its gradient and two moments.
 
     Raises:
-        UserError: the weights need more than `device_memory`.
+        UserError: the variables need more bytes than `device_memory` returns.
     """
     memory, needed = device_memory(), 0
 
@@ -108,9 +110,9 @@ def refuse_oversize(place: str = "the model", copies: int = 1) -> Iterator[None]
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Creates variables without values in a `with` block.
+    """Lets the code in the `with` block create variables without values.
 
-    Such a variable has a shape and a dtype and takes no memory.
+    A variable without a value has a shape and a dtype, and takes no memory.
     """
     from tensorflow.python.ops import resource_variable_ops  # no public API makes such variables
 

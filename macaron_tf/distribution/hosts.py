@@ -20,8 +20,8 @@ _GONE = re.compile("(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXC
 def join_hosts(addresses: list[str] | None = None, number: int | None = None) -> None:
     """Connects this process to the other processes, so that JAX sees the devices of all processes.
 
-    Must be called before JAX computes anything. Returns when all processes have connected. If a
-    process is missing after five minutes, JAX aborts the connected processes.
+    This function must be called before JAX computes anything, and returns when all processes have
+    connected. If a process is missing after five minutes, JAX aborts the connected processes.
 
     Args:
         addresses: `"host:port"` of each process. All processes connect to the first address. `None`

@@ -23,9 +23,10 @@ CUT = ("heads", "mlp", "vocab")
 
 
 class MeshParallel(keras.distribution.ModelParallel):
-    """Model parallelism that shards each weight along its axes `heads`, `mlp` and `vocab`.
+    """Model parallelism that shards the weight axes `heads`, `mlp` and `vocab` over the devices.
 
-    An axis whose size is not a multiple of the number of devices along `model` is replicated.
+    The devices are those along the mesh axis `model`. A weight axis whose size is not a multiple of
+    the number of these devices is replicated.
     Optimizer moments are sharded like their weights.
     """
 
@@ -40,7 +41,11 @@ class MeshParallel(keras.distribution.ModelParallel):
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Parses mesh axis sizes such as `data=4,model=2`. An omitted axis has size 1."""
+    """Parses mesh axis sizes such as `data=4,model=2`. An omitted axis gets size 1.
+
+    Returns:
+        Dict mapping axis name to size.
+    """
     sizes = dict.fromkeys(AXES, 1)
     for part in text.split(","):
         found = re.fullmatch(rf"({'|'.join(AXES)})=([1-9][0-9]{{0,5}})", part.strip())
@@ -123,7 +128,7 @@ def spread(batch: Batch) -> Batch:
 
 
 def whole() -> "jax.sharding.Sharding | None":
-    """Returns the sharding that replicates arrays on every device, or `None` without a mesh."""
+    """Returns the JAX sharding that replicates arrays on all devices, or `None` without a mesh."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return None

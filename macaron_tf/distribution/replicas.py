@@ -1,7 +1,7 @@
-"""Batches on several replicas.
+"""Distribution of batches to several replicas.
 
-In training, the replicas divide the rows of each batch. In evaluation, each replica gets a whole
-batch.
+In training, the rows of each batch are divided among the replicas. In evaluation, each replica gets
+a whole batch.
 """
 
 import itertools
@@ -20,7 +20,7 @@ Result = dict[str, np.ndarray]
 
 
 class ReplicaMap:
-    """A function that is applied to batches on the replicas of all workers, one batch per replica.
+    """Map of a function over batches. The replicas of all workers process one batch each.
 
     Args:
         strategy: distribution strategy.
@@ -42,7 +42,10 @@ class ReplicaMap:
         )
 
     def __call__(self, batches: Iterable[Batch]) -> Iterator[Result]:
-        """Yields one result per batch, in order. All workers must pass the same batches."""
+        """Yields the function's result for each batch, in order, on every worker.
+
+        All workers must pass the same batches.
+        """
         replicas = self.strategy.num_replicas_in_sync
         if replicas == 1:
             for batch in batches:
@@ -78,14 +81,16 @@ def distributed(
 ) -> tf.data.Dataset | tf.distribute.DistributedDataset:
     """Divides the rows of each batch among the replicas, in order and without padding.
 
-    If B is not a multiple of the number of replicas, some replicas get one row more than other
-    replicas. If B is less than the number of replicas, some replicas get no row. The batch as a
-    whole does not depend on the number of replicas.
+    If the batch size B is not a multiple of the number of replicas, some replicas get one row more
+    than other replicas. If B is less than the number of replicas, some replicas get no row. B does
+    not depend on the number of replicas.
 
     Args:
+        strategy: distribution strategy with the replicas.
         dataset: batches of tensors `(B, ...)` in dicts or tuples. The batches must be equal on
             every worker unless `per_worker` is set. Scalars are copied to all replicas.
-        per_worker: whether each worker has batches of its own, which only its replicas divide.
+        per_worker: whether each worker provides its own batches. The rows of a batch are then
+            divided only among the replicas of its worker.
     """
     if strategy.num_replicas_in_sync == 1:
         return dataset
@@ -111,9 +116,10 @@ def distributed(
 
 
 def _share(tensor, number: tf.Tensor, count: int):
-    """Returns share `number` of `count` equal shares: `(B, ...)` -> `(B / count, ...)`.
+    """Returns share `number` of the `count` shares of a tensor: `(B, ...)` -> `(B / count, ...)`.
 
-    If `count` does not divide B, some shares have one row more than other shares.
+    If `count` does not divide B, some shares have one row more than other shares. A scalar is
+    returned unchanged.
     """
     if tensor.shape.rank == 0:
         return tensor

@@ -20,7 +20,7 @@ def make_strategy(
 ) -> tf.distribute.Strategy:
     """Returns the distribution strategy `name`.
 
-    Must be called before TensorFlow computes anything.
+    This function must be called before TensorFlow computes anything.
 
     Args:
         name: `"cpu"`, `"one_gpu"`, `"mirrored"`, `"multi_worker"` or `"tpu"`. `"mirrored"` uses
@@ -169,8 +169,8 @@ _GONE = (
 class Workers:
     """The worker processes of a strategy.
 
-    In TensorFlow only `MultiWorkerMirroredStrategy` has more than one worker. On Keras's JAX
-    backend the workers are the JAX processes that `hosts.join_hosts` connects.
+    In TensorFlow, only `MultiWorkerMirroredStrategy` has more than one worker. On Keras's JAX
+    backend, the workers are the JAX processes that `hosts.join_hosts` connects.
 
     Attributes:
         several: whether the strategy has several workers.
@@ -196,7 +196,7 @@ class Workers:
         self._summed = tf.function(self._reduced, autograph=False, reduce_retracing=True)
 
     def totals(self, values: Sequence[float] | np.ndarray) -> list:
-        """Sums each number over all workers, and waits for all workers.
+        """Sums each element of `values` over all workers. Every worker must call this method.
 
         The sums are float64, in which integers up to 2^53 are exact.
         """
@@ -205,18 +205,18 @@ class Workers:
         return self._sums(np.asarray(values, np.float64)).tolist()
 
     def of_chief(self, values: Sequence[float]) -> list[float]:
-        """Returns the `values` that the chief passes, on every worker."""
+        """Returns the chief's `values` on every worker. Every worker must call this method."""
         return self.totals([value if self.chief else 0.0 for value in values])
 
     def gathered(self, mine: bytes) -> list[bytes]:
-        """Returns the bytes `mine` of all workers, in the order of the workers."""
+        """Returns a list with the value of `mine` on each worker, in the order of the workers."""
         lengths = self.joined(np.array([len(mine)]))
         padded = np.frombuffer(mine.ljust(lengths.max(), b"\0"), np.uint8)
         rows = self.joined(padded).reshape(len(lengths), -1)
         return [row[:length].tobytes() for row, length in zip(rows, lengths, strict=True)]
 
     def joined(self, mine: np.ndarray) -> np.ndarray:
-        """Concatenates arrays of equal shape over workers, `(N, ...)` -> `(count N, ...)`."""
+        """Concatenates the workers' arrays `mine` of shape `(N, ...)` to `(count * N, ...)`."""
         if not self.several:
             return mine
         table = np.zeros((self.count, mine.size))
@@ -227,7 +227,7 @@ class Workers:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Raises a `UserError` in a `with` block if another worker has died."""
+        """Turns errors in the `with` block into a `UserError` if another worker has died."""
         try:
             yield
         except Exception as error:

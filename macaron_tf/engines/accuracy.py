@@ -45,7 +45,7 @@ class Accuracy:
         self._exact: np.ndarray | None = None  # outputs of the network itself
 
     def facts(self) -> dict[str, Any]:
-        """Returns the source and the number of examples, for an export's record."""
+        """Returns a dict with the source and the number of the examples, for an export's record."""
         return {"source": self._source, "examples": len(self._examples)}
 
     def of_network(self) -> dict[str, float]:
@@ -57,8 +57,8 @@ class Accuracy:
     def of_engine(self, opened: OpenedNetwork) -> dict[str, float]:
         """Computes the metrics of an exported network.
 
-        The caller must call `of_network` first. For rows that are too long for LiteRT, this method
-        uses the outputs that `of_network` computed.
+        The caller must call `of_network` first. For rows that are too long for a LiteRT file, this
+        method uses the outputs that `of_network` computed.
 
         Args:
             opened: exported network that a runtime has loaded.
@@ -70,7 +70,10 @@ class Accuracy:
         return self._measured(logits)
 
     def _rows(self, opened: OpenedNetwork) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """Yields example indices `(B,)` and rows, in batches that the engine accepts."""
+        """Yields the examples as batches of indices `(B,)` and rows of token ids.
+
+        Rows that are too long for `opened` are left out.
+        """
         for numbers, batch in SetOutputs(self._task, _TOGETHER).batches(self._data):
             taken = numbers >= 0
             if isinstance(opened, LiteNetwork):

@@ -1,4 +1,4 @@
-"""Certificate of an export: the difference, the speed and the score of each exported file."""
+"""Certificate of an export: deviation from the network, speed and score of each exported file."""
 
 import contextlib
 import pathlib
@@ -156,11 +156,11 @@ class Certificate:
         return {"certificate": found, **facts}
 
     def _request(self, texts: Sequence[str], count: int) -> dict[str, np.ndarray]:
-        """Returns a `serving_default` request that repeats one example `count` times.
+        """Returns the inputs of a `serving_default` request with `count` copies of one example.
 
         Args:
             texts: text of the example for each string input.
-            count: number of equal rows.
+            count: number of rows.
         """
         strings = dict(zip(self.task.texts, texts, strict=True))
         specs = {
@@ -172,10 +172,11 @@ class Certificate:
     def _saved_model(
         self, graph: TaskGraph, folder: pathlib.Path, model: SessionModel
     ) -> tuple[dict[str, Any], list[tuple[str, ...]]]:
-        """Checks the SavedModel.
+        """Compares, times and scores the SavedModel.
 
         Returns:
-            A dict about the SavedModel as in `check`, and the texts that the SavedModel accepts.
+            A dict about the SavedModel with the keys that `check` documents, and a list of the
+            examples that the SavedModel accepts.
         """
         kind = "bfloat16" if self.task.network.compute_dtype == "bfloat16" else "fp32"
         pairs, taken, metrics = [], [], {}
@@ -212,14 +213,14 @@ class Certificate:
         Args:
             lite: opened LiteRT file.
             small: engine that answers requests with `lite`.
-            taken: texts that the task accepts. The first text is timed.
-            file: LiteRT file, for its size.
+            taken: examples that the task accepts. The first example is timed.
+            file: path of the LiteRT file.
 
         Returns:
-            A dict about the LiteRT file as in `check`, with three additional keys. `texts` is the
-            number of compared texts. `parted` is the number of texts in which LiteRT and the
-            network prefer different tokens at some step. `log_prob` is the largest difference in
-            the log-probability of the network's preferred token.
+            A dict about the LiteRT file with the keys that `check` documents, and three additional
+            keys. `texts` is the number of compared texts. `parted` is the number of texts in which
+            LiteRT and the network prefer different tokens at some step. `log_prob` is the largest
+            difference in the log-probability of the network's preferred token.
         """
         target, task = f"LiteRT {lite.kind}, from text to answer", self.task.asking(lite)
         # `reduce_retracing` generalizes shapes after a few traces.
@@ -278,10 +279,10 @@ class Certificate:
 
 @contextlib.contextmanager
 def _unless_refused() -> Iterator[None]:
-    """Skips the rest of the `with` block if a graph rejects a text.
+    """Skips the rest of the `with` block if a graph rejects a text as invalid.
 
     Raises:
-        UserError: TensorFlow raises another error while it runs the network.
+        UserError: TensorFlow raises an error that has another cause.
     """
     try:
         yield
@@ -300,7 +301,7 @@ def _tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
 def _steps(
     begun: Sequence[tuple[Prompts, Any, State]], functions: Sequence[Callable], longest: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the next-token logits `(V,)` of LiteRT and the network at each step of generation.
+    """Yields next-token logits `(V,)` of LiteRT and of the network at each step of generation.
 
     Both decoders continue with the token that the network prefers. This function yields nothing if
     a decoder would have to read more than `_PROMPT` tokens of the prompt one by one.
@@ -333,7 +334,7 @@ def _arrays(tensors: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
 
 
 def _numbers(found: Mapping, expected: Mapping) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns pairs of found and expected values for the floating-point outputs."""
+    """Returns a pair of the found and the expected value for each floating-point output."""
     return [(found[n], value) for n, value in expected.items() if value.dtype.kind == "f"]
 
 
@@ -344,7 +345,16 @@ def _bytes(files: Iterable[pathlib.Path]) -> int:
 def _judged(
     target: str, kind: str, pairs: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> dict[str, float]:
-    """Returns the largest difference in `pairs`, relative to the largest output.
+    """Compares outputs of an exported file with outputs of the network.
+
+    Args:
+        target: description of the file, for the error message.
+        kind: key of `BOUNDS`.
+        pairs: output of the file and output of the network, for each comparison.
+
+    Returns:
+        Dict that maps `"difference"` to the largest absolute difference in `pairs`, divided by the
+        largest absolute output of the network.
 
     Raises:
         UserError: the difference exceeds `BOUNDS[kind]`.
@@ -371,9 +381,15 @@ def _judged(
 
 
 def _timed(run: Callable[[int], Any]) -> dict[str, float]:
-    """Returns milliseconds per line for batches of 1 and 32 lines.
+    """Measures the milliseconds per line for batches of 1 and 32 lines.
 
     Each time is the median of up to five runs, after a warm-up run.
+
+    Args:
+        run: function that processes a batch of the given number of lines.
+
+    Returns:
+        Dict with the keys `ms_1` and `ms_32`.
     """
     found = {}
     for count in (1, 32):
@@ -396,14 +412,14 @@ def break_even(
     """Times requests of increasing size in LiteRT and in the graph, until the graph is faster.
 
     This function sets `lite.most_rows` to the size of the largest request for which LiteRT was
-    faster. Each time is the minimum of a few interleaved runs, because other programs can only slow
-    a run down.
+    faster than the graph. Each time is the minimum of a few interleaved runs, because other
+    programs can only slow a run down.
 
     Args:
         model: SavedModel with the graph.
         lite: network in LiteRT.
         small: engine that answers requests with `lite`.
-        ask: function from a number of rows to the inputs of a request.
+        ask: function that returns the inputs of a request with the given number of rows.
 
     Returns:
         List with a dict for each timed size in `ROWS`. The keys are `rows`, `lite` and `graph`; the
@@ -438,7 +454,10 @@ def _rounded(value: float) -> float:
 
 
 def certificate_text(record: Mapping[str, Any]) -> str:
-    """Formats the result of `Certificate.check` as Markdown, for files and for the terminal."""
+    """Formats the result of `Certificate.check` as Markdown text.
+
+    The text has a table of the files, and sentences about LiteRT and about the scores.
+    """
     found = [certificate_table(record["certificate"])]
     lite, check = record.get("lite", {}), record.get("check")
     if lite.get("measured"):
@@ -452,7 +471,7 @@ def certificate_text(record: Mapping[str, Any]) -> str:
 
 
 def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Formats the files of a certificate as a Markdown table, with one row per file."""
+    """Formats the dicts in `certificate` (see `Certificate.check`) as a Markdown table."""
     scored = any("metrics" in row for row in rows)
     names = ("target", "largest difference", "ms per line, 1 line", "ms per line, 32 lines", "MB")
     names += ("score",) * scored
@@ -475,12 +494,16 @@ def certificate_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _metrics(metrics: Mapping[str, float]) -> str:
-    """Formats metrics in one line, without "score", which is the mean of the other metrics."""
+    """Formats metrics in one line. Omits "score", which is the mean of the other metrics."""
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name != "score")
 
 
 def _switch(measured: Sequence[Mapping[str, float]]) -> str:
-    """Describes in a sentence which requests LiteRT answers, from the result of `break_even`."""
+    """Describes in a sentence up to which size LiteRT answers requests.
+
+    Args:
+        measured: result of `break_even`, not empty.
+    """
     last, shown = measured[-1], {}
     for row in measured:
         shown[row["rows"]] = f"{row['lite']:g} ms in LiteRT and {row['graph']:g} ms in the graph"

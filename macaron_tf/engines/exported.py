@@ -71,7 +71,7 @@ class ExportedModel:
 
 
 class LiteTexts:
-    """Task that generates its answers token by token in LiteRT.
+    """Engine that answers requests of a text-generating task in LiteRT.
 
     Args:
         task: task whose decoder is a `LiteDecoder`.

@@ -52,9 +52,9 @@ class TaskGraph:
     def in_bfloat16(self, place: str) -> Iterator[None]:
         """Runs the network under Keras's policy `mixed_bfloat16` within a `with` block.
 
-        The kernels of dense layers are stored in bfloat16: for a request of one line, the cast to
-        bfloat16 would take longer than the matrix product. All other weights stay in float32.
-        Norms, softmax and recurrences are computed in float32.
+        The kernels of dense layers are stored in bfloat16, because for a request of one line, the
+        cast of a kernel would take longer than the matrix product. All other weights stay in
+        float32. Norms, softmax and recurrences are computed in float32.
 
         Args:
             place: name of the network for the error message.
@@ -91,10 +91,11 @@ class TaskGraph:
     def steps(
         self, output: Sequence[int | None]
     ) -> dict[str, tf.types.experimental.ConcreteFunction]:
-        """Traces `OnePass.prepare` and `OnePass.conclude` for an engine that computes the network.
+        """Traces `OnePass.prepare` and `OnePass.conclude` as graphs without the network.
 
-        `prepare` returns the network's inputs, and tensors `kept_0`, `kept_1`, ... that `conclude`
-        takes in addition to the network's output `computed`.
+        Another engine, such as LiteRT, computes the network between the two graphs. `prepare`
+        returns the network's inputs, and tensors `kept_0`, `kept_1`, ... that `conclude` takes in
+        addition to the network's output `computed`.
 
         Args:
             output: shape of `computed`; `None` means an unknown dimension.
@@ -131,7 +132,9 @@ class TaskGraph:
         return dict(zip(STEPS, (first, last), strict=True))
 
     def restored(self) -> tf.Module:
-        """Returns a module with the variables and tokenizer resources to store in a SavedModel.
+        """Returns a module that holds the network's variables and the tokenizer's resources.
+
+        A SavedModel stores this module.
 
         Raises:
             UserError: the vocabulary cannot tokenize in a graph.
@@ -145,15 +148,15 @@ class TaskGraph:
     def answer(
         self, columns: Sequence[Sequence[str]], signature: str = "serving_default", **controls: Any
     ) -> list[Any]:
-        """Answers N texts in batches, which group texts of similar length.
+        """Computes the answers to N examples, in batches of examples with similar length.
 
         Args:
             columns: list of N texts for each string input of the signature.
             signature: name of the signature.
-            controls: values of the inputs that are not strings. Each value applies to all texts.
+            controls: values of the inputs that are not strings. Each value applies to all examples.
 
         Returns:
-            List of N answers, in the order of the texts.
+            List of N answers, in the order of the examples.
 
         Raises:
             TextError: the model does not accept a text.
@@ -237,16 +240,16 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
 
 
 def _numbered(kept: Any) -> dict[str, tf.Tensor | None]:
-    """Returns a dict mapping `kept_0`, `kept_1`, ... to the leaves of a nested structure.
+    """Returns a dict mapping `kept_0`, `kept_1`, ... to the tensors in a nested structure.
 
-    A ragged tensor has several leaves.
+    A ragged tensor counts as several tensors, its values and its row splits.
     """
     flat = tf.nest.flatten(kept, expand_composites=True)
     return {f"kept_{number}": part for number, part in enumerate(flat)}
 
 
 def _repeated(name: str, value: Any, dtype: tf.DType, count: int) -> np.ndarray:
-    """Returns an array with `count` copies of the value of input `name`.
+    """Returns an array `(count,)` that repeats the value of input `name`.
 
     Raises:
         UserError: the value does not convert to `dtype`.
@@ -343,14 +346,17 @@ def _as_text(value: Any) -> Any:
 
 
 def checked(function: Callable) -> Callable:
-    """Wraps a graph function to raise an InvalidArgumentError for a text that is not UTF-8."""
+    """Wraps a function of tensors, and adds a check that all string inputs are UTF-8.
+
+    The wrapped function raises an InvalidArgumentError in a graph if a text is not UTF-8.
+    """
     return lambda *inputs: function(
         *(_checked_text(given) if given.dtype == tf.string else given for given in inputs)
     )
 
 
 def _checked_text(texts: tf.Tensor) -> tf.Tensor:
-    """Returns the texts `(B,)` unchanged.
+    """Returns the texts `(B,)` unchanged if all texts are UTF-8.
 
     Raises:
         tf.errors.InvalidArgumentError: a text is not UTF-8.

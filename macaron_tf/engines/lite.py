@@ -34,7 +34,7 @@ def signature_of(length: int) -> str:
 
 
 def keep_rows(record: pathlib.Path, rows: int) -> None:
-    """Writes the maximum number of rows in a request into a record file."""
+    """Writes the maximum number of rows in a request into the JSON file `record`."""
     kept = {**json.loads(record.read_text()), "rows": rows}
     record.write_text(json.dumps(kept, indent=2) + "\n")
 
@@ -52,7 +52,8 @@ class LiteNetwork:
 
     Attributes:
         kind: `"fp32"` or `"int8"`, as in `write_lite`.
-        lengths: supported row lengths in ascending order. A row is padded to the next length.
+        lengths: supported row lengths in ascending order. A row is padded to the shortest length
+            that is sufficient.
         most_rows: maximum number of rows in a request that `takes` accepts.
         inputs: dict mapping input name to the input's shape for one row, with -1 for the length.
 
@@ -87,11 +88,11 @@ class LiteNetwork:
 
     @property
     def output(self) -> list[int | None]:
-        """Shape of the output of `OnePass.compute`, with `None` for an unknown dimension."""
+        """Shape of the network's output for a batch, with `None` for an unknown dimension."""
         return [None, *(size if size >= 0 else None for size in self._output[1:])]
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts about this file that an export writes into its record."""
+        """Returns a dict with `kind`, `lengths` and `most_rows`, for the record of an export."""
         return {"kind": self.kind, "lengths": self.lengths, "rows": self.most_rows}
 
     def keep_most_rows(self, folder: pathlib.Path) -> None:
@@ -101,16 +102,17 @@ class LiteNetwork:
     def takes(self, rows: Mapping[str, np.ndarray]) -> bool:
         """Returns whether LiteRT should compute a request.
 
-        LiteRT computes requests of 1 to `most_rows` rows if each row is short enough (see `fits`).
+        The result is `True` for a request of 1 to `most_rows` rows that are all short enough for
+        `compute` (see `fits`).
         """
         return 0 < len(rows["token_ids"]) <= self.most_rows and self.fits(rows).all()
 
     def fits(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns whether each row is short enough for `compute`, as booleans `(B,)`."""
+        """Returns booleans `(B,)`: whether each row is at most as long as the last of `lengths`."""
         return _row_lengths(rows["token_ids"], self.inputs["token_ids"]) <= self.lengths[-1]
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the output of `OnePass.compute` in float32.
+        """Computes the network's outputs in float32 (see `OnePass.compute`).
 
         Args:
             rows: dict mapping input name to array. Each row must be short enough (see `fits`).
@@ -133,7 +135,9 @@ class LiteNetwork:
 
 
 class LiteModel:
-    """Task whose network runs in LiteRT. TensorFlow graphs run before and after the network.
+    """Engine that runs a task's network in LiteRT, between two TensorFlow graphs.
+
+    The first graph converts texts to token ids, and the second converts outputs to answers.
 
     Args:
         network: network in LiteRT.
@@ -165,7 +169,12 @@ class LiteModel:
 
 
 def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
-    """Returns the lengths `(B,)` of rows without padding on the right."""
+    """Returns the length of each row without the padding on its right, as an array `(B,)`.
+
+    Args:
+        ids: token ids of the rows, padded with 0.
+        shape: shape of one row of `ids`, with -1 for the length.
+    """
     axis = shape.index(-1)
     others = tuple(n for n in range(1, ids.ndim) if n != axis)
     real = (ids != 0).any(axis=others) if others else ids != 0  # (B, L)
@@ -173,7 +182,7 @@ def _row_lengths(ids: np.ndarray, shape: list[int]) -> np.ndarray:
 
 
 def _fitted(row: np.ndarray, sizes: list[int]) -> np.ndarray:
-    """Returns `row` as a batch of one row, truncated or padded with zeros to shape `sizes`."""
+    """Returns `row` as a batch `(1, *sizes)`, truncated or padded with zeros."""
     given = np.zeros((1, *sizes), row.dtype)
     kept = tuple(map(slice, map(min, row.shape, sizes)))
     given[(0, *kept)] = row[kept]

@@ -149,7 +149,10 @@ class _Parts:
         yield _ENCODE, _traced(self._encode, {"source": _int32(None, None)})
 
     def _some_memory(self) -> Any:
-        """Returns keys and values for a source of two tokens, as a template of the structure."""
+        """Returns attention keys and values of a dummy source of two tokens.
+
+        Only the nested structure and the shapes matter.
+        """
         width = self.network.config.hidden_dim
         return self.network.decoder.project_memory(tf.zeros((1, 2, width)))
 
@@ -215,7 +218,7 @@ class _Search:
             length S and head size d. The list is empty for a language model.
         real: mask of the sources, booleans `(B, S)` with False at padding.
         sentences: indices of the sources whose keys and values the interpreter holds; `None` means
-            that it holds no sources of this search.
+            that the interpreter holds no sources of this search.
     """
 
     filled: int = 0
@@ -304,7 +307,7 @@ class LiteDecoder:
         self._rows = self._room = 0  # rows and positions of the interpreter's caches
 
     def facts(self) -> dict[str, Any]:
-        """Returns the facts about this file that an export writes into its record."""
+        """Returns a dict with `kind` and `most_rows`, for the record of an export."""
         return {"kind": self.kind, "rows": self.most_rows}
 
     def keep_most_rows(self, folder: pathlib.Path) -> None:
@@ -315,7 +318,7 @@ class LiteDecoder:
     def alone(self) -> Iterator[None]:
         """Waits until no other thread is in a `with` block of this method.
 
-        After its own `with` block, the method frees the caches of the search in a graph.
+        At the end of the `with` block, the caches of the latest search in a graph are freed.
         """
         with self._turn:
             try:
@@ -357,7 +360,7 @@ class LiteDecoder:
         return logits, {"texts": tf.ensure_shape(after, texts.shape)}
 
     def prefill(self, tokens: tf.Tensor, index: tf.Tensor, context: dict, cache: dict):
-        """Reads several prompt tokens at once (see `LanguageModel.prefill`)."""
+        """Appends several prompt tokens to the caches at once (see `LanguageModel.prefill`)."""
         texts = cache["texts"]
         after = tf.numpy_function(
             self._prefill, [context["search"], texts, tokens, index], tf.int32
@@ -415,7 +418,7 @@ class LiteDecoder:
         Args:
             search: search whose caches the interpreter holds.
             tokens: token ids `(R, 1)`.
-            index: position of the tokens.
+            index: position of the tokens in their texts.
         """
         interpreter = self._interpreter
         interpreter.set_tensor(self._inputs["tokens"], tokens)
@@ -433,7 +436,7 @@ class LiteDecoder:
         return interpreter.get_tensor(self._outputs["logits"])
 
     def _read(self, size: int, tokens: np.ndarray, index: int) -> None:
-        """Appends tokens to the caches by a prefill function.
+        """Appends L tokens of each of R texts to the caches by a prefill function.
 
         Args:
             size: number of tokens that the prefill function takes, at least L.
@@ -457,7 +460,9 @@ class LiteDecoder:
                 interpreter.tensor(cache)()[row, ..., places, :] = part[0, ..., :length, :]
 
     def _remember(self, search: _Search, sentences: np.ndarray) -> None:
-        """Copies keys and values of sources into the interpreter, unless it holds them already.
+        """Copies the keys and values of sources into the interpreter.
+
+        Does nothing if the interpreter already holds the keys and values of the same sources.
 
         Args:
             search: search that has the keys and values.
@@ -506,7 +511,10 @@ class LiteDecoder:
         view[texts] = view[origins]
 
     def _set_aside(self) -> None:
-        """Copies the interpreter's caches to their search, so that another search can start."""
+        """Copies the interpreter's caches to the search that uses the interpreter.
+
+        Another search can then use the interpreter.
+        """
         if search := self._searches.get(self._current):
             search.caches, search.sentences = self._taken(search), None
         self._current = 0

@@ -71,7 +71,9 @@ def in_one_file(
     network: keras.Model,
     kind: str,
 ) -> bytes:
-    """Returns a LiteRT file with one signature per function. The signatures share the weights.
+    """Returns the content of a LiteRT file with one signature per function.
+
+    The signatures share the weights of `network`.
 
     Args:
         functions: dict mapping signature name to concrete function.
@@ -101,10 +103,11 @@ def in_one_file(
 
 
 def _lengths(longest: int | None) -> list[int]:
-    """Returns the row lengths up to `longest`.
+    """Returns the row lengths for which a LiteRT file gets signatures.
 
-    There are at least two lengths, because the conversion compares tensor shapes of different
-    lengths to find the axis of the length.
+    The greatest length is `longest`, but at most the last of `LENGTHS`. There are at least two
+    lengths, because the conversion compares the tensor shapes for two lengths to find the axis of
+    the length.
     """
     longest = min(longest or LENGTHS[-1], LENGTHS[-1])
     lengths = [*(length for length in LENGTHS if length < longest), longest]
@@ -114,7 +117,10 @@ def _lengths(longest: int | None) -> list[int]:
 def _function(
     task: OnePass, rows: Mapping[str, tf.Tensor], length: int
 ) -> tf.types.experimental.ConcreteFunction:
-    """Traces the network for one row of `length` token ids, with TensorFlow's own operations."""
+    """Traces the network for one row of `length` token ids.
+
+    The graph has only TensorFlow's built-in operations, which LiteRT can convert.
+    """
 
     def compute(**rows: tf.Tensor) -> dict[str, tf.Tensor]:
         return {"computed": task.compute(rows)}

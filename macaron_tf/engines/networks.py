@@ -16,10 +16,10 @@ OUTPUT = "computed"
 
 
 class OpenedNetwork(Protocol):
-    """Interface of a task's network that a runtime has loaded from a file."""
+    """Interface of a task's network that LiteRT, ONNX Runtime or OpenVINO has loaded."""
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the outputs of `OnePass.compute` in float32."""
+        """Computes the network's outputs in float32 from rows of ids (see `OnePass.compute`)."""
 
 
 class TaskNetwork(keras.Model):
@@ -38,7 +38,7 @@ class TaskNetwork(keras.Model):
 
     @functools.cached_property
     def rows(self) -> dict[str, tf.Tensor]:
-        """Symbolic inputs of `task.compute`, with unknown batch size and length."""
+        """Dict of symbolic inputs of `task.compute`, with unknown batch size and length."""
         specs = [tf.TensorSpec([None], dtype) for dtype in self.task.inputs.values()]
         prepare = tf.function(lambda *texts: self.task.prepare(*texts)[0], autograph=False)
         return prepare.get_concrete_function(*specs).structured_outputs
@@ -58,8 +58,8 @@ def one_pass(task: TaskKind, where: str, mend: str) -> None:
 
     Args:
         task: task to check.
-        where: format that does not support such a task, for the message.
-        mend: correction, for the end of the message.
+        where: name of the format that does not support such a task, for the message.
+        mend: advice to the user, for the end of the message.
     """
     if not isinstance(task, OnePass):
         raise UserError(

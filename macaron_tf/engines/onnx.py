@@ -54,6 +54,6 @@ class OnnxNetwork:
             ) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the outputs of `OnePass.compute` in float32."""
+        """Computes the network's outputs in float32 from rows of ids (see `OnePass.compute`)."""
         given = {entry.name: rows[entry.name] for entry in self._session.get_inputs()}
         return self._session.run([OUTPUT], given)[0]

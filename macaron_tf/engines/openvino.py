@@ -60,6 +60,6 @@ class OpenVinoNetwork:
             ) from error
 
     def compute(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the outputs of `OnePass.compute` in float32."""
+        """Computes the network's outputs in float32 from rows of ids (see `OnePass.compute`)."""
         names = (entry.node.friendly_name for entry in self._model.inputs)
         return self._model([rows[name] for name in names])[OUTPUT]

@@ -1,4 +1,4 @@
-"""Atomic export of a task as a SavedModel, which becomes a new version of a served model."""
+"""Atomic export of a task as a SavedModel, which becomes a new version of a model to serve."""
 
 import contextlib
 import fcntl
@@ -150,11 +150,11 @@ def write_version(
 
 @contextlib.contextmanager
 def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
-    """Yields a version number that no other export uses in the `with` block.
+    """Yields a version number that no other export uses during the `with` block.
 
     A bucket has no locks. An export to a bucket therefore writes a file with the number in its
     name, and starts again if another export has written a file with the same number. If an export
-    is killed, its file remains and reserves the number.
+    is killed, the file remains, and no later export can use the number.
 
     Args:
         out: folder of the model.
@@ -182,7 +182,7 @@ def _claimed(out: epath.Path, given: int | None) -> Iterator[int]:
 
 
 def _taken(out: epath.Path) -> tuple[list[int], list[int]]:
-    """Returns the version numbers in a folder, and the reserved version numbers."""
+    """Returns the numbers of the versions in a folder, and the numbers reserved by exports."""
     names = [entry.name for entry in out.iterdir()]
     claims = (name.removeprefix(_CLAIM) for name in names if name.startswith(_CLAIM))
     claims = (claim.partition("-")[0] for claim in claims)
@@ -194,7 +194,7 @@ def _free(out: epath.Path, given: int | None) -> int:
     """Returns `given`, or one more than the greatest version number if `given` is `None`.
 
     Raises:
-        UserError: the number is used, reserved or out of range.
+        UserError: the number is used, reserved by another export, or out of range.
     """
     versions, claimed = _taken(out)
     version = given if given is not None else max([*versions, *claimed], default=0) + 1

@@ -69,8 +69,8 @@ class SessionModel:
     def _call(self, signature: meta_graph_pb2.SignatureDef) -> Callable[..., list]:
         """Returns a function that runs a signature's graph in the calling thread.
 
-        By default, TensorFlow runs operations in a thread pool, which takes 0.1 ms or more to wake
-        up.
+        By default, TensorFlow runs operations in a thread pool. To wake up the pool takes 0.1 ms or
+        more.
         """
         options = config_pb2.CallableOptions()
         options.feed.extend(signature.inputs[name].name for name in sorted(signature.inputs))

@@ -1,4 +1,4 @@
-"""Typical requests to a model, which servers use as examples and for warm-up."""
+"""Typical requests to a model, which servers use for warm-up and show as examples."""
 
 import itertools
 import logging
@@ -67,18 +67,19 @@ def write_warm_up(
 
 
 def typical_inputs(specs: Mapping[str, tf.TensorSpec], text: str = EXAMPLE) -> dict:
-    """Returns a dict mapping input name to a typical value, for a batch of one row.
+    """Returns a dict mapping input name to an array with a typical value, for one row.
 
-    The value of a text input is `text`, except that the input `question` gets an example question.
+    The value of a text input is `text`. The input `question` gets an example question instead.
     """
     texts = {"question": EXAMPLE_QUESTION}
     return {name: typical(name, spec, texts.get(name, text)) for name, spec in specs.items()}
 
 
 def typical(name: str, spec: tf.TensorSpec, text: str) -> np.ndarray:
-    """Returns a typical value of an input: the text, a default from `CONTROLS`, or zeros.
+    """Returns an array with a typical value of an input.
 
-    Dimensions of unknown size become 1.
+    The array contains `text` for a string input, the default from `CONTROLS` for an input such as
+    `temperature`, and otherwise zeros. Dimensions of unknown size become 1.
     """
     shape = [1 if size is None else size for size in (spec.shape if spec.shape.rank else ())]
     if spec.dtype == tf.string:

@@ -21,11 +21,11 @@ def score_answers(
     no_answer: np.ndarray | None = None,
     threshold: float = 0.0,
 ) -> dict[str, float]:
-    """Computes exact match and word F1 like SQuAD 2.0's official script, as fractions from 0 to 1.
+    """Computes exact match and word F1 as SQuAD 2.0's official script does, from 0 to 1.
 
     Both metrics compare lower-cased texts without punctuation and articles. If a question has
-    several right answers, the answer with the highest score counts. SQuAD 1.1's script differs only
-    for answers that consist of nothing but punctuation and articles.
+    several right answers, the right answer with the highest score counts. The results of SQuAD
+    1.1's script differ only for answers that consist of nothing but punctuation and articles.
 
     Args:
         answers: predicted answer to each of N questions. An empty string means no answer.
@@ -33,7 +33,7 @@ def score_answers(
             unanswerable.
         no_answer: `(N,)` no-answer score of each question, minus the score of its predicted answer.
             Only needed for data with unanswerable questions.
-        threshold: value of `no_answer` above which a question is answered by "".
+        threshold: value of `no_answer` above which the predicted answer is replaced by "".
 
     Returns:
         A dict of "exact" and "f1". `no_answer` adds these metrics:
@@ -101,7 +101,10 @@ def _f1(words: list[str], truth: list[str]) -> float:
 def score_words(
     predictions: Sequence[Sequence[str]], truths: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Computes "accuracy", the fraction of words with the right tag, or 0 if there are no words."""
+    """Returns a dict of "accuracy", the fraction of words with the right tag.
+
+    The accuracy is 0 if there are no words.
+    """
     pairs = zip(itertools.chain(*predictions), itertools.chain(*truths), strict=True)
     right = [found == true for found, true in pairs]
     return {"accuracy": float(np.mean(right)) if right else 0.0}
@@ -151,7 +154,7 @@ def score_tags(
 def _entities(sentences: Sequence[Sequence[str]]) -> dict[tuple[str, int, int, int], str]:
     """Finds entities as runs of adjacent tags with one type, as in the CoNLL script.
 
-    A run also ends before B and S and after E and S.
+    A run also ends before a tag B or S, and after a tag E or S.
 
     Returns:
         Dict mapping (type, sentence index, start, end) to the BIOES letters of the run. The end is

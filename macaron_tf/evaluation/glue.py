@@ -22,14 +22,14 @@ def decide(task: Task, outputs: np.ndarray) -> np.ndarray:
     """Converts a model's outputs to predictions.
 
     Args:
-        task: the task.
+        task: classification or regression task.
         outputs: `(N, C)` logits or probabilities of C classes, or `(N, 1)` scores in regression.
 
     Returns:
         `(N,)` int64 classes, or float64 scores that are clipped to the task's range.
 
     Raises:
-        ValueError: `outputs` have another shape.
+        ValueError: the shape of `outputs` does not match the task.
     """
     outputs = np.asarray(outputs)
     if outputs.ndim != 2 or outputs.shape[1] != task.num_classes:
@@ -49,7 +49,7 @@ def score(
     labels: Sequence[float] | np.ndarray | None,
     groups: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Computes the task's metrics as fractions, which papers print times 100.
+    """Computes the task's metrics as fractions. Papers print these values times 100.
 
     An undefined metric is 0. Matthews' correlation is undefined if all predictions or all labels
     are one class. Pearson's and Spearman's correlations are undefined if all predictions or all
@@ -57,7 +57,7 @@ def score(
     label is positive.
 
     Args:
-        task: the task.
+        task: classification or regression task, which names its metrics.
         predictions: `(N,)` classes or scores, such as those that `decide` returns.
         labels: `(N,)` true classes or scores. `None` means that the data has no labels.
         groups: `(N, 2)` paragraph index and question index of each example. Only needed for a
@@ -126,7 +126,7 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Computes the F1 of class 1, or 0 if no prediction and no label is class 1.
 
-    On MultiRC this is the paper's F1a, because the examples are single answers.
+    On MultiRC, the result is the paper's F1a, because each example is a single answer.
     """
     return float(_scikit_learn().f1_score(labels == 1, predictions == 1, zero_division=0.0))
 
@@ -137,7 +137,10 @@ def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _or_zero(correlation: Metric) -> Metric:
-    """Wraps a correlation to return 0 if an array is empty, constant or not finite."""
+    """Wraps a correlation function, so that it returns 0 for arrays without a correlation.
+
+    These are empty arrays, constant arrays, and arrays with a value that is not finite.
+    """
 
     @functools.wraps(correlation)
     def defined(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -213,11 +216,12 @@ def write_submission(
     """Writes test set predictions in the file format of the benchmark's server.
 
     A GLUE file has two tab-separated columns, `index` and `prediction`. A SuperGLUE file has one
-    JSON object per line. The object is an example, or in MultiRC a paragraph with its questions and
-    answers. Lines are sorted by the benchmark's index.
+    JSON object per line. Each object has the prediction for one example, or in MultiRC the
+    predictions for all questions and answers of one paragraph. Lines are sorted by the benchmark's
+    index.
 
     Args:
-        task: the task.
+        task: task of GLUE or SuperGLUE.
         file: submission file, from the task's `submissions`.
         folder: output folder.
         predictions: `(N,)` classes or scores, such as those that `decide` returns.

@@ -21,11 +21,13 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def similarity_metrics(
     first: np.ndarray, second: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Correlates cosine similarities with human scores (Reimers and Gurevych 2019, section 4).
+    """Correlates cosine similarities with human similarity scores.
+
+    Sentence-BERT is evaluated in this way (Reimers and Gurevych 2019, section 4).
 
     Args:
         first, second: `(N, D)` vectors of N text pairs.
-        labels: `(N,)` human scores.
+        labels: `(N,)` human similarity scores.
 
     Returns:
         Dict of "spearman" and "pearson", from -1 to 1. Both are NaN if a vector is not finite.
@@ -37,9 +39,9 @@ def similarity_metrics(
 
 
 def triplet_accuracy(anchor: np.ndarray, positive: np.ndarray, negative: np.ndarray) -> float:
-    """Computes the fraction of triplets whose anchor is closer to the positive than the negative.
+    """Computes the fraction of triplets in which the anchor is nearer to the positive.
 
-    The distance is L2.
+    The L2 distance from the anchor to the positive is compared with the distance to the negative.
 
     Args:
         anchor, positive, negative: `(N, D)` vectors of N triplets.

@@ -44,8 +44,8 @@ class TranslationMetric(Settings):
     Attributes:
         language: target language, which selects the Moses rules and the default of `tokenize`.
         tokenize: sacreBLEU tokenizer, such as `"char"`. `None` selects a tokenizer by the language
-            or the script of the references. Tokenized BLEU also uses this tokenizer, but replaces
-            `"13a"` and `"intl"` by the Moses tokenizer.
+            or the script of the references. This tokenizer is also used for tokenized BLEU, except
+            that the Moses tokenizer replaces `"13a"` and `"intl"`.
         lowercase: whether all metrics ignore case.
         normalize_punctuation: whether to normalize punctuation by the Moses rules before
             tokenization, for models trained on normalized text. Only applies to tokenized BLEU.
@@ -54,8 +54,8 @@ class TranslationMetric(Settings):
         split_compounds: whether to replace "a-b" by "a ##AT##-##AT## b" after tokenization, as in
             published WMT14 En-De scores. Only applies to tokenized BLEU.
         tokenized: whether the lines already are Moses tokens, as in IWSLT14's files. The tokens may
-            be escaped ("it &apos;s"). Tokenized BLEU then only unescapes the tokens, and equals
-            multi-bleu.perl. sacreBLEU and chrF then detokenize the lines.
+            be escaped ("it &apos;s"). For tokenized BLEU, the tokens are then only unescaped, and
+            the score is that of multi-bleu.perl. For sacreBLEU and chrF, the lines are detokenized.
     """
 
     section: ClassVar[str] = "metric"
@@ -81,11 +81,12 @@ class TranslationMetric(Settings):
             )
 
     def for_references(self, references: Sequence[str]) -> Self:
-        """Returns these settings with a tokenizer that suits `references`.
+        """Returns a copy of these settings with a tokenizer that suits `references`.
 
-        A `tokenize` other than `None` is kept. If sacreBLEU would choose another tokenizer, a line
-        on stderr gives the reason. For example, sacreBLEU's tokenizer 13a makes a single token of a
-        line without spaces, so that BLEU, which counts sequences of 4 tokens, would be 0.
+        If `tokenize` is not `None`, the tokenizer is kept. If the tokenizer differs from
+        sacreBLEU's default for the language, a line on stderr gives the reason. For example,
+        sacreBLEU's tokenizer 13a makes a single token of a line without spaces, so that BLEU, which
+        counts sequences of 4 tokens, would be 0.
         """
         name, reason = (self.tokenize, "") if self.tokenize else _default(self.language, references)
         if reason:
@@ -119,7 +120,7 @@ class TranslationMetric(Settings):
 
 
 def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
-    """Returns the default tokenizer for a language, and the reason if sacreBLEU's default differs.
+    """Returns the default tokenizer for a language, and why sacreBLEU's default is not used.
 
     The reason is "" if sacreBLEU has the same default. For a language that has no entry in
     `_OF_LANGUAGES`, the script of `references` determines the tokenizer.
@@ -138,7 +139,7 @@ def _default(language: str, references: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def _by_script(lines: Sequence[str]) -> str:
-    """Returns the tokenizer for the most frequent script in the first 2,000 lines."""
+    """Returns the name of the sacreBLEU tokenizer for the main script of the first 2,000 lines."""
     text = "".join("".join(lines[:2_000]).split())
     han, kana, others = (len(regex.findall(script, text)) for script in _SCRIPTS)
     if 2 * (han + kana + others) <= len(text):
@@ -288,7 +289,7 @@ def plain_lines(lines: Sequence[str], metric: TranslationMetric) -> list[str]:
 
 
 def check_parallel(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Raises a `UserError` if the line counts differ or are 0."""
+    """Raises a `UserError` if the two line counts differ or are 0."""
     if len(hypotheses) != len(references):
         raise UserError(
             f"cannot score {len(hypotheses)} translations against {len(references)} references: "
@@ -316,8 +317,8 @@ class PairedBootstrap:
         difference: `bleu_b` - `bleu_a`.
         interval: 95% interval of `difference`.
         p_value: one-sided p-value (count + 1) / (resamples + 1). `count` is the number of resamples
-            in which the system with the higher BLEU on the whole test set is not better. Identical
-            systems have the p-value 1.
+            in which the system with the higher BLEU on the whole test set is not better than the
+            other system. Identical systems have the p-value 1.
         resamples: number of resamples.
         signature: settings of tokenized BLEU.
     """
@@ -354,8 +355,8 @@ def paired_bootstrap(
 ) -> PairedBootstrap:
     """Compares the tokenized BLEU of two systems on a test set by paired bootstrap resampling.
 
-    sacreBLEU's own paired test is not used. It takes the absolute value of the difference before
-    centering, so a system differs significantly from itself (p = 1 / (resamples + 1)).
+    sacreBLEU's own paired test is not used. That test takes the absolute value of the difference
+    before centering, so a system differs significantly from itself (p = 1 / (resamples + 1)).
 
     Args:
         system_a, system_b: translations by each system, one line per sentence.
@@ -411,12 +412,12 @@ def paired_bootstrap(
 
 
 def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndarray:
-    """Counts tokens and n-grams of each sentence. Sums over a test set determine the set's BLEU.
+    """Counts tokens and n-grams of each sentence. The BLEU of a test set follows from the sums.
 
     Returns:
-        `(N, 10)` int64 counts of N sentences. Column 0 counts the tokens of the line, column 1 the
-        tokens of the reference. Columns 2 to 5 count the matched n-grams for n = 1 to 4, and
-        columns 6 to 9 count all n-grams of the line.
+        `(N, 10)` int64 counts of N sentences. Column 0 counts the tokens of the line. Column 1
+        counts the tokens of the reference. Columns 2 to 5 count the matched n-grams for n = 1 to 4,
+        and columns 6 to 9 count all n-grams of the line.
     """
     # `effective_order` changes only sentence scores, not the counts.
     scorer = tokenized_bleu(effective_order=True)
@@ -427,7 +428,7 @@ def _sentence_counts(lines: Sequence[str], references: Sequence[str]) -> np.ndar
 
 
 def _bleu(counts: np.ndarray) -> np.ndarray:
-    """Computes the BLEU scores `(...)` of test sets from summed counts `(..., 10)`."""
+    """Computes BLEU scores `(...)` from sums `(..., 10)` of the counts of `_sentence_counts`."""
     bleu = _sacrebleu().BLEU
     scores = [
         bleu.compute_bleu(row[2:6], row[6:], *row[:2], smooth_method="none").score

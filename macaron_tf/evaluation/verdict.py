@@ -1,4 +1,8 @@
-"""Statistical verdicts of a study: whether an arm scores better or worse than its baseline."""
+"""Statistical verdicts of a study: whether an arm scores better or worse than its baseline.
+
+A study compares training configurations, the arms, with a baseline configuration. Each
+configuration is trained with several seeds.
+"""
 
 import dataclasses
 import statistics
@@ -45,9 +49,10 @@ class Verdict:
 def is_guessing(
     scores: Sequence[float], higher_is_better: bool, guessing: float | None, margin: float
 ) -> bool:
-    """Returns whether any score is not better than `guessing` by more than `margin`.
+    """Returns whether any score is at chance level.
 
-    Returns `False` if `guessing` is `None`.
+    A score is at chance level if it is not better than `guessing` by more than `margin`. The result
+    is False if `guessing` is `None`.
     """
     sign = 1 if higher_is_better else -1
     return guessing is not None and min(sign * (one - guessing) for one in scores) <= margin
@@ -67,8 +72,9 @@ def judge(
         higher_is_better: whether a higher score is better.
         guessing: chance level, the score of a model that has learnt nothing, such as the
             majority-class score. `None` means that this score is unknown.
-        margin: minimum difference between a score and `guessing`. An arm gets no verdict if one of
-            its scores or its baseline's scores does not exceed this difference.
+        margin: difference by which scores must be better than `guessing`. An arm gets no verdict
+            unless all scores of the arm and of its baseline are better by more than this
+            difference.
     """
     sign, found = 1 if higher_is_better else -1, {}
     known = higher_is_better, guessing, margin

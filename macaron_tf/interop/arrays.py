@@ -1,7 +1,7 @@
-"""Conversion of another library's settings and weights to macaron_tf, by tables of names.
+"""Conversion of another library's settings and weights to macaron_tf.
 
-A name table maps the end of a variable's path in macaron_tf to a name in the other library, where
-`{}` stands for the index of a block:
+A mapping of weight names (type `Table`) maps the end of a path in macaron_tf to a name in the other
+library. In both, `{}` stands for the index of a block:
 
     "block_{}/attention_0/attention/query_key_value": ("h.{}.query", "h.{}.key", "h.{}.value")
     "block_{}/attention_0/norm": "h.{}.ln_1"
@@ -53,9 +53,15 @@ ROPES = {
 
 
 def check_files(directory: pathlib.Path, kind: str, *names: str) -> None:
-    """Raises a UserError if a directory lacks one of the files `names`.
+    """Checks that a directory contains certain files.
 
-    The message calls the directory by the noun `kind`, such as "KerasHub preset".
+    Args:
+        directory: directory to check.
+        kind: noun for the directory in the error message, such as "KerasHub preset".
+        names: names of the required files.
+
+    Raises:
+        UserError: a file is missing.
     """
     for name in names:
         if not (directory / name).is_file():
@@ -101,22 +107,26 @@ class ForeignConfig:
         return config
 
     def get(self, field: str, default=None) -> Any:
-        """Returns the value of a field, without a check of its type."""
+        """Returns the value of a field, or `default` if the field is missing.
+
+        The type of the value is not checked.
+        """
         return self.fields.get(field, default)
 
     def number(
         self, field: str, default: int | float | None = None, kind: type[int] | type[float] = int
     ) -> int | float:
-        """Returns a field that must be a number.
+        """Returns the value of a numeric field.
 
         Args:
             field: name of the field.
-            default: value of a missing field, which also sets the required type. `None` means that
-                the field is required.
-            kind: type of the number if `default` is `None`.
+            default: value to return if the field is missing. The field must have the type of
+                `default`. `None` means that the field is required.
+            kind: type that the field must have if `default` is `None`.
 
         Raises:
-            UserError: the field is missing or is not a number of the required type.
+            UserError: a required field is missing, or the value is not a number of the required
+                type.
         """
         kind = kind if default is None else type(default)
         value = self._required(field, default)
@@ -129,7 +139,11 @@ class ForeignConfig:
         return kind(value)
 
     def settings(self, names: Mapping[str, tuple]) -> dict[str, Any]:
-        """Reads the settings in `names`, a dict in the format of `Family.settings`."""
+        """Reads settings, and returns a dict mapping macaron_tf setting to value.
+
+        Args:
+            names: settings to read, in the format of `Family.settings`.
+        """
         return {
             ours: self.choice(theirs[0], theirs[2], theirs[1])
             if theirs[2:]
@@ -138,15 +152,16 @@ class ForeignConfig:
         }
 
     def choice(self, field: str, choices: Mapping[str, str], default: str | None = None) -> str:
-        """Translates the value of a field, such as the name of an activation.
+        """Returns macaron_tf's name for the value of a field, such as an activation.
 
         Args:
             field: name of the field.
             choices: dict mapping each supported value to its name in macaron_tf.
-            default: value of a missing field; `None` means that the field is required.
+            default: value to translate if the field is missing; `None` means that the field is
+                required.
 
         Raises:
-            UserError: the field is missing or has an unsupported value.
+            UserError: a required field is missing, or the value is not supported.
         """
         name = self._required(field, default)
         if not isinstance(name, str) or name not in choices:
@@ -198,7 +213,11 @@ class Arrays:
         self.read: set[str] = set()
 
     def find(self, name: str) -> list[str]:
-        """Returns the full names of all arrays that match `name`."""
+        """Returns the full names of all arrays that match `name`.
+
+        In this base class, an array matches if it is called `name`. A subclass may also accept
+        other arrays.
+        """
         return [name] if name in self.arrays else []
 
     def has(self, name: str | None) -> bool:
@@ -206,11 +225,17 @@ class Arrays:
         return name is not None and bool(self.find(name))
 
     def has_layer(self, layer: str | None) -> bool:
-        """Returns whether a linear layer is called `layer`. For `None`, the result is False."""
+        """Returns whether the kernel of a linear layer called `layer` exists.
+
+        For `None`, the result is False.
+        """
         return layer is not None and self.has(f"{layer}{self.kernel}")
 
     def array(self, *names: str) -> np.ndarray:
-        """Returns the array of the first name that exists, and records that the array was read.
+        """Returns the array of the first name that matches, and records that the array was read.
+
+        Args:
+            names: names to try, in order.
 
         Raises:
             UserError: no array matches a name in `names`, or several arrays match the same name.
@@ -250,11 +275,13 @@ class TorchArrays(Arrays):
 
 
 def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the weights in a Hugging Face directory as a dict mapping PyTorch name to float32
-    array.
+    """Reads the weights in a Hugging Face directory.
 
     The weights may be in one file, or in several files that an index such as
     `model.safetensors.index.json` lists.
+
+    Returns:
+        A dict mapping PyTorch name to float32 array.
 
     Raises:
         UserError: a file is missing or damaged.
@@ -292,7 +319,7 @@ def read_state(directory: pathlib.Path) -> dict[str, np.ndarray]:
 
 
 def _read_arrays(file: pathlib.Path) -> dict[str, np.ndarray]:
-    """Reads the arrays in a safetensors or PyTorch file as float32."""
+    """Reads a safetensors or PyTorch file as a dict mapping name to float32 array."""
     tensors = file.suffix == ".safetensors"
     with needed(str(file), "torch"):
         if tensors:
@@ -322,9 +349,10 @@ Transform = Callable[[np.ndarray], np.ndarray]
 
 
 class Raw:
-    """Name-table entry for a single variable, made from one or more arrays of another library.
+    """Entry for a single variable in a mapping of weight names.
 
-    If there are several arrays, they are concatenated along the last axis.
+    The value of the variable comes from one or more arrays of another library. Several arrays are
+    concatenated along the last axis.
 
     Args:
         names: full names of the arrays.
@@ -342,7 +370,7 @@ class Raw:
         self.inverse = inverse if transform or inverse else np.asarray
 
 
-# An array as an entry is assigned to the variable unchanged.
+# Mapping of weight names. If an entry is an array, the array is assigned to the variable unchanged.
 Table = Mapping[str, str | tuple[str, ...] | Raw | np.ndarray]
 
 
@@ -356,18 +384,19 @@ def transformer_layer(
     cross_norm: str = "",
     ours: str = "block_{}",
 ) -> Table:
-    """Builds the name table of a Transformer layer from the other library's names of its parts.
+    """Builds the mapping of weight names for a Transformer layer.
 
     Args:
-        theirs: prefix of the other library's names.
-        attention: names of the query, key, value and output layers. If one layer computes queries,
-            keys and values, a single name replaces the first three names.
-        norm: name of the attention's norm.
-        feed_forward: names of the inner and outer layers. For a gated feed-forward, the names are
-            two inner layers and the outer layer.
-        feed_forward_norm: name of the feed-forward's norm.
-        cross: names of the cross-attention's layers, in the order of `attention`.
-        cross_norm: name of the cross-attention's norm.
+        theirs: prefix of all names in the other library. The other arguments contain the names
+            without this prefix.
+        attention: names of the query, key, value and output layers in self-attention. If one layer
+            computes queries, keys and values, a single name replaces the first three names.
+        norm: name of the norm in the self-attention sub-layer.
+        feed_forward: names of the inner and the outer linear layer in the feed-forward sub-layer. A
+            gated feed-forward sub-layer has three names: two inner layers and the outer layer.
+        feed_forward_norm: name of the norm in the feed-forward sub-layer.
+        cross: names of the layers in cross-attention, in the order of `attention`.
+        cross_norm: name of the norm in the cross-attention sub-layer.
         ours: prefix of the paths in macaron_tf.
     """
     parts = {
@@ -389,7 +418,7 @@ def transformer_layer(
 
 
 def shortest_turn(values: Sequence[int]) -> tuple[int, ...]:
-    """Returns the shortest tuple whose repetition, truncated to the same length, is `values`.
+    """Returns the shortest pattern whose repetition, truncated to `len(values)`, equals `values`.
 
     For example, the values (0, 128, 128, 0, 128) give (0, 128, 128).
     """
@@ -406,10 +435,12 @@ def rotary_settings(
 
     Args:
         config: settings of the other library's model.
-        rope: field `rope_parameters` or `rope_scaling` of these settings.
-        field: name of the field in `config` with the base. The field is read if `rope` contains no
-            base.
-        usual: default base if neither `rope` nor `config` contains a base.
+        rope: value of the field `rope_parameters` or `rope_scaling` in `config`.
+        field: name of the field in `config` that contains the base if `rope` contains no base.
+        usual: base to use if neither `rope` nor `config` contains a base.
+
+    Returns:
+        A dict with macaron_tf's settings `rotary_base` and `rotary_scaling`.
     """
     kind = rope.get("type", "default")  # the field's name in early versions
     found = {field: config.get(field, usual), "rope_type": kind, **rope}
@@ -422,7 +453,7 @@ def rotary_settings(
 
 
 def rotary_fields(base: float, scaling: Sequence[float] = ()) -> dict[str, Any]:
-    """Builds Hugging Face's field `rope_parameters` (the inverse of `rotary_settings`)."""
+    """Builds the value of Hugging Face's `rope_parameters` (the inverse of `rotary_settings`)."""
     kind = next(kind for kind, names in ROPES.items() if len(names) == len(scaling))
     return {"rope_theta": base, "rope_type": kind, **dict(zip(ROPES[kind], scaling, strict=True))}
 
@@ -436,7 +467,7 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
         ids: int array of row indices in the original table, with -1 for a token that the table
             lacks.
         size: number of rows in the result, at least `len(ids)`.
-        missing: value of result rows without a row in the original table.
+        missing: value of all entries in result rows that have no row in the original table.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -454,7 +485,10 @@ def rows(ids: np.ndarray, size: int, missing: float = 0.0) -> Callable[[np.ndarr
 
 
 def say_spare_rows(tokens: np.ndarray, pieces: int) -> None:
-    """Prints a note on stderr if an embedding table has more rows than there are tokens."""
+    """Prints a note on stderr if the embedding table `tokens` has more than `pieces` rows.
+
+    `pieces` is the number of tokens in the vocabulary.
+    """
     if len(tokens) > pieces:
         print(
             f"note: the model has {len(tokens):,} embeddings and its vocabulary has {pieces:,} "
@@ -476,12 +510,12 @@ def assign(variable: keras.Variable, value: np.ndarray) -> None:
 def assign_weights(
     layer: keras.layers.Layer, arrays: Arrays, table: Table, drawn: Collection[str] = ()
 ) -> None:
-    """Assigns arrays to the variables of a built layer or model by a name table.
+    """Assigns another library's arrays to the variables of a built layer or model.
 
     Args:
         layer: built layer or model.
         arrays: weights to read.
-        table: name table.
+        table: mapping of weight names.
         drawn: names of sub-layers whose variables keep their random initial values.
 
     Raises:
@@ -493,17 +527,17 @@ def assign_weights(
 
 
 def entry_of(path: str, table: Table) -> tuple[Raw | np.ndarray | None, list[str], str]:
-    """Looks up the name-table entry for a variable.
+    """Looks up the entry for a variable in a mapping of weight names.
 
     Args:
         path: path of the variable in macaron_tf.
-        table: name table.
+        table: mapping of weight names.
 
     Returns:
-        A tuple of three values. The first is the entry if its key matches the variable, or `None`
-        if the key matches the variable's layer. The second is the list of array or layer names in
-        the other library, which is empty if there is no entry. The third is the name of the
-        variable in its layer.
+        A tuple of three values. The first value is the entry if its key matches the variable. The
+        first value is `None` if the key matches the layer of the variable, or if there is no entry.
+        The second value is the list of array or layer names in the other library, which is empty if
+        there is no entry. The third value is the last part of `path`, such as "kernel".
     """
     block = re.search(r"block_(\d+)", path)
     number = int(block[1]) if block else 0
@@ -542,13 +576,14 @@ class TaskHead:
     Attributes:
         ending: suffix of the class name, such as "ForTokenClassification".
         pipeline: name of the task on the Hugging Face Hub.
-        table: name table of the head's layers.
-        pooled: whether the model also contains the family's pooler.
+        table: mapping of weight names for the layers of the head.
+        pooled: whether the model class also contains the pooler in `Family.table`.
         activation: activation after the first layer of a two-layer head.
-        activation_field: name of the setting for the activation in the model's configuration file,
-            whose default is `activation`. An empty string means that the activation is fixed.
-        settings: further settings that an exported model needs in the configuration file to compute
-            the same outputs.
+        activation_field: field of the configuration file that names the activation. If the file
+            lacks this field, the activation is `activation`. An empty string means that the
+            activation is fixed.
+        settings: further settings for the configuration file of an exported model. Without these
+            settings, the exported model would compute other outputs than the macaron_tf model.
     """
 
     ending: str
@@ -568,28 +603,29 @@ class Family:
 
     Attributes:
         name: name of the model type in error messages.
-        tokens: possible names of the token embeddings.
-        table: name table of all other weights.
+        tokens: possible names of the token embedding array.
+        table: mapping of weight names for the other weights of the model, without its heads.
         settings: dict mapping a macaron_tf setting to a tuple (field, default) or (field, default,
             values), where `values` maps each value of the field to a macaron_tf value. A default of
             `None` means that the field is required. Early versions of `save_pretrained` did not
             save fields with default values.
         fixed: macaron_tf settings that are the same for all models of this type.
-        derived: function of the other library's settings that returns further macaron_tf settings.
-        underived: inverse of `derived`, a function of a macaron_tf configuration that returns
-            fields.
+        derived: function that computes further macaron_tf settings from the other library's
+            settings.
+        underived: inverse of `derived`, which computes fields from a macaron_tf configuration.
         required: dict mapping a field to its only supported value.
         prefix: prefix of weight names in a model with a head, such as "bert.". The names of the
             head's weights, and all names in a model without a head, lack the prefix.
         linear: whether kernels have the shape (outputs, inputs) (see `TorchArrays`).
         output: name of the output layer's kernel, which must equal the token embeddings.
-        body: prefixes of weight names. All weights with these prefixes must be read.
-        repeated: suffixes of array names. Arrays with these suffixes may remain unread.
+        body: prefixes of weight names. If a weight with such a prefix remains unread, the model is
+            rejected.
+        repeated: suffixes of array names. Arrays with such a suffix may remain unread.
         starts: whether texts of a language model begin with a special token.
         classes: prefix of the model class names, such as "Bert".
         tasks: dict mapping a macaron_tf model class to the other library's model class for the same
             task.
-        head_dropout: field with the dropout rate in a task head.
+        head_dropout: name of the field that sets the dropout rate of a task head.
     """
 
     name: str
@@ -611,7 +647,7 @@ class Family:
     head_dropout: str = "classifier_dropout"
 
     def read_settings(self, config: ForeignConfig) -> dict[str, Any]:
-        """Converts the other library's settings to macaron_tf settings.
+        """Converts the other library's settings to a dict of macaron_tf settings.
 
         Raises:
             UserError: a value has no counterpart in macaron_tf.
@@ -627,6 +663,8 @@ class Family:
 
     def check_rest(self, arrays: Arrays) -> tuple[str, ...]:
         """Checks that all required arrays were read, and returns the names of unread arrays.
+
+        The result leaves out arrays with a suffix in `repeated`.
 
         Raises:
             UserError: the output layer differs from the token embeddings, or a weight with a prefix
@@ -651,7 +689,16 @@ class Family:
 
 
 def built(model: type[keras.Model], settings: Mapping, *arguments, **options) -> keras.Model:
-    """Builds a macaron_tf model with `settings`. Raises a UserError for an invalid setting."""
+    """Builds a macaron_tf model, and creates its weights.
+
+    Args:
+        model: class of the model.
+        settings: fields of the model's configuration.
+        arguments, options: further constructor arguments of `model`.
+
+    Raises:
+        UserError: a setting is invalid.
+    """
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:

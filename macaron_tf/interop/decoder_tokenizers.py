@@ -42,11 +42,12 @@ def language_tokenizer(
 
     Args:
         vocabulary: vocabulary of the model.
-        ids: int array of Hugging Face ids, in the order of the vocabulary's ids, with -1 for a
-            token without a Hugging Face id.
+        ids: int array with the Hugging Face id for each id of the vocabulary, or -1 for a token
+            without a Hugging Face id.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         starts: whether a text begins with [CLS].
-        ends: whether a text ends with [MASK], as in a classifier of macaron_tf.
+        ends: whether a text begins with [CLS] and ends with [MASK], as in a classifier of
+            macaron_tf.
 
     Returns:
         A dict mapping file name to contents.
@@ -126,7 +127,10 @@ def sequence_tokenizer(
 
 
 def padded_with_start(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Returns a copy of tokenizer files whose padding token is the decoder's start token."""
+    """Returns a copy of tokenizer files in which the decoder's start token is the padding token.
+
+    `files` maps file name to contents.
+    """
     start = json.loads(files["tokenizer_config.json"])["bos_token"]
     return changed(files, {}, {"pad_token": start})
 
@@ -137,13 +141,16 @@ def _rows(
     after: Sequence[str],
     between: Sequence[str] | None = None,
 ) -> dict[str, bytes]:
-    """Returns tokenizer files that add other special tokens to a text or a pair of texts.
+    """Changes the special tokens that a tokenizer adds to a text or a pair of texts.
 
     Args:
         files: dict mapping file name to contents, for the tokenizer of an encoder.
         before, after: fields, such as "cls_token", of the special tokens before and after a text.
         between: fields of the special tokens between two texts; `None` means `after` followed by
             `before`.
+
+    Returns:
+        A changed copy of `files`.
     """
     between = (*after, *before) if between is None else between
     config, whole = (
@@ -191,9 +198,10 @@ def changed(
 def _gpt(
     vocabulary: CharacterPairVocabulary, ids: np.ndarray, max_length: int | None
 ) -> dict[str, bytes]:
-    """Builds the files of GPT's tokenizer, a character BPE whose tokens mark word ends.
+    """Builds the files of GPT's tokenizer, which is a character-level BPE.
 
-    Text is lower-cased and split into words as in BERT.
+    Text is lower-cased and split into words as in BERT. A token that ends a word has the suffix
+    `</w>`.
     """
     names = [None, "<unk>", "<s>", "</s>", "<mask>", *vocabulary.units]
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if name and n >= 0}

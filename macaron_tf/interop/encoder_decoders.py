@@ -54,9 +54,11 @@ def _t5_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _t5_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderDecoderConfig` to T5's settings (the inverse of `_t5_settings`).
+    """Computes the T5 settings that `Family.settings` does not cover, or not for all values.
 
-    The result includes `tie_word_embeddings`, which `_read` determines from the weights instead.
+    The function is the inverse of `_t5_settings`, with one addition: The result contains
+    `tie_word_embeddings`. To find out whether a T5 has tied embeddings, `_read` does not use
+    `tie_word_embeddings`, but compares the output matrix with the token embeddings.
     """
     proj = {name: ours for name, ours in _FEED_FORWARDS.items() if ours == config.activation}
     proj = [name for name in proj if name.startswith("gated-") == config.gated]
@@ -94,9 +96,9 @@ def t5_table(gated: bool) -> Table:
 
 
 def _equal_sizes(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Returns BART's fields for the vocabulary size and for the decoder's sizes.
+    """Returns BART's fields for the vocabulary size and for the sizes of the decoder.
 
-    The sizes of the decoder equal the sizes of the encoder.
+    The decoder has the same number of heads and the same feed-forward size as the encoder.
     """
     return {
         "vocab_size": config.vocab_size,
@@ -127,7 +129,10 @@ def _bart_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderDecoderConfig` to BART's settings (the inverse of `_bart_settings`)."""
+    """Computes the BART settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_bart_settings`.
+    """
     return {
         **_equal_sizes(config),
         "max_position_embeddings": config.max_length,
@@ -136,7 +141,7 @@ def _bart_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
 
 
 def _marian_fields(config: EncoderDecoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderDecoderConfig` to MarianMT's settings (inverse of `_marian_settings`).
+    """Computes the MarianMT settings that `Family.settings` does not cover.
 
     `max_position_embeddings` limits the length, although MarianMT's positions are sinusoidal.
     """
@@ -153,9 +158,9 @@ def _marian_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _bart_table() -> Table:
-    """Builds the name table of BART and MarianMT.
+    """Builds the mapping of weight names for BART, MarianMT and Pegasus.
 
-    MarianMT does not use the entries for learned positions and for the embedding norm.
+    Only BART uses the entries for learned positions and for the embedding norm.
     """
     table, parts = {}, ("q_proj", "k_proj", "v_proj", "out_proj")
     for stack, embeddings in _STACKS.items():

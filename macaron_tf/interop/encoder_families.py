@@ -29,23 +29,26 @@ from macaron_tf.models.tasks import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderFamily(Family):
-    """Conversion rules for one type of encoder, such as a Hugging Face `model_type`.
+    """Conversion rules for one type of encoder, such as Hugging Face's "bert".
 
-    An attribute is `None` or empty if the encoder lacks the part.
+    Some encoders lack a part, such as segment embeddings. An attribute that names this part is then
+    `None` or empty.
 
     Attributes:
-        heads: name table of the pre-training heads. A model may lack any of these heads, and also
-            the pooler, which is in `table`.
-        code: function that returns a dict mapping file name to contents, for the Python files that
-            an exported folder needs for `trust_remote_code=True`.
-        masked_class: suffix of the class name for masked language modelling.
-        positions, segments: names of the position and segment embeddings, which `read_encoder`
-            converts without a name table.
+        heads: mapping of weight names for the pre-training heads. A model may lack any of these
+            heads, and also the pooler in `table`.
+        code: function that returns a dict mapping file name to contents. An exported folder
+            includes these Python files, so that transformers can load the folder with
+            `trust_remote_code=True`.
+        masked_class: suffix of the class name for masked language modelling, such as "ForMaskedLM".
+        positions, segments: names of the position and the segment embeddings. `table` has no
+            entries for them, because `read_encoder` changes these embeddings.
         bias: possible names of the masked language head's bias.
-        head_options: options of the masked language head that differ from the encoder's settings.
-        moses: whether the tokenizer splits words by Moses' rules (see `read_xlm_vocabulary`). The
-            tokenizer files may then be missing.
-        padding: default value of the field `pad_token_id` in `config.json`.
+        head_options: constructor arguments of the masked language head that differ from the
+            encoder's settings, such as `activation`.
+        moses: whether the tokenizer splits words by Moses' rules, as in XLM. The folder of such a
+            model may lack the tokenizer files.
+        padding: id of the padding token if `config.json` lacks the field `pad_token_id`.
         positions_from_padding: whether position embeddings start at row `pad_token_id + 1` of their
             table, as in RoBERTa.
     """
@@ -73,7 +76,10 @@ def _xlm_settings(config: ForeignConfig) -> dict:
 
 
 def _xlm_fields(config: EncoderConfig) -> dict:
-    """Converts an `EncoderConfig` to XLM's settings (the inverse of `_xlm_settings`)."""
+    """Computes the XLM settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_xlm_settings`.
+    """
     return {
         "gelu_activation": config.activation == "gelu",
         "n_langs": max(config.num_languages, 1),
@@ -82,7 +88,15 @@ def _xlm_fields(config: EncoderConfig) -> dict:
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """Builds the name table of a masked language head's dense layer and norm."""
+    """Builds the mapping of weight names for a masked language head.
+
+    The head consists of a dense layer, a norm and an output layer. The mapping lacks the output
+    layer.
+
+    Args:
+        prefix: prefix of both names in the other library.
+        norm: name of the norm after the prefix.
+    """
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
 
 
@@ -338,7 +352,10 @@ _LOCAL, _GLOBAL = "sliding_attention", "full_attention"
 
 
 def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Reads ModernBERT's local attention and RoPE settings under older or newer field names."""
+    """Converts ModernBERT's settings for local attention and RoPE to a dict of macaron_tf settings.
+
+    The fields may have the names of older or of newer transformers versions.
+    """
     count, every = (
         config.number(*names)
         for names in (("num_hidden_layers", 22), ("global_attn_every_n_layers", 3))
@@ -370,7 +387,11 @@ def _modern_settings(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _modern_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderConfig` to ModernBERT's settings (the inverse of `_modern_settings`)."""
+    """Computes the ModernBERT settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_modern_settings`. The result contains older and newer field
+    names.
+    """
     windows = [config.layer(number)[2] for number in range(config.num_layers)]
     first, *rest = shortest_turn(windows)
     bases = {_GLOBAL: config.rotary_base, _LOCAL: config.local_rotary_base or config.rotary_base}

@@ -49,10 +49,10 @@ def import_encoder(
         settings: fields of an `EncoderConfig` except `vocab_size`.
         vocabulary: vocabulary of the encoder. Embedding rows beyond the vocabulary are left out,
             because no text uses these rows. `None` keeps all rows.
-        ids: int array of the encoder's own token ids, in the order of the new ids; `None` means
-            that the ids stay the same.
-        found: head of the task that the encoder was fine-tuned for. `None` means that the encoder
-            was only pre-trained.
+        ids: int array with the encoder's own token id for each new token id. `None` means that the
+            ids stay the same.
+        found: task head of a fine-tuned encoder. `None` means that the encoder was only
+            pre-trained.
     """
     tokens = arrays.array(*family.tokens)  # (V', E)
     size, pieces = -(-len(tokens) // 8) * 8, 0
@@ -187,7 +187,10 @@ def _languages(config: ForeignConfig) -> tuple[str, ...]:
 
 
 def _modules(directory: pathlib.Path) -> list[dict]:
-    """Reads the modules in a sentence-transformers folder. Each module contains a `path`."""
+    """Reads `modules.json` in a sentence-transformers folder.
+
+    The result describes each module, such as the pooling, by a dict with the key `path`.
+    """
     file = directory / "modules.json"
     check_files(directory, "sentence-transformers directory", file.name)
     modules = read_json(file, list)

@@ -61,7 +61,7 @@ def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
 
     Args:
         model: model to write.
-        place: folder or Hub repository from which the example code in the model card loads.
+        place: folder or Hub repository that the example code in the model card loads.
 
     Raises:
         UserError: safetensors is not installed, or a part of the model has no counterpart (see

@@ -49,10 +49,10 @@ _registered = keras.saving.register_keras_serializable(package="macaron_tf")
 
 
 class _Backbone(keras_hub.models.Backbone):
-    """Base class of backbones, with an `EncoderConfig` in the Keras configuration.
+    """Base class of the backbones in this module.
 
-    `from_preset` also accepts fields of the `EncoderConfig` that do not change shapes, such as
-    `dropout=0.0`.
+    The Keras configuration of a backbone contains an `EncoderConfig`. `from_preset` also accepts
+    fields of the `EncoderConfig` that do not change the shapes of weights, such as `dropout=0.0`.
     """
 
     def __init__(
@@ -103,7 +103,9 @@ def _inputs(*names: str) -> dict[str, keras.KerasTensor]:
 
 @_registered
 class EncoderBackbone(_Backbone):
-    """Encoder with BERT's pooler and any block, with the interface of KerasHub's `BertBackbone`.
+    """Encoder with BERT's pooler, which has the interface of KerasHub's `BertBackbone`.
+
+    The encoder may consist of any of macaron_tf's blocks.
 
     Args:
         config: configuration of the encoder. The field `summary` selects the position that the
@@ -136,9 +138,10 @@ class EncoderBackbone(_Backbone):
 
 @_registered
 class LanguageModelBackbone(_Backbone):
-    """Causal language model with any block, with the interface of KerasHub's `GPT2Backbone`.
+    """Causal language model that has the interface of KerasHub's `GPT2Backbone`.
 
-    The output is the hidden states `(B, L, D)`. `LanguageModelCausalLM` applies the output layer.
+    The model may consist of any of macaron_tf's blocks. The output is the hidden states
+    `(B, L, D)`. `LanguageModelCausalLM` applies the output layer.
 
     Args:
         config: configuration of the model, with `causal=True`.
@@ -158,17 +161,18 @@ class LanguageModelBackbone(_Backbone):
 
 
 class _Tokenizer(keras_hub.tokenizers.Tokenizer):
-    """Base class of tokenizers that wraps a vocabulary.
+    """Base class of tokenizers. The tokenizer wraps a macaron_tf vocabulary.
 
     A preset contains the files of the vocabulary as assets. The tokenizer can run in a TensorFlow
     graph. The start and end tokens are [CLS] and [SEP]. The string "[MASK]" is ordinary text.
 
     Args:
         vocabulary: vocabulary to wrap; `None` means that `load_assets` reads the vocabulary.
-        kind: `Vocabulary.kind` of the vocabulary that `load_assets` reads.
+        kind: `Vocabulary.kind` of the vocabulary that `load_assets` reads, such as "wordpiece".
 
     Call arguments:
-        inputs: string, or strings `(B,)`. The output is `(None,)` ids, or ragged `(B, None)` ids.
+        inputs: one string, which gives ids `(L,)`, or strings `(B,)`, which give ragged ids
+            `(B, None)`.
     """
 
     def __init__(
@@ -230,7 +234,10 @@ class _Tokenizer(keras_hub.tokenizers.Tokenizer):
         return self.vocabulary.pieces
 
     def get_vocabulary(self) -> list[str]:
-        """Returns the texts of all tokens in the order of their ids, including spaces."""
+        """Returns the texts of all tokens in the order of their ids.
+
+        A text includes the token's space. A special token has a name such as "[CLS]".
+        """
         return [self.vocabulary.piece_name(number) for number in range(self.vocabulary.pieces)]
 
     def id_to_token(self, id: int) -> str:
@@ -257,9 +264,10 @@ class LanguageModelTokenizer(_Tokenizer):
 
 
 class _Sized:
-    """Mixin of preprocessors that sets the default of `sequence_length` in `from_preset`.
+    """Mixin for preprocessors that sets the default of `sequence_length` in `from_preset`.
 
-    The default is the backbone's maximum sequence length.
+    The default is the backbone's maximum sequence length. If the backbone has no maximum, the
+    default is KerasHub's own.
     """
 
     @classmethod
@@ -270,7 +278,10 @@ class _Sized:
 
 
 class _Packing(_Sized):
-    """Mixin of preprocessors that separate two texts by the vocabulary's number of [SEP] tokens."""
+    """Mixin for encoder preprocessors.
+
+    The number of [SEP] tokens between two texts is `pair_separators` of the vocabulary.
+    """
 
     backbone_cls = EncoderBackbone
     tokenizer_cls = EncoderTokenizer
@@ -291,7 +302,7 @@ class EncoderTextClassifierPreprocessor(_Packing, keras_hub.models.TextClassifie
 
 @_registered
 class EncoderMaskedLMPreprocessor(_Packing, keras_hub.models.MaskedLMPreprocessor):
-    """Preprocessor for an `EncoderMaskedLM`, which masks the random tokens to predict.
+    """Preprocessor that masks random tokens, which an `EncoderMaskedLM` learns to predict.
 
     The arguments are the same as in `keras_hub.models.MaskedLMPreprocessor`.
     """
@@ -299,7 +310,7 @@ class EncoderMaskedLMPreprocessor(_Packing, keras_hub.models.MaskedLMPreprocesso
 
 @_registered
 class LanguageModelCausalLMPreprocessor(_Sized, keras_hub.models.CausalLMPreprocessor):
-    """Preprocessor for a `LanguageModelCausalLM`, with next tokens as labels.
+    """Preprocessor for a `LanguageModelCausalLM`. The label of each token is the next token.
 
     The arguments are the same as in `keras_hub.models.CausalLMPreprocessor`. `add_start_token` also
     applies to the prompts of `generate`.
@@ -327,15 +338,16 @@ class EncoderTextClassifier(keras_hub.models.BertTextClassifier):
 
 @_registered
 class EncoderMaskedLM(keras_hub.models.MaskedLM):
-    """Masked language model with an `EncoderBackbone`, whose embedding table is the output layer.
+    """Masked language model with an `EncoderBackbone`.
 
-    The inputs are the same as in `keras_hub.models.BertMaskedLM`.
+    The kernel of the output layer is the backbone's token embedding table. The inputs are the same
+    as in `keras_hub.models.BertMaskedLM`.
 
     Args:
         backbone: an `EncoderBackbone`.
         preprocessor: an `EncoderMaskedLMPreprocessor`; `None` means that the inputs are ids.
         activation: activation of the head; `None` means the encoder's activation.
-        epsilon: norm epsilon of the head; `None` means the encoder's epsilon.
+        epsilon: epsilon of the LayerNorm in the head; `None` means the encoder's epsilon.
     """
 
     backbone_cls = EncoderBackbone
@@ -402,8 +414,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             stop_token_ids: ids of the tokens that end a row; `None` means no such tokens.
 
         Returns:
-            A dict with the same keys. The mask is True up to the first generated stop token of each
-            row.
+            A dict with the same keys and shapes. In each row, the mask is True up to and including
+            the first generated stop token, and False after this token.
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
         given = ops.cast(inputs["padding_mask"], "bool")
@@ -465,8 +477,8 @@ def task_of(
     masked language modelling.
 
     Args:
-        found: result of `macaron_tf.load`, or a network without a vocabulary, whose task takes ids
-            instead of text.
+        found: result of `macaron_tf.load`, or a network. The task of a network without a vocabulary
+            takes ids instead of text.
         sequence_length: sequence length of the preprocessor, in tokens; `None` means the network's
             maximum length, or 512 if the network has no maximum.
         kwargs: further arguments of the task.
@@ -535,7 +547,10 @@ def task_of(
 
 
 def _own_weights(task: EncoderMaskedLM) -> list[keras.Variable]:
-    """Returns the head's weights without the embedding table, as in `MaskedLanguageHead`."""
+    """Returns the weights of a task's masked language head, without the embedding table.
+
+    The order of the weights is the same as in macaron_tf's `MaskedLanguageHead`.
+    """
     table = {id(weight) for weight in task.backbone.token_embedding.weights}
     return [weight for weight in task.masked_lm_head.weights if id(weight) not in table]
 
@@ -590,9 +605,10 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
 
 
 def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
-    """Returns a backbone's dtype policies as a map, with the prefix `name/` on layer paths.
+    """Returns a map from layer path to dtype policy for a model that contains the encoder.
 
-    The map contains the policy of each quantized layer and a default policy for all other layers.
+    The map contains the policy of each quantized layer in `backbone`, and a default policy for all
+    other layers. Each layer path gets the prefix `name/`.
     """
     quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
     own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}

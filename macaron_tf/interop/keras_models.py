@@ -1,4 +1,4 @@
-"""Readers for KerasHub's BERT, DistilBERT, ELECTRA, RoBERTa, GPT-2, and Model Garden's BERT."""
+"""Readers for encoders and GPT-2 from KerasHub, and for BERT from TensorFlow's Model Garden."""
 
 import dataclasses
 import pathlib
@@ -195,8 +195,8 @@ def import_keras_hub_encoder(
             backbone's settings; `None` means no head.
         vocabulary: vocabulary of the backbone. Embedding rows beyond the vocabulary are left out;
             `None` keeps all rows.
-        ids: int array of the backbone's own token ids, in the order of the new ids; `None` means
-            that the ids stay the same.
+        ids: int array with the backbone's own token id for each new token id. `None` means that
+            the ids stay the same.
     """
     settings, family = _keras_hub_settings(backbone), _KERAS_HUB
     layers = {layer.name: layer for layer in backbone.layers}
@@ -217,9 +217,9 @@ def import_keras_hub_encoder(
 def read_keras_hub(directory: str | pathlib.Path) -> Pretrained:
     """Reads a KerasHub preset of a BERT, DistilBERT, ELECTRA, RoBERTa or GPT-2.
 
-    The head of a `MaskedLM` task is read, and the heads of other tasks are left out. A WordPiece
-    vocabulary that lower-cases text also strips accents, as BERT's own tokenizer does. KerasHub's
-    tokenizer keeps accents.
+    The head of a `MaskedLM` task is read, and the heads of other tasks are left out. If the
+    WordPiece tokenizer of the preset lower-cases text, the vocabulary of the result also strips
+    accents, as BERT's own tokenizer does. KerasHub's tokenizer keeps accents.
 
     Args:
         directory: folder that `save_to_preset` wrote, or a downloaded preset. The folder contains

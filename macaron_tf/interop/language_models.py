@@ -103,7 +103,11 @@ _GPT2 = Family(
 
 
 def _rotary(config: ForeignConfig) -> dict[str, Any]:
-    """Reads Llama's attention and output layer settings under older or newer field names."""
+    """Converts Llama's settings for RoPE, attention heads and tied embeddings.
+
+    The fields for RoPE may have the names of older or of newer transformers versions. The result is
+    a dict of macaron_tf settings.
+    """
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {
         **rotary_settings(config, rope, "rope_theta", 10_000.0),
@@ -114,7 +118,10 @@ def _rotary(config: ForeignConfig) -> dict[str, Any]:
 
 
 def _rotary_fields(config: EncoderConfig) -> dict[str, Any]:
-    """Converts an `EncoderConfig` to Llama's settings (the inverse of `_rotary`)."""
+    """Computes the Llama settings that `Family.settings` does not cover.
+
+    The function is the inverse of `_rotary`.
+    """
     return {
         "rope_theta": config.rotary_base,
         "rope_parameters": rotary_fields(config.rotary_base, config.rotary_scaling),
@@ -184,11 +191,11 @@ LANGUAGE_FAMILIES: Mapping[str, Family] = {
 def read_language_model(directory: str | pathlib.Path) -> Pretrained:
     """Reads a Hugging Face GPT, GPT-2 or Llama, or a classifier based on such a model.
 
-    The ids of the result begin with PAD, UNK, [CLS], [SEP] and [MASK]. For GPT-2, the id of the
-    end-of-text token becomes the id of [SEP]. [CLS], which begins a text, gets the same embedding
-    as [SEP]. GPT has no end-of-text token. The model never predicts special tokens that the Hugging
-    Face model lacks. If the tokenizer of a Llama is not supported, the function reads the model
-    without a vocabulary and prints a note on stderr.
+    The tokens of the result get new ids. PAD, UNK, [CLS], [SEP] and [MASK] have the ids 0 to 4, and
+    the other tokens follow. GPT-2's end-of-text token becomes [SEP]. [CLS], which begins a text,
+    gets the same embedding as [SEP]. If the Hugging Face model lacks a special token, the result
+    never predicts this token. For example, OpenAI's GPT has only UNK. If the tokenizer of a Llama
+    is not supported, the function reads the model without a vocabulary and prints a note on stderr.
 
     Args:
         directory: folder with `config.json`, with `model.safetensors` or `pytorch_model.bin`, and
@@ -240,10 +247,9 @@ def import_language_model(
         family: conversion rules for the model.
         settings: fields of an `EncoderConfig` except `vocab_size`.
         vocabulary: vocabulary of the model, or `None` if the model was read without a vocabulary.
-        ids: int array of the model's own token ids, in the order of the new ids, with -1 for a
-            token that the model lacks.
-        found: head of the task that the model was fine-tuned for. `None` means that the model was
-            only pre-trained.
+        ids: int array with the model's own token id for each new token id, or -1 for a token that
+            the model lacks.
+        found: task head of a fine-tuned model. `None` means that the model was only pre-trained.
     """
     tokens = arrays.array(*family.tokens)  # (V', D)
     say_spare_rows(tokens, len(np.unique(ids[ids >= 0])))
@@ -290,9 +296,12 @@ def _per_head(name: str) -> Raw:
 
 
 def _flat(*names: str, heads: int, turned: bool = False) -> Raw:
-    """Builds a name-table entry that reshapes kernels `(D, H, d)` to `(D, H d)`.
+    """Builds a `Raw` that reshapes XLNet's attention kernels from `(D, H, d)` to `(D, H d)`.
 
-    If `turned` is True, the entry also transposes the result to `(H d, D)`.
+    Args:
+        names: names of the kernels in XLNet's attention layer, such as "q".
+        heads: H, the number of heads. Only an export uses `heads`.
+        turned: whether to also transpose the result to `(H d, D)`.
     """
 
     def flat(kernel: np.ndarray) -> np.ndarray:
@@ -312,9 +321,9 @@ def _swapped(vectors: np.ndarray) -> np.ndarray:
 
 
 def xlnet_attention(heads: int) -> Table:
-    """Builds the name table of XLNet's attention.
+    """Builds the mapping of weight names for XLNet's attention.
 
-    `heads` is the number of heads, which only an export uses.
+    `heads` is the number of heads. Only an export uses `heads`.
     """
     return {
         "attention/query/kernel": _flat("q", heads=heads),

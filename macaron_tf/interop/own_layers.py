@@ -1,4 +1,4 @@
-"""Settings and name table for `remote/modeling_macaron.py`, macaron_tf's encoders in PyTorch.
+"""Conversion rules for `remote/modeling_macaron.py`, which implements the encoders in PyTorch.
 
 If no model in transformers can express an encoder, the exported folder includes this PyTorch file.
 """
@@ -22,7 +22,7 @@ from macaron_tf.plug_ins import is_place
 MODULE = "modeling_macaron"
 CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu", "tanh", "sigmoid")
-_MOST = 100  # the name table has entries for sub-layers and relative biases 0 to 99
+_MOST = 100  # the mapping of weight names has entries for sub-layers and relative biases 0 to 99
 _FIELDS = (
     *("hidden_dim", "feed_forward_dim", "num_heads", "num_layers", "head_dim", "embedding_dim"),
     *("block", "scheme", "rnn_step_sizes", "rnn_gate", "sharing", "relative_bias"),
@@ -67,7 +67,7 @@ def own_code() -> dict[str, bytes]:
 
 
 def own_settings(config: ForeignConfig) -> dict[str, Any]:
-    """Reads `EncoderConfig` settings from a `config.json` with the fields of `own_fields`."""
+    """Reads `EncoderConfig` settings from a `config.json` (the inverse of `own_fields`)."""
     names = {name: _RENAMED.get(name, name) for name in _FIELDS}
     found = {name: config.get(theirs) for name, theirs in names.items()}
     return {name: value for name, value in found.items() if value is not None}
@@ -76,8 +76,8 @@ def own_settings(config: ForeignConfig) -> dict[str, Any]:
 def own_fields(config: EncoderConfig) -> dict[str, Any]:
     """Converts an `EncoderConfig` to the fields of `config.json`.
 
-    The function omits each value that the PyTorch file does not support, so that `misfits` reports
-    the setting.
+    If the PyTorch file does not support the value of a setting, the result lacks the field of this
+    setting. `misfits` then reports the setting.
     """
     fields = {name: getattr(config, name) for name in _FIELDS}
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
@@ -137,7 +137,10 @@ def _layers(config: EncoderConfig) -> list[list[dict[str, Any]]]:
 
 
 def _own_table() -> Table:
-    """Builds the name table. A PyTorch name is a macaron_tf path with dots instead of slashes."""
+    """Builds the mapping of weight names for the PyTorch file.
+
+    A name in PyTorch is the end of the path in macaron_tf, with dots instead of slashes.
+    """
     linear = {
         "attention": ("query_key_value", "query", "key_value", "output"),
         "feed_forward": ("inner", "outer"),

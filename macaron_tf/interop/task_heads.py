@@ -1,6 +1,6 @@
 """Import and export of the task heads of fine-tuned models, and of their class names.
 
-`Family.tasks` contains the name tables of the heads.
+`Family.tasks` contains the mapping of weight names for each head.
 """
 
 import dataclasses
@@ -88,8 +88,8 @@ def find_head(
         config: settings of the other library's model.
         arrays: weights of the other library's model.
         settings: macaron_tf settings, as returned by `Family.read_settings`.
-        special: whether input sequences contain special tokens such as [CLS]. If macaron_tf
-            recorded the task in `config.json`, the record replaces this argument.
+        special: whether input sequences contain special tokens such as [CLS]. If `config.json`
+            contains a task that macaron_tf recorded, the value in this record is used instead.
 
     Returns:
         The head, or `None` if the model class has no task head or macaron_tf has no counterpart for
@@ -142,7 +142,10 @@ def find_head(
 
 
 def _limits_of(kind: type, settings: Mapping[str, Any], special: bool) -> Limits:
-    """Chooses the maximum sequence lengths for a model that another library trained."""
+    """Returns default maximum lengths for a model that another library trained.
+
+    The lengths do not exceed the maximum length of the model.
+    """
     longest = _LONGEST_SPANS if kind is EncoderSpanReader else _LONGEST
     longest = min(settings.get("max_length", longest), longest)
     spans = SpanLimits(max_question=min(SpanLimits.max_question, longest // 2))
@@ -159,8 +162,9 @@ def _recorded(
 ) -> tuple[Task, Limits, dict[str, float]] | None:
     """Reads the task, limits and metrics that macaron_tf recorded in `config.json`.
 
-    Returns `None` if there is no record, or if the record does not fit the head. Such a record is
-    older than the head, because transformers keeps unknown fields when it fine-tunes a model.
+    Returns `None` if there is no record, or if the record describes another task than the head. The
+    second case occurs if transformers fine-tuned an exported model for another task, because
+    transformers keeps unknown fields of `config.json`.
     """
     record = config.get(RECORD)
     if record is None:
@@ -177,10 +181,12 @@ def _recorded(
 
 
 def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task:
-    """Chooses a task for a model that another library trained.
+    """Returns a task for a model that another library trained.
 
-    If `finetuning_task` in `config.json` names a GLUE task, the function chooses this task.
-    Otherwise, classification and tagging examples consist of one text.
+    If `finetuning_task` in `config.json` names a GLUE task that fits the head, the function returns
+    this task. Otherwise, the function returns a default task for the class of the network, such as
+    SQuAD for an `EncoderSpanReader`. Examples of a default classification or tagging task consist
+    of one text.
     """
     if kind is EncoderSpanReader:
         return get_task("squad")
@@ -198,7 +204,10 @@ def _task_of(config: ForeignConfig, kind: type, labels: tuple[str, ...]) -> Task
 
 
 def head_fields(model: Pretrained, family: Family, kind: type) -> dict[str, Any]:
-    """Returns the fields of `config.json` for a task head (the inverse of `find_head`)."""
+    """Returns the fields of `config.json` for a task head (the inverse of `find_head`).
+
+    `kind` is the class of the network.
+    """
     network, head = model.network, family.tasks[kind]
     fields = {**head.settings, **_record(model)}
     if kind is EncoderSpanReader:
@@ -235,10 +244,11 @@ def _label_fields(model: Pretrained, head: ClassificationHead) -> dict[str, Any]
 
 
 def _record(model: Pretrained) -> dict[str, Any]:
-    """Returns the field of `config.json` in which macaron_tf describes the task.
+    """Returns a dict with the field of `config.json` in which macaron_tf describes the task.
 
-    For a regression, the recorded mean and standard deviation are 0 and 1, because
-    `unstandardized` folds the original values into the weights of the head.
+    If the model has no record of its task, the dict is empty. For a regression task, the mean and
+    the standard deviation of the scores are recorded as 0 and 1, because `unstandardized` folds the
+    original values into the weights of the head.
     """
     if not {"task", "limits"} <= model.labelled.keys():
         return {}

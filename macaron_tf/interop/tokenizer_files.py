@@ -31,8 +31,8 @@ def tokenizer_files(
 
     Args:
         vocabulary: vocabulary of the encoder.
-        ids: int array of Hugging Face ids, in the order of the vocabulary's ids, with -1 for a
-            token without a Hugging Face id. `None` means that the ids are equal.
+        ids: int array with the Hugging Face id for each id of the vocabulary, or -1 for a token
+            without a Hugging Face id. `None` means that both tokenizers use the same ids.
         max_length: maximum number of tokens in a sequence; `None` means no limit.
         segments: whether the second text of a pair has segment id 1 instead of 0.
 
@@ -88,7 +88,7 @@ def _wordpiece(
 
 
 def replaced(pattern: str, content: str, kind: str = "String") -> dict[str, Any]:
-    """Builds a normalizer that replaces each match of `pattern` by `content`.
+    """Builds a normalizer for `tokenizer.json` that replaces each match of `pattern` by `content`.
 
     `kind` is "String" for a literal pattern or "Regex" for a regular expression.
     """
@@ -126,8 +126,9 @@ def merged_files(
 
     Args:
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
-        names: names of the vocabulary's tokens, in the order of their ids.
-        special: dict mapping a field, such as "cls_token", to the name of the special token.
+        names: Hugging Face names of all tokens, in the order of the vocabulary's ids.
+        special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
+            of the special token.
     """
     numbers = {name: int(n) for name, n in zip(names, ids, strict=True) if n >= 0}
     # The steps of `BytePairVocabulary.normalized`.
@@ -187,12 +188,11 @@ def unigram_files(
 
     Args:
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
-        special: dict mapping a field, such as "cls_token", to the name of the special token, in the
-            order of the vocabulary's ids.
+        special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
+            of the special token. The dict is in the order of the vocabulary's ids.
 
     Raises:
-        UserError: the vocabulary normalizes punctuation, or no token corresponds to one of the
-            Hugging Face ids.
+        UserError: the vocabulary normalizes punctuation, or the Hugging Face ids have a gap.
     """
     model = sentencepiece_model_pb2.ModelProto.FromString(vocabulary.proto)
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
@@ -258,13 +258,13 @@ def unigram_files(
 
 
 def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> bytes:
-    """Serializes a SentencePiece model after renaming special pieces and reordering all pieces.
+    """Renames special pieces, reorders all pieces, and serializes the SentencePiece model.
 
     Args:
-        model: SentencePiece model.
-        special: dict mapping a field, such as "cls_token", to the new name of the special piece, in
-            the order of the model's ids.
-        order: the model's id for each Hugging Face id.
+        model: SentencePiece model, which stays unchanged.
+        special: dict mapping a field, such as "cls_token", to the new name of the special piece.
+            The dict is in the order of the ids in `model`.
+        order: id in `model` for each Hugging Face id.
     """
     made = sentencepiece_model_pb2.ModelProto()
     made.CopyFrom(model)
@@ -285,7 +285,15 @@ def _renumbered(model: Any, special: Mapping[str, str], order: np.ndarray) -> by
 
 
 def _merges(pieces: Sequence[tuple[str, float]], special: set[str]) -> list[list[str]]:
-    """Derives the ordered merges of a SentencePiece BPE model from the scores of its pieces."""
+    """Derives the merges of a SentencePiece BPE model from the scores of its pieces.
+
+    Args:
+        pieces: text and score of each piece, in the order of the ids.
+        special: texts of the special pieces, which no merge produces.
+
+    Returns:
+        The merges as `[left, right]`, in the order in which BPE applies them.
+    """
     numbers = {name: number for number, (name, _) in enumerate(pieces) if name not in special}
     scores, found = dict(pieces), []
     for name in numbers:
@@ -332,8 +340,8 @@ def _moses(
 ) -> dict[str, bytes]:
     """Builds the files of an XLM tokenizer.
 
-    There is no `tokenizer.json`, because transformers' XLMTokenizer splits words by Moses' rules in
-    Python.
+    The files do not include `tokenizer.json`, because transformers' XLMTokenizer splits words by
+    Moses' rules in Python.
     """
     special = ("<pad>", "<unk>", "<s>", "</s>", "<special1>")
     names = [*special, *vocabulary.units]
@@ -374,7 +382,8 @@ def assembled(
         vocabulary, ids, max_length, segments: see `tokenizer_files`.
         parts: fields of `tokenizer.json`: normalizer, pre-tokenizer, decoder and model.
         options: further fields of `tokenizer_config.json`.
-        special: dict mapping a field, such as "cls_token", to the name of the special token.
+        special: dict mapping a field of `tokenizer_config.json`, such as "cls_token", to the name
+            of the special token.
         numbers: dict mapping the name of a special token to its id.
     """
     added = [added_token(number, name, special=True) for name, number in numbers.items()]
@@ -399,7 +408,10 @@ def assembled(
 
 
 def added_token(number: int, name: str, special: bool) -> dict[str, Any]:
-    """Builds an entry of `added_tokens` in `tokenizer.json`."""
+    """Builds the entry for the token `name` with the id `number` in the field `added_tokens`.
+
+    The field belongs to `tokenizer.json`. `special` is whether the token is a special token.
+    """
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": not special}
     return {"id": number, "content": name, **flags, "special": special}
 
@@ -410,7 +422,11 @@ def template(
     numbers: Mapping[str, int],
     segments: bool,
 ) -> dict[str, Any]:
-    """Builds the post-processor that adds special tokens to a text or a pair of texts."""
+    """Builds the field `post_processor` of `tokenizer.json`.
+
+    The post-processor adds special tokens to a text or a pair of texts, as the vocabulary's model
+    expects them. `assembled` documents the arguments.
+    """
     start, end = special["cls_token"], special["sep_token"]
     second = 1 if segments else 0
 

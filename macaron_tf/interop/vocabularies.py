@@ -74,12 +74,13 @@ class _Tokenizer:
         file: path of the vocabulary file, or `None` if only `tokenizer.json` contains the
             vocabulary.
         whole: contents of `tokenizer.json`, or an empty dict if the file is missing.
-        model, normalizer: fields of `tokenizer.json`, or empty dicts if the fields are missing.
+        model, normalizer: values of these two fields in `tokenizer.json`. The value of a missing
+            field is an empty dict.
         options: contents of `tokenizer_config.json`, or an empty dict if the file is missing.
         named: dict mapping name to id, for the tokens that the folder's files add to the
-        vocabulary.
-        added: the part of `named` without special tokens and sentinels. Text that equals such a
-            token is always encoded as this single token.
+            vocabulary.
+        added: the tokens in `named` that are neither special tokens nor T5's sentinels. Text that
+            equals such a token is always encoded as this single token.
 
     Raises:
         UserError: the folder has neither a file in `files` nor `tokenizer.json`, or a file is
@@ -122,9 +123,9 @@ class _Tokenizer:
         }
 
     def token(self, field: str) -> str | None:
-        """Returns the value of a special-token field, such as "cls_token".
+        """Returns the name of the special token in a field such as "cls_token".
 
-        The field is in `tokenizer_config.json`. If the field is missing, the result is `None`.
+        The field belongs to `tokenizer_config.json`. If the field is missing, the result is `None`.
         """
         given = self.options.get(field)
         # In early files, a token is a dict with the key `content`.
@@ -197,10 +198,11 @@ class _Tokenizer:
         return self.added | read_json(self.file), merges
 
     def extended(self, pieces: list[_Piece]) -> list[_Piece]:
-        """Appends the tokens in `named` whose ids directly follow the ids of `pieces`.
+        """Appends added tokens to the pieces of a SentencePiece model, and returns the pieces.
 
-        The method also removes the tokens in `pieces` from `added`, because SentencePiece itself
-        finds these tokens in text.
+        The method appends the tokens in `named` whose ids follow the ids of the pieces without a
+        gap. The method also removes tokens that were already in `pieces` from `added`, because
+        SentencePiece itself finds these tokens in text.
         """
         self.added = {name: n for name, n in self.added.items() if n >= len(pieces)}
         for name, number in sorted(self.named.items(), key=lambda item: item[1]):
@@ -212,7 +214,8 @@ class _Tokenizer:
         """Reads a byte-level BPE tokenizer.
 
         Returns:
-            The two results of `merged_pieces`, and a dict of options for `BytePairVocabulary`.
+            The dict and the list that `merged_pieces` returns, and a dict of further constructor
+            arguments for `BytePairVocabulary`.
         """
         given = self.whole.get("pre_tokenizer") or {}
         *cuts, last = given.get("pretokenizers") or [given]
@@ -246,9 +249,9 @@ def _ordered(
             vocabulary lacks.
 
     Returns:
-        The names of all tokens except special tokens, sorted by Hugging Face id. The second result
-        is a `(V',)` int array of Hugging Face ids in the new order, with -1 for a missing special
-        token.
+        The names of all tokens except special tokens, sorted by Hugging Face id, and a `(V',)` int
+        array. The array contains the Hugging Face ids of all tokens in the new order, with -1 for a
+        special token that the vocabulary lacks.
     """
     kept = sorted(numbers.keys() - set(special), key=numbers.__getitem__)
     return kept, np.array([numbers.get(name, -1) for name in (*special, *kept)])
@@ -261,6 +264,10 @@ def _with_added(vocabulary: _Kind, found: _Tokenizer, ids: np.ndarray) -> _Kind:
         vocabulary: converted vocabulary.
         found: Hugging Face tokenizer.
         ids: Hugging Face id for each id of `vocabulary`.
+
+    Raises:
+        UserError: the vocabulary does not contain an added token, because an unused id precedes the
+            id of this token.
     """
     ours = {theirs: number for number, theirs in enumerate(ids.tolist())}
     absent = [name for name, number in found.added.items() if number not in ours]
@@ -337,7 +344,7 @@ def read_gpt2_vocabulary(directory: pathlib.Path) -> tuple[BytePairVocabulary, n
 
 
 def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabulary, np.ndarray]:
-    """Reads the tokenizer of a Llama 2, a SentencePiece BPE.
+    """Reads the tokenizer of a Llama 2, which is a SentencePiece BPE model.
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
@@ -354,7 +361,9 @@ def read_llama_vocabulary(directory: pathlib.Path) -> tuple[SentencePieceVocabul
 
 
 def read_gpt_vocabulary(directory: pathlib.Path) -> tuple[CharacterPairVocabulary, np.ndarray]:
-    """Reads the tokenizer of a GPT: a character BPE of lower-cased words, split as in BERT.
+    """Reads the tokenizer of a GPT, which is a character-level BPE.
+
+    Text is lower-cased and split into words as in BERT.
 
     Returns:
         The vocabulary, and a `(V',)` int array with the Hugging Face id for each id of the
@@ -384,8 +393,8 @@ def read_language_vocabulary(
 
     Args:
         directory: folder of the tokenizer.
-        gpt2: whether a tokenizer that matches neither case is a byte-level BPE, as in GPT-2.
-            Otherwise, the tokenizer is a character BPE, as in GPT.
+        gpt2: whether to read any other tokenizer as a byte-level BPE, as in GPT-2. Otherwise, the
+            function reads any other tokenizer as a character-level BPE, as in GPT.
 
     Returns:
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
@@ -403,7 +412,9 @@ def read_language_vocabulary(
 def read_xlm_vocabulary(
     directory: pathlib.Path, languages: Sequence[str] = ()
 ) -> tuple[MosesPairVocabulary, np.ndarray]:
-    """Reads the tokenizer of an XLM, a BPE of words that are split by Moses' rules.
+    """Reads the tokenizer of an XLM, which is a character-level BPE.
+
+    Text is split into words by Moses' rules.
 
     Args:
         directory: folder of the tokenizer.
@@ -424,15 +435,16 @@ def read_xlm_vocabulary(
 
 
 def read_t5_vocabulary(directory: pathlib.Path) -> tuple[PieceVocabulary, np.ndarray, np.ndarray]:
-    """Reads the tokenizer of a T5: a SentencePiece unigram model and sentinels.
+    """Reads the tokenizer of a T5, which is a SentencePiece unigram model.
 
-    If macaron_tf did not export the T5, the Hugging Face id of [MASK] is -1. The Hugging Face id of
-    [CLS] is then the id of the padding token, which is T5's decoder start token.
+    The tokenizer also has sentinels, the tokens `<extra_id_0>`, `<extra_id_1>` and so on, which T5
+    puts in place of corrupted spans. If macaron_tf did not export the T5, no token corresponds to
+    [MASK], so its Hugging Face id is -1. [CLS] then has the Hugging Face id of the padding token,
+    with which T5's decoder starts.
 
     Returns:
         The vocabulary, a `(V',)` int array with the Hugging Face id for each id of the vocabulary,
-        and an int array with the Hugging Face ids of the sentinels, in which `<extra_id_0>` comes
-        first.
+        and an int array with the Hugging Face ids of the sentinels, sorted by their number.
     """
     found = _Tokenizer(directory, ["spiece.model"])
     model, pieces = _sentencepiece_model(found)
@@ -489,7 +501,13 @@ def _read_sentencepiece(found: _Tokenizer) -> tuple[PieceVocabulary, np.ndarray]
 
 
 def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
-    """Reads a SentencePiece model, and its pieces in the order of the Hugging Face ids."""
+    """Reads a SentencePiece model.
+
+    Returns:
+        The model, and a list of all pieces and added tokens in the order of the Hugging Face ids.
+        The caller must use this list instead of `model.pieces`, which may be empty or in another
+        order.
+    """
     model = _Model()
     if found.file:
         try:
@@ -530,10 +548,10 @@ def _sentencepiece_model(found: _Tokenizer) -> tuple[_Model, list[_Piece]]:
 
 
 def _reordered(theirs: _Model, pieces: Sequence[_Piece], order: Sequence[int]) -> bytes:
-    """Serializes a SentencePiece model after reordering its pieces and renaming special pieces.
+    """Builds a serialized SentencePiece model with macaron_tf's special pieces first.
 
     Args:
-        theirs: SentencePiece model whose settings are kept.
+        theirs: SentencePiece model that supplies the settings of the result.
         pieces: pieces in the order of their Hugging Face ids.
         order: Hugging Face ids in the new order, which begins with PAD, UNK, [CLS], [SEP] and
             [MASK].
@@ -560,6 +578,7 @@ def _read_wordpiece(found: _Tokenizer, lower_case: bool | None) -> WordPieceVoca
     """Reads a WordPiece tokenizer.
 
     As in transformers, settings in `tokenizer_config.json` override settings in `tokenizer.json`.
+    `lower_case` applies only if neither file says whether to lower-case text.
     """
     directory, whole = found.directory, found.directory / "tokenizer.json"
     settings = {
@@ -611,7 +630,18 @@ def _words(file: pathlib.Path, model: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _by_number(numbers: Mapping[str, int], place: pathlib.Path) -> tuple[str, ...]:
-    """Sorts words by id. Unused ids, for example of repeated words, get an empty string."""
+    """Returns a tuple in which each word is at the index of its id.
+
+    An unused id gets an empty string. Ids are unused, for example, if a vocabulary file repeats a
+    word.
+
+    Args:
+        numbers: dict mapping word to id.
+        place: file or folder to name in the error message.
+
+    Raises:
+        UserError: an id is negative, or at least twice the number of words.
+    """
     words = [""] * min(1 + max(numbers.values()), 2 * len(numbers))
     for word, number in numbers.items():
         if not 0 <= number < len(words):

@@ -104,9 +104,10 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Resets the settings that `sequence_folder` itself converts.
+    """Replaces the settings that `sequence_folder` itself converts by supported values.
 
-    Otherwise, `fitting` would report these settings as unsupported.
+    These settings are `tied`, `logits_bias` and `position_layout`. Without the replacement,
+    `fitting` would report them as unsupported.
     """
     changes: dict[str, Any] = {"tied": True, "logits_bias": False}
     if config.positions == "sinusoidal":
@@ -115,7 +116,10 @@ def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
 
 
 def _lacks(family: Family, config: EncoderDecoderConfig) -> str:
-    """Describes a part of the model that a family lacks, or returns "" if all parts exist."""
+    """Returns the setting that a family does not support, or "" if there is no such setting.
+
+    The result is "logits_bias=True" or "tied=False".
+    """
     if family is FAMILIES["t5"]:
         return "logits_bias=True" if config.logits_bias else ""
     return "" if config.tied else "tied=False"
@@ -141,10 +145,15 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 
 
 def _marian_ids(model: Pretrained, ids: np.ndarray) -> np.ndarray:
-    """Returns ids in MarianMT's order: EOS, UNK, all other tokens, and padding.
+    """Replaces Hugging Face ids by ids in MarianMT's order: EOS, UNK, other tokens, padding.
 
     The padding token is also the decoder's start token. The padding token must be the last token,
-    because CTranslate2 drops the last token if that token is called <pad>.
+    because CTranslate2 drops the last token if that token is called <pad>. If the vocabulary is
+    neither a `BytePairVocabulary` nor a `SentencePieceVocabulary`, the function returns `ids`.
+
+    Args:
+        model: translation model to export.
+        ids: Hugging Face id for each row of the embedding table, as returned by `_their_ids`.
     """
     if not isinstance(model.vocabulary, BytePairVocabulary | SentencePieceVocabulary | None):
         return ids  # other types of vocabularies name the special tokens differently
@@ -208,7 +217,7 @@ def _state(model: Pretrained, family: Family, ids: np.ndarray) -> dict[str, np.n
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> list[int]:
-    """Returns the Hugging Face ids that generation must suppress.
+    """Returns the Hugging Face ids of the tokens that generation must never produce.
 
     A translation model suppresses PAD and BOS. Any other model suppresses all special tokens except
     EOS.

@@ -1,6 +1,6 @@
 """Export of encoders and their task heads as Hugging Face's BERT and related models.
 
-The result is the first model type whose settings can express the whole configuration.
+An encoder is exported as the first model type in `_ORDERS` that can express the whole encoder.
 """
 
 from collections.abc import Iterator, Mapping
@@ -83,11 +83,12 @@ class _Encoder:
 
     Attributes:
         masked: whether the masked language head is exported.
-        replaced: replaced token detection head. `None` means that the model is not an ELECTRA.
+        replaced: head for replaced token detection, as in ELECTRA. `None` means that the model has
+            no such head.
         family: conversion rules for the Hugging Face model type.
         model_type: name of the Hugging Face model type.
         head: Hugging Face model class for the task of the network.
-        ids: int array of Hugging Face ids, in the order of the encoder's ids.
+        ids: int array with the Hugging Face id for each id of the encoder.
     """
 
     def __init__(self, model: Pretrained):
@@ -113,7 +114,10 @@ class _Encoder:
             self.ids = np.arange(pieces)
 
     def _lacks(self, family: EncoderFamily) -> str:
-        """Describes a part of the model that a family lacks, or returns "" if all parts exist."""
+        """Returns a description of the parts or options of the heads that a family lacks.
+
+        The description is empty if the family has counterparts for all parts and options.
+        """
         kind = type(self.network)
         if kind in TASKS and kind not in family.tasks:  # Hugging Face's head is one linear layer
             return f"the head of {kind.__name__}, which has two layers with an activation between,"
@@ -241,10 +245,10 @@ class _Encoder:
         return state
 
     def _table(self) -> Table:
-        """Returns the name table of all weights.
+        """Returns the mapping of weight names for the encoder and the bias of its output layer.
 
-        The result extends the family's table by the weights that `read_encoder` converts without a
-        table.
+        The result extends `Family.table` by the embeddings and the bias, which `read_encoder`
+        converts without a mapping.
         """
         family = self.family
 
@@ -294,7 +298,10 @@ class _Encoder:
 
 
 def _options(config: EncoderConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options of a masked language head that affect the logits, including defaults."""
+    """Returns the options of a masked language head that affect its logits.
+
+    An option that is missing in `given` has its default value in the result.
+    """
     own = {"activation": config.activation, "epsilon": config.epsilon, "transform": True}
     return {name: given.get(name, value) for name, value in own.items()}
 

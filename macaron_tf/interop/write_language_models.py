@@ -171,17 +171,18 @@ def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _framed(model: Pretrained) -> bool:
-    """Returns whether special tokens begin and end each text, as in a macaron_tf classifier."""
+    """Returns whether a model is a classifier that reads special tokens around each text."""
     special = model.labelled.get("limits", {}).get("special", True)
     return isinstance(model.network, CausalClassifier) and special
 
 
 def _their_ids(model: Pretrained) -> np.ndarray:
-    """Returns the Hugging Face id for each id of the model, as an int array.
+    """Returns an int array with the Hugging Face id for each id of the model.
 
-    In GPT-2, the same token begins and ends a text. If [CLS] and [SEP] have different embeddings
-    after training, [CLS] gets a new id above all other ids. If a classifier reads special tokens
-    that the Hugging Face vocabulary lacks, these tokens also get new ids.
+    The id is -1 for a token that the Hugging Face vocabulary lacks. In GPT-2, the same token begins
+    and ends a text. If [CLS] and [SEP] have different embeddings after training, [CLS] gets a new
+    id above all other ids. If a classifier reads special tokens that the Hugging Face vocabulary
+    lacks, these tokens also get new ids.
     """
     if model.ids is None:
         vocabulary = model.vocabulary
@@ -197,7 +198,10 @@ def _their_ids(model: Pretrained) -> np.ndarray:
 
 
 def _barred(model: Pretrained, ids: np.ndarray) -> dict[str, Any]:
-    """Returns the generation setting that suppresses all special tokens except [SEP]."""
+    """Returns a dict with the generation setting `suppress_tokens`.
+
+    The setting suppresses all special tokens except [SEP]. If there are none, the dict is empty.
+    """
     special = model.vocabulary.special_ids if model.vocabulary else (PAD, BOS)
     numbers = {int(ids[number]) for number in special} - {-1, int(ids[EOS])}
     return {"suppress_tokens": sorted(numbers)} if numbers else {}
@@ -224,8 +228,8 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
     """Adds a classifier's kernel to `state`, and its bias to the bias of the last norm.
 
     Raises:
-        UserError: the norm has no bias, the scores are linearly dependent, or the classifier reads
-            both orders of two texts.
+        UserError: the classifier has a bias but the norm has none, the scores of the classes are
+            linearly dependent, or the classifier reads two texts in both orders.
     """
     network = model.network
     if network.symmetric:

@@ -30,10 +30,11 @@ class HuggingFaceFolder:
 
     Attributes:
         config: fields of `config.json`.
-        state: dict mapping name in the PyTorch model to weight.
+        state: dict mapping the name of a weight in the PyTorch model to its array.
         tokenizer: dict mapping the name of a tokenizer file to its contents. The dict is empty if
             there is no tokenizer.
-        pipeline: name of the task on the Hugging Face Hub, or an empty string.
+        pipeline: name of the task on the Hugging Face Hub, such as "fill-mask". An empty string
+            means that the model card names no task.
         library: name of the library that can load the folder.
         files: dict mapping the path of a further file to its contents.
         notes: sentences about parts that are left out or added, for stderr and the model card.
@@ -66,11 +67,13 @@ def layer_state(
     linear: bool = True,
     changed: Callable[[keras.Variable, np.ndarray], np.ndarray] = lambda variable, array: array,
 ) -> dict[str, np.ndarray]:
-    """Returns a layer's weights as a dict mapping PyTorch name (the inverse of `assign_weights`).
+    """Converts a layer's weights to a dict mapping PyTorch name to array.
+
+    The function is the inverse of `assign_weights`.
 
     Args:
         layer: built layer or model.
-        table: name table (see `arrays`).
+        table: mapping of weight names (see the module `arrays`).
         prefix: prefix of all PyTorch names.
         linear: whether PyTorch kernels have the shape (outputs, inputs) (see `TorchArrays`).
         changed: function of a variable and its array that returns the array to write, for example
@@ -100,13 +103,14 @@ def layer_state(
 
 
 def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
-    """Returns a function that reorders the rows of an embedding table (the inverse of `rows`).
+    """Returns a function that reorders the rows of an embedding table by their Hugging Face ids.
 
-    Row n of the table becomes row `ids[n]` of the result.
+    Row n of the table becomes row `ids[n]` of the result. The function is the inverse of
+    `arrays.rows`.
 
     Args:
-        ids: int array of Hugging Face ids, with -1 for a row that is left out.
-        missing: value of result rows without a row in the table.
+        ids: int array with the Hugging Face id of each row, or -1 for a row that is left out.
+        missing: value of all entries in result rows that have no row in the table.
     """
     known = np.flatnonzero(ids >= 0)
 
@@ -119,10 +123,10 @@ def their_rows(ids: np.ndarray, missing: float = 0.0) -> Transform:
 
 
 def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Converts a configuration to a family's settings (the inverse of `Family.read_settings`).
+    """Converts a configuration to fields of the family's `config.json`.
 
-    The function omits a value that the family does not support, so that `misfits` reports the
-    setting.
+    The function is the inverse of `Family.read_settings`. If the family does not support the value
+    of a setting, the result lacks the field of this setting. `misfits` then reports the setting.
     """
     fields = dict(family.required)
     for ours, (theirs, _, *choices) in family.settings.items():
@@ -135,10 +139,11 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
-    """Returns the settings that a Hugging Face family cannot express, as a dict with their values.
+    """Returns a dict mapping each setting that a Hugging Face family cannot express to its value.
 
     The function converts the configuration to the family's settings and back, and compares the
-    result with the original.
+    result with the original configuration. Settings that do not change the outputs of a trained
+    model are left out.
     """
     config = _plain(config)
     written = written_settings(family, config)
@@ -152,10 +157,12 @@ def misfits(family: Family, config: StackConfig) -> dict[str, Any]:
 
 
 def _plain(config: StackConfig) -> StackConfig:
-    """Normalizes a configuration, so that configurations of equivalent models compare equal.
+    """Normalizes a configuration, so that two configurations of equivalent models are equal.
 
-    The function resets settings without effect and sizes that equal their defaults, and replaces a
-    list of equal blocks by a single block.
+    A setting that has no effect gets its default value. For example, `rnn_gate` is reset if the
+    model has no SwishRNN. An explicit size that equals the default becomes `None`, for example
+    `head_dim=64` with `hidden_dim=768` and 12 heads. A list of equal blocks becomes a single block,
+    and a periodic list of attention windows becomes its shortest period.
     """
     usual = {"head_dim": config.hidden_dim // config.num_heads, "embedding_dim": config.hidden_dim}
     usual["num_kv_heads"] = config.num_heads
@@ -186,8 +193,9 @@ def fitting(
     Args:
         families: families to try, in order.
         config: configuration of the model.
-        lacks: function of a family that names a part of the model (not a setting) that the family
-            lacks, in a few words, or returns an empty string.
+        lacks: function that takes a family, and returns a short description of a part of the model
+            that the family lacks, such as "a replaced token detection head". The function returns
+            an empty string if the family has all parts. It need not compare settings.
 
     Raises:
         UserError: no family can express the model. For each family, the message names a part or

@@ -1,4 +1,6 @@
-"""Copies of user code in a folder of `save_pretrained`, with which others can load the model.
+"""Copies of user code in a folder that `save_pretrained` writes.
+
+With these copies, a person who does not have the user code can load the model.
 
 For example, a model with the user's block `mine:Block` has a copy of mine.py in DIR/code. DIR/code
 also has copies of the user's modules that mine.py imports.
@@ -116,7 +118,9 @@ def _is_installed(origin: str | None) -> bool:
 
 
 def _files_of(place: str) -> dict[str, pathlib.Path]:
-    """Finds the file of a module, and the files that it imports from the same root folder.
+    """Finds the file of a module, and the files of the user's modules that this module imports.
+
+    The search includes indirect imports, but only files in the same root folder.
 
     Args:
         place: user code, as `package.module:Name` or `FILE.py:Name`.

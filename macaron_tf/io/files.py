@@ -165,18 +165,21 @@ def lines_of(path: epath.Path) -> Iterator[str]:
 
 
 def is_csv(path: epath.Path) -> bool:
-    """Returns whether `table_rows` reads a file as CSV. Such a file name contains `.csv`."""
+    """Returns whether `table_rows` reads a file as CSV.
+
+    One of the suffixes of such a file is `.csv`, as in `table.csv` and `table.csv.gz`.
+    """
     return ".csv" in map(str.lower, path.suffixes)
 
 
 def table_rows(path: epath.Path) -> Iterator[tuple[int, list[str]]]:
     """Yields the line number and the cells of each row of a table, without blank rows at its end.
 
-    A `.csv` file is read as CSV. Its separator is the comma, semicolon or tab, whichever is most
-    frequent in the first line. In any other file, tabs separate columns, and quotes are ordinary
-    characters, because GLUE's files have unpaired quotes. There is one exception: a quoted cell
-    with doubled quotes, such as `"He said ""go\"""`, is unquoted, because pandas and Excel write
-    such cells.
+    A `.csv` file is read as CSV. The separator is the comma, semicolon or tab, whichever is most
+    frequent in the first line. In any other file, tabs separate columns, and quotation marks are
+    ordinary characters, because GLUE's files have unpaired quotation marks. There is one exception.
+    A quoted cell with doubled quotation marks, such as `"He said ""go\"""`, is unquoted, because
+    pandas and Excel write such cells.
 
     Raises:
         UserError: the file cannot be read, or is not valid CSV.
@@ -213,7 +216,7 @@ def _unquoted(cell: str) -> str:
 
 
 def count_lines(path: epath.Path) -> int:
-    """Counts the lines that `lines_of` yields for a plain file, without decoding them."""
+    """Counts the lines that `lines_of` yields for a plain file, without decoding the text."""
     count, last = 0, b"\n"
     with storage.clear_errors(f"cannot read {path}", "check the path"), path.open("rb") as file:
         while block := file.read(_BLOCK):

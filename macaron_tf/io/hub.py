@@ -26,7 +26,10 @@ _REPLACED = re.compile(
 
 
 def parse_repo(place: str) -> tuple[str, str | None]:
-    """Splits `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision (or `None`)."""
+    """Splits `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision.
+
+    The revision is `None` if `place` names no revision.
+    """
     name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise UserError(f"{place} is not a repository: write {HUB}:OWNER/NAME[@REVISION]")

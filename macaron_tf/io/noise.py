@@ -13,9 +13,9 @@ def silenced() -> Iterator[None]:
     """Discards everything that is written to standard error in the `with` block.
 
     Native code in TensorFlow and LiteRT writes notices to standard error that no setting turns off,
-    such as "Created TensorFlow Lite XNNPACK delegate". Errors in this code become exceptions, so
-    they are not lost. Warnings of Python code and the bar of `Progress` are discarded too. If
-    TF_CPP_MIN_LOG_LEVEL is set below 3, nothing is discarded.
+    such as "Created TensorFlow Lite XNNPACK delegate". Errors are not lost, because native code
+    raises errors as exceptions. Warnings of Python code and the bar of `Progress` are discarded
+    too. If TF_CPP_MIN_LOG_LEVEL is set below 3, nothing is discarded.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3") < "3":
         yield

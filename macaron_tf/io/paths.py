@@ -86,7 +86,10 @@ def read_json(
 
 
 def is_remote(path: str | os.PathLike) -> bool:
-    """Returns whether a path is in a bucket, which has no locks and no atomic folder renames."""
+    """Returns whether a path is in a bucket.
+
+    Unlike a disk, a bucket has no locks and no atomic renaming of folders.
+    """
     return "://" in os.fspath(path)
 
 
@@ -116,7 +119,8 @@ def make_folders(path: str | os.PathLike) -> None:
     """Creates a folder and its parents.
 
     Raises:
-        UserError: the folder's bucket does not exist. (TensorFlow would retry forever.)
+        UserError: the folder's bucket does not exist. Without this check, TensorFlow would try
+            again forever.
     """
     path = os.fspath(path)
     if path.startswith("gs://"):
@@ -254,7 +258,8 @@ def file_digest(path: str | os.PathLike) -> str:
 def require_room(folder: str | os.PathLike, size: int) -> None:
     """Raises an OSError if a local disk has no room for `size` bytes.
 
-    Call this function before a library that crashes on a full disk.
+    Call this function before a library writes `size` bytes, if the library would crash on a full
+    disk.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, size)

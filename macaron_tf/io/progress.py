@@ -152,10 +152,10 @@ class Progress:
 
 
 def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str) -> Iterator[Item]:
-    """Yields chunks and shows progress.
+    """Yields chunks, and shows the number of units in the chunks so far.
 
     Args:
-        chunks: pairs of a number of units and a chunk.
+        chunks: pairs (number of units in the chunk, chunk).
         total: total number of units.
         title: see `Progress`.
         unit: see `Progress`.
@@ -168,7 +168,7 @@ def track(chunks: Iterable[tuple[int, Item]], total: int, title: str, unit: str)
 
 @contextlib.contextmanager
 def other_bar() -> Iterator[None]:
-    """Hides every `Progress` in the `with` block, because another bar uses the terminal."""
+    """Hides every `Progress` in the `with` block, in which another bar uses the terminal."""
     Progress._outermost, before = object(), Progress._outermost
     try:
         yield

@@ -63,9 +63,10 @@ def as_json(name: str, array: np.ndarray) -> Any:
 
 
 def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
-    """Converts outputs of shape `(B, ...)` to a list of B answers.
+    """Converts outputs of shape `(B, ...)` to a list with one prediction for each of the B inputs.
 
-    An answer is a dict mapping output name to value, or a plain value if there is only one output.
+    If there are several outputs, a prediction is a dict mapping output name to JSON value. If there
+    is only one output, a prediction is the JSON value itself.
     """
     columns = {name: as_json(name, array) for name, array in outputs.items()}
     if len(columns) == 1:
@@ -75,7 +76,9 @@ def as_rows(outputs: Mapping[str, np.ndarray]) -> list[Any]:
 
 
 def failed_check(message: str) -> str | None:
-    """Returns the message of a check by `tasks.base.require` that failed in a graph.
+    """Extracts the message of a failed check from an error message of TensorFlow.
+
+    A check is a call of `tasks.base.require` in a TensorFlow graph.
 
     Args:
         message: error message from TensorFlow.
@@ -88,9 +91,10 @@ def failed_check(message: str) -> str | None:
 
 
 def failed_rows(message: str) -> set[int]:
-    """Returns the row indices in the error message of a failed check (see `failed_check`).
+    """Returns the row indices in TensorFlow's error message for a failed check.
 
-    The indices are not reliable, because a text in the message may look like a list of indices.
+    The indices are the rows of the batch that did not pass the check (see `failed_check`). The
+    indices are not reliable, because a text in the message may look like a list of indices.
     """
     found = _ROWS.search(message)
     return set(map(int, re.findall(r"\b\d{1,9}\b", found[1]))) if found else set()

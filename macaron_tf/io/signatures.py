@@ -39,11 +39,14 @@ def sign_code(folder: epath.Path, *records: object) -> None:
 
 
 def allowed_places(*records: object, sources: bool = True) -> list[str]:
-    """Returns the names of user code in JSON values, `package.module:Name`, that may be imported.
+    """Returns the names of user code in JSON values whose import is allowed.
 
     Args:
-        records: JSON values.
-        sources: whether to include text sources, `python:package.module:Name`.
+        records: JSON values. A string that names user code has the form `package.module:Name`.
+        sources: whether to include text sources, which have the form `python:package.module:Name`.
+
+    Returns:
+        The sorted names, each in the form `package.module:Name`.
     """
     texts = {text for text in tf.nest.flatten(records) if isinstance(text, str)}
     texts = {text for text in texts if sources or not text.startswith("python:")}

@@ -1,7 +1,7 @@
 """FlashAttention with dropout on JAX, in fused kernels that keep scores and weights on the chip.
 
 The kernels are written in Pallas. On GPUs, Pallas compiles the kernels through Triton. On CPUs,
-Pallas interprets the kernels. A program instance holds one block of queries of one head, and loops
+Pallas interprets the kernels. A program instance holds one block of queries for one head, and loops
 over the blocks of keys. For the gradient of keys and values, a program instance holds one block of
 keys, and loops over the blocks of queries. The random bits of dropout are a hash of (row, head,
 query, key). The gradient can therefore compute the bits again, and the block sizes do not affect

@@ -51,7 +51,9 @@ def random_bits(numbers: jax.Array, key: Key) -> jax.Array:
 
 
 def kept(bits: jax.Array, rate: float) -> jax.Array:
-    """Returns True for elements that dropout keeps, with probability 1 - `rate`.
+    """Returns a boolean mask, True at the elements that dropout keeps.
+
+    Each element is kept with probability 1 - `rate`.
 
     Args:
         bits: random uint32 for each element.

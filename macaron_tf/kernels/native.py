@@ -93,7 +93,10 @@ def find_compiler() -> list[str]:
 
 
 def tuning_flags(compiler: list[str]) -> list[str]:
-    """Returns the flags of `_TUNING` that the compiler accepts, at most one flag per row."""
+    """Returns the first flag in each row of `_TUNING` that the compiler accepts.
+
+    A row without an accepted flag is skipped.
+    """
     chosen = []
     for alternatives in _TUNING:
         for flag in alternatives:

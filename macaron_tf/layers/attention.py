@@ -14,11 +14,14 @@ from macaron_tf.layers.watching import note, watched
 
 
 def broadcast_mask(mask):
-    """Expands a boolean attention mask to rank 4. `None` stays `None`.
+    """Expands a boolean attention mask to rank 4, so that the mask broadcasts to `(B, H, T, S)`.
+
+    `None` stays `None`.
 
     Args:
         mask: key mask `(B, S)`, query-key mask `(B, T, S)` or mask per head `(B, H, T, S)`, with
-            True = attend.
+            True = attend. B is the batch size, H the number of heads, T the number of queries and S
+            the number of keys.
     """
     if mask is None:
         return None
@@ -35,27 +38,36 @@ def broadcast_mask(mask):
 
 
 def combine_masks(*masks):
-    """Combines attention masks by logical AND, after `broadcast_mask`. `None` masks are ignored.
+    """Combines attention masks by logical AND, ignoring `None`.
 
-    If all masks are `None`, the function returns `None`.
+    Args:
+        masks: masks of rank 2, 3 or 4, or `None` (see `broadcast_mask`).
+
+    Returns:
+        A mask of rank 4, or `None` if all masks are `None`.
     """
     return all_of(*(broadcast_mask(mask) for mask in masks))
 
 
 def causal_attention_mask(length, window: int = 0):
-    """Returns a causal mask `(1, 1, T, T)`, optionally with a window (see `seen_keys`)."""
+    """Returns a causal mask `(1, 1, T, T)` for a sequence of T = `length` positions.
+
+    Args:
+        length: sequence length T.
+        window: maximum number of positions that a query attends to (see `seen_keys`).
+    """
     positions = ops.arange(length, dtype="int32")
     return seen_keys(positions, positions, window)[None, None]
 
 
 def local_attention_mask(length, window: int):
-    """Returns a mask `(1, 1, T, T)` that is True up to a distance of `window // 2` positions."""
+    """Returns a mask `(1, 1, T, T)`, True where query and key are at most `window // 2` apart."""
     positions = ops.arange(length, dtype="int32")
     return (ops.abs(positions - positions[:, None]) <= window // 2)[None, None]
 
 
 def seen_keys(queries, keys, window: int = 0):
-    """Returns a causal mask `(T, S)`, which is True if the query attends to the key.
+    """Returns a causal mask `(T, S)`, True where the query may attend to the key.
 
     Args:
         queries: positions of the queries `(T,)`.
@@ -74,7 +86,7 @@ HIDDEN_SCORE = -1e9
 
 
 def _written(held, part, index):
-    """Returns a copy of `held`, in which `part` replaces the positions from `index` on.
+    """Returns a copy of `held` in which `part` replaces the L positions from `index` on.
 
     The shapes are `(B, beams, K, T, d)` for `held` and `(B, beams, K, L, d)` for `part`.
     """
@@ -149,8 +161,9 @@ class MultiHeadAttention(Mixer):
         output_dim: output width. `None` means D.
         kernel_initializer: initializer of all projections. Query, key and value in self-attention,
             and key and value in cross-attention, form one fused matrix, and the initializer uses
-            the fan-out of the fused matrix. With Xavier-uniform, the range is 1/sqrt(2)
-            (self-attention) or sqrt(2/3) (cross-attention) of the range for separate matrices.
+            the fan-out of the fused matrix. With Xavier-uniform, the range of the weights is
+            therefore 1/sqrt(2) times (self-attention) or sqrt(2/3) times (cross-attention) the
+            range for separate matrices.
         scaled: whether scores are divided by sqrt(d). Without the division, the initial query
             matrix is multiplied by 1/sqrt(d), as in T5. Lu et al. 2019 write sqrt(D) in the paper,
             but the released code divides by sqrt(d).
@@ -162,7 +175,7 @@ class MultiHeadAttention(Mixer):
             outside the window.
         num_kv_heads: number of key and value heads K in grouped-query attention. H / K query heads
             share each key and value head. `None` means H. With K < H, the query has a separate
-            matrix, and the cache is K / H as large.
+            matrix, and the cache takes K / H of the memory that it takes with K = H.
 
     Call arguments:
         x: `(B, T, D)`.
@@ -177,10 +190,10 @@ class MultiHeadAttention(Mixer):
 
     The output has shape `(B, T, D)`, or `(B, T, output_dim)`.
 
-    The decoding state is a pair of keys and values. In self-attention, the pair contains the
-    earlier tokens, `(B, beams, K, T, d)` each. In cross-attention, the pair contains the memory,
-    `(B, K, S, d)` each. With a window, T is at most `window`, and the pair contains only the last
-    tokens.
+    The decoding state is a pair of keys and values. In self-attention, both have shape `(B, beams,
+    K, T, d)` and belong to the last T tokens of each hypothesis: all earlier tokens or, with a
+    window, at most `window` tokens. In cross-attention, both have shape `(B, K, S, d)` and belong
+    to the memory.
 
     Subclasses may override `rotate` and `scores`, which the layer uses both with and without a
     cache.
@@ -267,7 +280,10 @@ class MultiHeadAttention(Mixer):
         return own.rotate is not base.rotate or own.scores is not base.scores
 
     def _with_positions(self, context: Context, query, cache=None) -> Context:
-        """Adds the positions of queries `(..., T, d)` to the context if required."""
+        """Returns the context with the positions of the queries `(..., T, d)`.
+
+        If the layer needs no positions, the context is returned unchanged.
+        """
         if not self._placed:
             return context
         positions = context.positions
@@ -360,10 +376,10 @@ class MultiHeadAttention(Mixer):
 
     @property
     def _projections(self):
-        """List of pairs of a projection layer and its number of outputs.
+        """List of pairs (projection layer, number of fused matrices).
 
-        A layer with three outputs computes query, key and value. A layer with one output computes
-        the query, and a layer with two outputs computes key and value.
+        A layer with three fused matrices computes query, key and value. A layer with one matrix
+        computes the query, and a layer with two fused matrices computes key and value.
         """
         if self.num_kv_heads == self.num_heads:
             return [(self.query_key_value, 3)]
@@ -396,7 +412,10 @@ class MultiHeadAttention(Mixer):
         return self.output_projection(y)
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`."""
+        """Returns an empty cache: a pair of keys and values, each `(B, beams, K, T, d)`.
+
+        T is 0 if `room` is `None`. Otherwise T is `room`, or `window` if `window` is smaller.
+        """
         room = min(room, self.window or room) if room else 0
         shape = (batch_size, beams, self.num_kv_heads, room, self._head_dim)
         zeros = ops.zeros(shape, self.compute_dtype)
@@ -538,21 +557,19 @@ class MultiHeadAttention(Mixer):
         return ops.multiply(query, ops.cast(1.0 / math.sqrt(self._head_dim), query.dtype))
 
     def _attend(self, query, key, value, mask, bias, context: Context, key_positions, own=None):
-        """Attends from rotated queries `(..., H, T, d)` to keys `(..., K, S, d)`.
+        """Computes the attention of queries to keys and values, `(..., H, T, d)`.
 
         Args:
-            query: rotated queries.
-            key: rotated keys.
-            value: values `(..., K, S, d)`.
-            mask: attention mask.
-            bias: bias of the scores.
+            query: `(..., H, T, d)`, rotated.
+            key: `(..., K, S, d)`, rotated.
+            value: `(..., K, S, d)`.
+            mask: boolean, True = attend, broadcasting to `(..., H, T, S)`. `None` means no mask.
+            bias: numbers added to the scores, broadcasting to `(..., H, T, S)`. `None` means no
+                bias.
             context: context of the call.
-            key_positions: positions of the keys.
+            key_positions: positions of the keys (see `scores`).
             own: sequence length T in self-attention if `mask` does not yet contain the causal mask
                 or the window. Otherwise `None`.
-
-        Returns:
-            `(..., H, T, d)`.
         """
         if self._runs_fused(query, key, mask, bias):
             return self._fused(query, key, value, mask, context.training)
@@ -566,13 +583,14 @@ class MultiHeadAttention(Mixer):
         return self._weighted(scores, mask, value, context.training)
 
     def _weighted(self, scores, mask, value, training):
-        """Sums values `(..., K, S, d)` weighted by the softmax of the scores: `(..., H, T, d)`.
+        """Sums the values weighted by the softmax of the scores, `(..., H, T, d)`.
 
         Args:
             scores: `(..., H, T, S)` float32.
-            mask: attention mask.
-            value: values.
-            training: whether the layer trains.
+            mask: boolean, True = attend, broadcasting to the shape of the scores. `None` means no
+                mask.
+            value: `(..., K, S, d)`.
+            training: whether dropout of the attention weights is active.
         """
         if mask is not None:
             # On TensorFlow, `ops.add` mistakes the mask of an empty batch for a bias vector.

@@ -26,9 +26,10 @@ _ATTENTIONS = {"rotary": RotaryAttention, "alibi": AlibiAttention}
 class Block(Mixer):
     """One layer of an encoder or decoder, in which a `Residual` wraps each sub-layer of a scheme.
 
-    By default, the block is an encoder block. With `causal`, the block is a language model block.
-    With `causal` and `cross_attention`, the block is a decoder block. Cross-attention follows the
-    token mixer, unless the scheme places cross-attention by `memory`.
+    By default, the block belongs to an encoder. With `causal`, the block belongs to a causal
+    language model. With `causal` and `cross_attention`, the block belongs to the decoder of an
+    encoder-decoder. Cross-attention follows the token mixer, unless the operator `memory` in the
+    scheme sets another place.
 
     Args:
         config: settings of the block. The settings can also be keyword arguments:
@@ -123,7 +124,10 @@ class Block(Mixer):
             )
 
     def token_mixer(self) -> Mixer:
-        """Creates the token mixer. The default is self-attention, which subclasses can replace."""
+        """Creates the token mixer, by default self-attention.
+
+        Subclasses can override this method.
+        """
         kind = {"causal": self.causal, "window": self.attention_window}
         if not self.relative:
             kind |= self.config.options("use_bias", "num_kv_heads")
@@ -141,14 +145,16 @@ class Block(Mixer):
         return self._attention(
             RelativeAttention,
             **kind,
-            # In Transformer-XL and XLNet, feed-forwards have biases and attention has none.
+            # Transformer-XL and XLNet have biases in feed-forward layers, but not in attention.
             use_bias=False,
             clamp_length=self.config.clamp_length,
             segments=self.segments,
         )
 
     def channel_mixer(self, feed_forward_dim: int, **changes) -> Mixer:
-        """Creates a channel mixer. The default is a feed-forward, which subclasses can replace.
+        """Creates a channel mixer, by default a feed-forward layer.
+
+        Subclasses can override this method.
 
         Args:
             feed_forward_dim: inner width of the channel mixer.
@@ -227,7 +233,8 @@ class Block(Mixer):
         """Returns the mixers of the given operators, in order.
 
         Args:
-            operators: names of operators. Without names, the method returns all mixers.
+            operators: names of operators, such as `"tokens"`. Without names, the method returns all
+                mixers.
         """
         return [
             residual.sublayer
@@ -291,7 +298,11 @@ class Block(Mixer):
         return x, kept
 
     def _evaluated(self) -> Iterator[Mixer]:
-        """Yields each mixer that keeps a state, once per evaluation within its step."""
+        """Yields each mixer that keeps a state, except cross-attention.
+
+        A mixer that the ODE solver evaluates n times per step is yielded n times, because every
+        evaluation has a separate state.
+        """
         for operator, residual in self.sublayers:
             if operator != "memory" and residual.sublayer.keeps_state:
                 yield from [residual.sublayer] * residual.evaluations
@@ -303,7 +314,7 @@ class Block(Mixer):
         return [mixer.init_memory(batch_size, length) for mixer in self._evaluated()]
 
     def project_memory(self, memory) -> list:
-        """Computes keys and values of the memory `(B, S, D)` for each cross-attention."""
+        """Computes one pair of keys and values of the memory `(B, S, D)` per cross-attention."""
         return [mixer.project_memory(memory) for mixer in self.mixers("memory")]
 
     def share(self, other: "Block", operators: Sequence[str] = OPERATORS) -> None:
@@ -351,7 +362,10 @@ class Block(Mixer):
 
 
 def _options(residual: Residual) -> list[tuple]:
-    """Returns the options that must agree between two residual layers that share weights."""
+    """Returns (name, value) pairs from the configs of a residual layer and its sub-layer.
+
+    Two residual layers can share weights only if their pairs are equal.
+    """
     options = [*residual.get_config().items(), *residual.sublayer.get_config().items()]
     # Objects such as initializers are left out, because Keras numbers their configs when loading a
     # model.

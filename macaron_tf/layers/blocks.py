@@ -10,7 +10,7 @@ from macaron_tf.plug_ins import find, is_place
 
 
 class TransformerBlock(Block):
-    """Transformer block: a full attention step is followed by a full feed-forward step.
+    """Transformer block: attention with step size 1, then a feed-forward layer with step size 1.
 
     This order of steps is Lie-Trotter splitting.
 
@@ -21,10 +21,11 @@ class TransformerBlock(Block):
 
 
 class MacaronBlock(Block):
-    """Macaron block, in which a full attention step is between two half feed-forward steps.
+    """Macaron block: attention between two feed-forward layers with step size 1/2.
 
-    This order of steps is Strang-Marchuk splitting. Each feed-forward layer has half of
-    `feed_forward_dim`, so the matrices have as many parameters as in a `TransformerBlock`.
+    This order of steps is Strang-Marchuk splitting. The inner width of each feed-forward layer is
+    half of `feed_forward_dim`, so the two layers have as many matrix parameters as the single
+    feed-forward layer of a `TransformerBlock`.
 
     References: Lu et al. 2019, eq. 17-19. Footnote 3 gives the order in the decoder: feed-forward,
     masked self-attention, cross-attention, feed-forward.
@@ -42,8 +43,8 @@ class SwishRNNBlock(Block):
 
     The recurrence has three matrices, whereas a feed-forward layer has two. The inner width is
     therefore two thirds of `feed_forward_dim`, rounded up to a multiple of 64. As in the paper,
-    3072 becomes 2048 and 4096 becomes 2752. For multiples of 96, both layers have the same number
-    of matrix parameters: 384 becomes 256.
+    3072 becomes 2048 and 4096 becomes 2752. If `feed_forward_dim` is a multiple of 96, the SwishRNN
+    has as many matrix parameters as the feed-forward layer: 384 becomes 256.
 
     References: Lei et al. 2022, "Simple Recurrence Improves Masked Language Models", figure 1.
     """

@@ -130,7 +130,7 @@ class BlockConfig(FeedForwardConfig):
         return {"rotary_base": base, **self.options("rotary_dim", "rotary_scaling")}
 
     def splitting(self, default: tuple[Mix, ...] = ()) -> tuple[Mix, ...]:
-        """Returns the operators of `scheme`, or `default` if `scheme` is `None`."""
+        """Returns the parsed operators of `scheme`, or `default` if `scheme` is `None`."""
         try:
             return default if self.scheme is None else parse_scheme(self.scheme)
         except ValueError as error:
@@ -138,5 +138,11 @@ class BlockConfig(FeedForwardConfig):
 
 
 def take_fields(kind: type[Settings], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Removes the fields of a settings class from keyword arguments and returns the fields."""
+    """Removes the fields of a settings class from `arguments` and returns the fields as a dict.
+
+    Args:
+        kind: settings class.
+        arguments: keyword arguments, which the function changes in place. Arguments that are not
+            fields of `kind` stay.
+    """
     return {name: arguments.pop(name) for name in hints_of(kind) if name in arguments}

@@ -143,8 +143,9 @@ class ConvolutionBlock(Recording, keras.layers.Layer):
     def call_thinned(self, x, training=None):
         """Applies the block to a subsampled sequence: `(B, L', C)` to `(B, ceil(L' / 2), filters)`.
 
-        The inputs are at every d-th position and the outputs at every second input position, up to
-        and including the last position (see `CausalConvolution.call_thinned`).
+        The L' inputs are the values at every d-th position of the sequence. The method computes the
+        outputs at every second of these positions. The last position is always included (see
+        `CausalConvolution.call_thinned`).
         """
         first, second = self.convolutions
         kept = x[:, (ops.shape(x)[1] - 1) % 2 :: 2]  # (B, ceil(L' / 2), C)

@@ -42,7 +42,7 @@ class NarrowColumns(keras.initializers.Initializer):
     Args:
         initializer: initializer of the whole matrix.
         columns: number of columns to multiply.
-        factor: the factor.
+        factor: factor for these columns.
 
     References: Raffel et al. 2020 (T5), released code.
     """

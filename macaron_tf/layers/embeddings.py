@@ -113,11 +113,11 @@ class TiedEmbedding(Recording, keras.layers.Layer):
 
 
 def cluster_bounds(vocab_size: int, cutoffs: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns the first token id and the exclusive end of each cluster in a vocabulary.
+    """Returns one pair per cluster: the first token id and the exclusive end.
 
     Args:
         vocab_size: vocabulary size.
-        cutoffs: token ids at which to divide the vocabulary.
+        cutoffs: first token id of each cluster except the first cluster.
 
     Raises:
         ValueError: `cutoffs` is empty, does not ascend, or is not within the vocabulary.

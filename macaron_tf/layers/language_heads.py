@@ -245,7 +245,8 @@ class AdaptiveSoftmax(TableHead):
     With `tied`, the scores are products with the embedding tables, and the transposed projections
     of the embeddings project x to the widths of the clusters. The layer's own weights are then only
     a bias per token, a dense layer for the cluster entries and, if `divisor` is above 1, a
-    projection of x for the first scores. Transformer-XL's released code uses the same parameters.
+    projection of x for the scores of the frequent tokens. Transformer-XL's released code uses the
+    same parameters.
 
     Args:
         vocab_size: vocabulary size V.
@@ -310,10 +311,11 @@ class AdaptiveSoftmax(TableHead):
         return ops.cast(ops.concatenate(parts, axis=-1), dtype)
 
     def _scores(self, x) -> list:
-        """Returns scores of frequent tokens and cluster entries, then one array per cluster.
+        """Returns a list of score arrays, in float32 or wider.
 
-        The first array has shape `(..., cutoffs[0] + number of clusters)`. The array of a cluster
-        contains the scores of the tokens within the cluster.
+        The first array contains the scores of the frequent tokens and of the cluster entries,
+        `(..., cutoffs[0] + number of clusters)`. Each following array contains the scores of the
+        tokens in one cluster.
         """
         clusters = zip(self.projections, self.clusters, strict=True)
         within = [cluster(projection(x)) for projection, cluster in clusters]

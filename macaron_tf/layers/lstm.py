@@ -14,6 +14,8 @@ class ProjectedLSTMCell(Recording, keras.layers.Layer):
         i, f, g, o = x' + h U,   c = clip(sigmoid(f + 1) c + sigmoid(i) tanh(g))
         h = clip(P (sigmoid(o) tanh(c)))
 
+    U is the recurrent matrix, and P is the projection matrix.
+
     Args:
         units: width of c.
         projection_dim: width of h.
@@ -105,7 +107,7 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
 class ProjectedLSTMStack(Recording, keras.layers.Layer):
     """Stack of `ProjectedLSTM` layers in one direction.
 
-    All layers except the first have a skip connection.
+    All layers except the first add their input to their output.
 
     Args:
         num_layers: number of layers.
@@ -113,7 +115,7 @@ class ProjectedLSTMStack(Recording, keras.layers.Layer):
         projection_dim: width of each hidden state.
         clip: maximum absolute value in the states. `None` means no limit.
         backwards: whether to read from the last position to the first.
-        dropout: dropout rate applied to the input of each layer.
+        dropout: dropout rate applied to the LSTM input in each layer.
 
     Call arguments:
         x: `(B, L, D)`.

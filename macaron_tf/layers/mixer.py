@@ -85,8 +85,9 @@ class Mixer(Recording, keras.layers.Layer):
         keeps_state: whether outputs depend on earlier tokens, so that decoding needs a state.
         can_prefill: whether `mix` can add many tokens at once to a decoding cache.
         takes_bias: whether the layer has attention scores to which a bias can be added.
-        takes_queries: whether XLNet's query stream can use the layer, because no position sees its
-            own token.
+        takes_queries: whether XLNet's query stream can use the layer. A query must not see the
+            token at its own position, so a layer of this type either is position-wise or attends to
+            the content stream.
         takes_packed: whether `mix` accepts x without padding (see `Context.packing`).
         takes_held: whether `mix` accepts a read-only cache (see `Context.held`).
         takes_documents: whether `mix` separates documents (see `Context.documents`). A mixer

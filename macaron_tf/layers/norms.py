@@ -65,8 +65,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 class Dropout(keras.layers.Dropout):
     """Keras's `Dropout` with faster kernels.
 
-    On a CPU, the original layer takes 10% of a training step. The native kernel rounds the rate to
-    a multiple of 1 / 65,536. With the same seed, the native kernel, XLA, JAX and TensorFlow's
+    On a CPU, Keras's own `Dropout` takes 10% of a training step. The native kernel rounds the rate
+    to a multiple of 1 / 65,536. With the same seed, the native kernel, XLA, JAX and TensorFlow's
     standard operations drop different elements.
 
     Call arguments:

@@ -29,7 +29,7 @@ def packing_scope() -> Iterator[None]:
 
 
 def packs() -> bool:
-    """Returns whether a `packing_scope` is active outside of XLA compilation."""
+    """Returns whether a `packing_scope` is active and XLA does not compile the current graph."""
     return _packs.get() and not compiled_by_xla()
 
 

@@ -214,10 +214,12 @@ def _building(build):
 
 
 def _freeze_new(layer, before: int = 0) -> None:
-    """Freezes the new sub-layers of a frozen layer, because Keras leaves new sub-layers trainable.
+    """Freezes the new sub-layers of `layer` if `layer` is frozen.
+
+    Keras itself leaves new sub-layers trainable.
 
     Args:
-        layer: the layer.
+        layer: layer whose sub-layers were created in its constructor or in `build`.
         before: number of sub-layers that the layer had before the new sub-layers were created.
     """
     if not layer.trainable:

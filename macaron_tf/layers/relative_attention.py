@@ -17,7 +17,7 @@ from macaron_tf.layers.mixer import Context
 
 
 class Segment(NamedTuple):
-    """Memory of the M positions before a segment, without gradient."""
+    """Memory of the M positions before a segment. No gradient flows through the memory."""
 
     hidden: Any  # (B, M, D), inputs of the layer at the M positions
     seen: Any  # (B, M) boolean, False before the start of the text
@@ -61,7 +61,7 @@ def sinusoids(distances, width: int, clamp_length: int | None = None):
 
 
 def aligned(scores, length):
-    """Moves scores from distances to the keys at these distances: `(B, H, T, C) -> (B, H, T, S)`.
+    """Aligns scores per distance with the keys: `(B, H, T, C) -> (B, H, T, S)`.
 
     Column c of `scores` belongs to distance S - c. The function flattens the scores of each head,
     drops the first T scores, and reads the rest as T rows of C - 1 scores. New row i then starts at
@@ -81,8 +81,8 @@ class RelativeAttention(MultiHeadAttention):
 
     Scores depend on contents and distances. For a query q_i, a key k_j and the projected sinusoid
     r_(i-j) of the distance, the score is `((q_i + u) k_j + (q_i + v) r_(i-j)) / sqrt(d)`. The first
-    product contains the paper's terms (a) and (c), the second product terms (b) and (d). A reshape
-    aligns distances with keys (appendix B), so that shapes are static.
+    product contains the paper's terms (a) and (c), and the second product contains the terms (b)
+    and (d). A reshape aligns distances with keys (appendix B), so that shapes are static.
 
     Args:
         num_heads: number of heads H.
@@ -190,7 +190,7 @@ class RelativeAttention(MultiHeadAttention):
         return Segment(ops.stop_gradient(hidden), seen)
 
     def _keys(self, x, context: Context, past: Segment | None = None) -> Keys:
-        """Computes keys and values of the memory and of `x (B, T, D)`."""
+        """Computes the keys and values of the memory, if any, followed by `x (B, T, D)`."""
         length = ops.shape(x)[1]
         held = 0 if past is None else past.hidden.shape[1]
         mask, segment_ids = broadcast_mask(context.mask), context.segment_ids
@@ -207,10 +207,10 @@ class RelativeAttention(MultiHeadAttention):
         return Keys(key, value, distance, segment_ids, mask)
 
     def _distance_keys(self, held, length, backward=None):
-        """Projects the sinusoids of all distances from T queries to S = M + T keys: `(H, C, d)`.
+        """Projects the sinusoids of all C distances from T queries to S = M + T keys: `(H, C, d)`.
 
-        With `backward (B,)`, the output is `(B, H, C, d)`. In rows that are read backward, the
-        signs of the distances are reversed.
+        With `backward (B,)`, the output is `(B, H, C, d)`, and the signs of the distances are
+        reversed in rows where `backward` is True.
 
         References: Yang et al. 2019 (XLNet), released code, `bi_data`.
         """
@@ -222,7 +222,7 @@ class RelativeAttention(MultiHeadAttention):
         return ops.where(backward[:, None, None, None], turned, forward)
 
     def _project_distances(self, distances):
-        """Projects the sinusoids of distances: `(C,)` to `(H, C, d)`."""
+        """Projects the sinusoids of C distances: `(C,)` to `(H, C, d)`."""
         width = self.distance.kernel.shape[0]
         # (C, H d) -> (C, H, d) -> (H, C, d)
         distance = self.distance(sinusoids(distances, width, self.clamp_length))
@@ -230,9 +230,9 @@ class RelativeAttention(MultiHeadAttention):
         return ops.transpose(distance, (1, 0, 2))
 
     def _attend_keys(self, x, keys: Keys, context: Context):
-        """Attends from queries at x to keys: `(B, T, D)`.
+        """Attends from the queries of `x (B, T, D)` to precomputed keys. The output is `(B, T, D)`.
 
-        The last T keys are at the positions of x.
+        The last T keys belong to the positions of x.
         """
         positions = context.query_positions
         length = ops.shape(x)[1] if positions is None else ops.shape(positions)[2]
@@ -260,7 +260,7 @@ class RelativeAttention(MultiHeadAttention):
         return self._merge_heads(y if positions is None else ops.matmul(positions, y))
 
     def init_cache(self, batch_size, beams: int, room: int | None):
-        """Returns an empty window. The size of the window is fixed at M tokens, or grows from 0.
+        """Returns an empty window, whose size is fixed at M tokens or grows from 0.
 
         Args:
             batch_size: batch size B.
@@ -317,7 +317,7 @@ class RelativeAttention(MultiHeadAttention):
         return self.output_projection(y), window
 
     def _prefill(self, x, context: Context, window: Window):
-        """Attends from the next L tokens of each hypothesis, `x (B K, L, D)`, in one pass."""
+        """Applies `_with_window` to L tokens of each hypothesis at once, `x (B K, L, D)`."""
         # (B, K, ...) -> (B K, ...)
         past = Window(*(ops.reshape(part, (-1, *ops.shape(part)[2:])) for part in window))
         new_key, new_value = self._split_heads(self.key_value(x), 2)  # (B K, H, L, d)
@@ -362,7 +362,7 @@ class RelativeAttention(MultiHeadAttention):
 
 
 def _widened(mask, held):
-    """Prepends `held` visible positions to a mask: `(..., T)` to `(..., held + T)`."""
+    """Prepends `held` columns of True to a mask: `(..., T)` to `(..., held + T)`."""
     if mask is None or (isinstance(held, int) and not held):
         return mask
     before = ops.ones((*ops.shape(mask)[:-1], held), "bool")

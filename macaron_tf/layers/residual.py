@@ -24,7 +24,7 @@ class Residual(Recording, keras.layers.Layer):
     Args:
         sublayer: layer that mixes tokens or channels, `(B, L, D) -> (B, L, D)`.
         step_size: step size of the ODE solver, 1 in a Transformer and 1/2 for Macaron's
-            feed-forwards.
+            feed-forward layers.
         dropout: dropout rate of the sub-layer's output.
         norm: `"pre"`, `"post"` or `"none"`. `"none"` is for an x that is already normalized.
         epsilon: number added to the variance in the norm.
@@ -103,7 +103,7 @@ class Residual(Recording, keras.layers.Layer):
         return self.layer_norm(x, training=training) if self.norm == "post" else x
 
     def move(self, moved, x, y, sublayer, training=None):
-        """Adds a step from x to `moved`.
+        """Adds the ODE solver's step at x to `moved`.
 
         Args:
             moved: `(B, L, D)`, x plus the steps of earlier parallel branches.

@@ -94,7 +94,9 @@ class SwishRNN(Mixer):
     def _mask(self, context: Context):
         """Returns the mask `(B, L)` for `swish_recurrence`.
 
-        The value is 2 at position i if position i - k belongs to another document.
+        The mask is `context.mask` if the context has no documents. Otherwise, the mask is 0 at
+        padding, 2 at each position i for which position i - k belongs to another document, and 1
+        elsewhere.
         """
         if context.documents is None:
             return context.mask
@@ -110,11 +112,12 @@ class SwishRNN(Mixer):
         return self.outer(self.drop(y, training=context.training))
 
     def _over_turns(self, x, context: Context):
-        """Computes a whole sequence under XLA, in the layout of `macaron_tf.kernels.xla`.
+        """Computes the layer for a whole sequence `x (B, L, D)` under XLA.
 
-        The method rearranges x instead of the inner activations, because D < R. The method computes
-        two matrix products, because the gradient of a single product would first concatenate the
-        gradients of both halves.
+        The recurrence needs the time-major layout of `macaron_tf.kernels.xla`. The method converts
+        x to this layout before the input matrices, because x is narrower than their outputs (D <
+        R). The method multiplies by W1 and W2 separately, because the gradient of a single product
+        would first concatenate the gradients of both halves.
         """
         from macaron_tf.kernels import xla  # needs TensorFlow
 

@@ -93,13 +93,13 @@ class Model(Recording, keras.Model):
         return self.encoder(encoder_inputs(inputs), training=training)
 
     def unread(self) -> dict[str, str]:
-        """Finds the settings without effect in this network.
+        """Finds the settings that have no effect in this network.
 
         The method works before `build`.
 
         Returns:
-            A dict that maps each setting to a clause, which names the layers or models that use the
-            setting.
+            Dict mapping each of these settings to a clause for an error message. The clause names
+            the layers or models that use the setting.
         """
         config = self.config
         if isinstance(config, StackConfig) and any(map(is_place, config.blocks)):
@@ -150,13 +150,17 @@ class Model(Recording, keras.Model):
         return next(iter(specs.values())) if self._first_alone else specs
 
     def _described(self, name: str, x) -> tuple[str, tuple, str]:
-        """Returns name, shape and dtype of an input for any batch size and length."""
+        """Returns name, shape and dtype of an input, with a shape for any batch size and length."""
         if self.input_names:
             return name, (None,) * len(x.shape), "int32"
         return name, (None, None, *x.shape[2:]), keras.backend.standardize_dtype(x.dtype)
 
     def _named(self, inputs):
-        """Checks the names of the inputs and converts them to the names in `input_names`."""
+        """Returns a dict of the inputs under their names in `input_names`.
+
+        Raises:
+            ValueError: an input name is unknown or occurs twice, or a required input is missing.
+        """
         if self.input_names is None:
             return inputs
         if not isinstance(inputs, Mapping):
@@ -202,7 +206,7 @@ class Model(Recording, keras.Model):
 
 
 def encoder_inputs(inputs) -> dict[str, Any]:
-    """Selects the inputs that an encoder takes."""
+    """Returns the inputs whose names are in `ENCODER_INPUTS`, as a dict."""
     return {name: value for name, value in inputs.items() if name in ENCODER_INPUTS}
 
 

@@ -38,7 +38,7 @@ def _family(name: str, sizes: tuple[str, ...] = (*_TWO_CORES, *_PAPERS), **chang
     Args:
         name: name of the family.
         sizes: keys of `_SIZES`.
-        changes: fields that differ from the configurations in `_SIZES`.
+        changes: fields to replace in the configurations from `_SIZES`.
     """
     return {f"{name}_{size}": dataclasses.replace(_SIZES[size], **changes) for size in sizes}
 
@@ -264,7 +264,7 @@ _BART = EncoderDecoderConfig(
 
 
 def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, layers, **changes):
-    """Returns a copy of `config` with other sizes and equally many layers in both stacks.
+    """Returns a copy of `config` with the given sizes.
 
     Args:
         config: configuration to change.
@@ -272,7 +272,7 @@ def _size(config: EncoderDecoderConfig, hidden_dim, feed_forward_dim, heads, lay
         feed_forward_dim: feed-forward width F.
         heads: number of attention heads.
         layers: number of layers in the encoder and in the decoder.
-        changes: other fields.
+        changes: other fields to replace.
     """
     return dataclasses.replace(
         config,
@@ -311,13 +311,13 @@ SEQUENCE_MODELS: dict[str, EncoderDecoderConfig] = {
 def _tied(
     size: int, widths: tuple[int, ...], kernel_size: int = 3, **dropouts: float
 ) -> TemporalConfig:
-    """Returns the configuration of a TCN over token ids with a tied output matrix.
+    """Returns the configuration of a TCN whose output matrix is its token embedding table.
 
     Args:
         size: vocabulary size.
         widths: number of channels per block.
         kernel_size: kernel size of the convolutions.
-        dropouts: dropout rates.
+        dropouts: dropout fields of `TemporalConfig`, such as `embedding_dropout`.
     """
     table = {"vocab_size": size, "embedding_dim": widths[-1], "tied": True}
     return TemporalConfig(size, widths, kernel_size=kernel_size, **table, **dropouts)

@@ -22,7 +22,7 @@ BY_ATTENTION = ("rotary", "alibi")  # position encodings inside attention
 
 @dataclasses.dataclass(frozen=True)
 class Sizes(Settings):
-    """Sizes of a model, which can be positional arguments.
+    """Sizes of a model. Subclasses accept the sizes as positional arguments.
 
     Attributes:
         vocab_size: vocabulary size V.
@@ -163,7 +163,7 @@ class StackConfig(BlockConfig, Sizes):
 
     @property
     def longest(self) -> int | None:
-        """Maximum length of a text. `None` means no limit."""
+        """Maximum sequence length in tokens. `None` means no limit."""
         bound = any(block_class(block).fixed_length for block in self.blocks)
         return self.max_length if bound or self.positions == "learned" else None
 
@@ -173,9 +173,10 @@ class StackConfig(BlockConfig, Sizes):
         return sorted(block for block in set(self.blocks) if not block_class(block).attends)
 
     def check_room(self, room: int | None) -> None:
-        """Raises a ValueError if the model has fewer than `room` positions.
+        """Raises a ValueError if `room` exceeds the model's maximum sequence length.
 
-        The value `None` is always accepted.
+        Args:
+            room: required number of positions. `None` means no requirement.
         """
         if room is not None and self.longest is not None and room > self.longest:
             raise ValueError(
@@ -218,7 +219,7 @@ FREE = (*DROPOUTS, "remat")
 
 
 def shape_of(config: StackConfig) -> dict[str, Any]:
-    """Returns the shared fields that determine the weights of layers and embeddings, as a dict."""
+    """Returns the fields of `StackConfig`, except dropout rates and `vocab_size`, as a dict."""
     return config.options(*(n for n in hints_of(StackConfig) if n not in (*DROPOUTS, "vocab_size")))
 
 
@@ -422,10 +423,14 @@ class EncoderDecoderConfig(StackConfig):
 
 
 def differing_fields(config: Settings, base: Settings) -> dict[str, Any]:
-    """Returns the fields in which a configuration differs from another configuration of its class.
+    """Returns a dict of the fields of `config` whose values differ from `base`.
 
     If both configurations have the same blocks, schemes count as equal if they contain the same
     operators.
+
+    Args:
+        config: configuration.
+        base: configuration of the same class.
     """
     found = {name: v for name, v in config.get_config().items() if v != getattr(base, name)}
     if "scheme" in found and "block" not in found and config.splittings == base.splittings:

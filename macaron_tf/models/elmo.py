@@ -24,7 +24,7 @@ class ElmoConfig(Settings):
 
     Attributes:
         vocab_size: number of words V that the model predicts.
-        lstm_dim: number of LSTM cells.
+        lstm_dim: number of LSTM cells in each layer and direction.
         projection_dim: width P of a word vector and of an LSTM's output.
         num_layers: number of LSTM layers in each direction.
         clip: maximum absolute value in LSTM cells and outputs. `None` means no limit.
@@ -180,7 +180,10 @@ class WordEncoderConfig(Settings):
 
     @property
     def elmo_places(self) -> tuple[str, ...]:
-        """Names of the points where ELMo's vectors are concatenated: `"input"` and `"output"`."""
+        """Places where ELMo's vectors are concatenated: a selection of `"input"` and `"output"`.
+
+        Without ELMo, the tuple is empty.
+        """
         places = {"both": ("input", "output"), "none": ()}
         return places.get(self.elmo_place, (self.elmo_place,)) if self.elmo else ()
 
@@ -278,7 +281,7 @@ class WordEncoder(Model):
             layers = self.elmo(characters, training=training)
 
         def beside(vectors, place):
-            """Appends ELMo's vectors at an enabled `place`: `(B, L, D)` to `(B, L, D + 2 P)`."""
+            """Appends ELMo's vectors if `place` is enabled: `(B, L, D)` to `(B, L, D + 2 P)`."""
             if place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)

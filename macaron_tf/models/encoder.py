@@ -190,7 +190,10 @@ def _restarting(same):
 
 
 def _output_initializer(config: EncoderConfig) -> keras.initializers.Initializer | None:
-    """Returns the initializer of the last matrix in each sub-layer. `None` means the default."""
+    """Returns the initializer of the last matrix in each sub-layer.
+
+    `None` means that these matrices have the same initializer as the other matrices.
+    """
     if not config.scaled_outputs:
         return None
     schemes = (block_class(config.layer(n)[0]).scheme for n in range(config.num_layers))

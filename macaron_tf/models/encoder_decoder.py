@@ -156,8 +156,8 @@ class EncoderDecoder(Model):
             source: ids `(B, S)`.
             training: whether the model trains.
             languages: language ids `(B, S)`. `None` means 0.
-            masks: dict of the inputs `padding_mask` and `attention_mask`, which may be empty or
-                `None`.
+            masks: dict that may contain the inputs `padding_mask` and `attention_mask`. `None`
+                means an empty dict.
 
         Returns:
             The memory `(B, S, D)`.

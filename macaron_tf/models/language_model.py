@@ -105,12 +105,12 @@ class LanguageModel(TokenModel):
         """Computes the logits of the next token for each text (see `EncoderDecoder.decode_step`).
 
         Args:
-            tokens: ids `(B, K)` at position `index`. Padding is not allowed.
-            index: scalar int32.
+            tokens: ids `(B, K)`, the next token of each text. Padding is not allowed.
+            index: scalar int32, position of the tokens in their texts.
             context: context from `init_decode`.
             cache: cache from `init_decode` or from the previous step.
-            with_hidden: whether to return the hidden states `(B K, D)`, from which the logits are
-                computed, too.
+            with_hidden: whether to also return the hidden states `(B K, D)` from which the logits
+                are computed.
 
         Returns:
             Logits `(B, K, V)` in float32, the new cache, and the hidden states if `with_hidden`.
@@ -130,7 +130,7 @@ class LanguageModel(TokenModel):
 
     @property
     def can_prefill(self) -> bool:
-        """Whether `prefill` is supported, which requires support in all mixers."""
+        """Whether `prefill` is supported. All mixers must support prefill."""
         return self.encoder.stack.can_prefill
 
     def prefill(self, tokens, index, context, cache):

@@ -91,7 +91,10 @@ class CardFacts:
         return "\n".join(["---", *(f"{k}: {_text(v)}" for k, v in fields.items() if v), "---"])
 
     def _datasets(self) -> list[str]:
-        """Returns the Hugging Face names of the recipe's data sets, as far as names are known."""
+        """Returns the names of the recipe's data sets on the Hugging Face Hub.
+
+        Data sets without an entry in `_HUB_DATASETS` are omitted.
+        """
         text = " ".join(str(value) for _, value in _leaves(self.recipe))
         words = [*re.findall(r"tfds:(\w+)", text), str(self.recipe.get("task"))]
         return [*dict.fromkeys(_HUB_DATASETS[word] for word in words if word in _HUB_DATASETS)]
@@ -142,8 +145,8 @@ def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) ->
 
     Args:
         place: argument for `macaron_tf.load`: the folder or a name on the Hugging Face Hub.
-        texts: one example text for each input of the model's task. The value is empty for models
-            without a task.
+        texts: one example text for each input of the model's task. Models without a task have no
+            example texts.
         code: names of Python files in the folder that the network needs.
     """
     trusted = ", trust_code=True" if code else ""
@@ -198,7 +201,7 @@ def hub_card(
         facts: facts of the model card.
         library: name of the library that opens the folder.
         pipeline: name of the task on the Hugging Face Hub. "" means no task.
-        kind: name of the model class in transformers.
+        kind: name of the model class in transformers, such as `BertForMaskedLM`.
         notes: sentences about parts of the model that were left out or added.
         code: whether the folder contains the model class as Python code.
         tokenizer: whether the folder contains a tokenizer.
@@ -232,7 +235,7 @@ def hub_card(
 
 
 def _chosen(config) -> Iterator[tuple[str, Any]]:
-    """Yields names and values of the configuration fields that differ from the defaults."""
+    """Yields names and values of the configuration fields that differ from their defaults."""
     for field in dataclasses.fields(config):
         if (value := getattr(config, field.name)) != field.default:
             yield field.name, value
@@ -251,7 +254,7 @@ def _leaves(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, 
 
 
 def _table(title: str, columns: Iterable[str], rows: Iterable[tuple]) -> str:
-    """Returns a section with a Markdown table, or "" if there are no rows."""
+    """Returns a card section that contains a Markdown table, or "" if there are no rows."""
     lines = [[_text(cell).replace("|", "\\|") for cell in row] for row in rows]
     if not lines:
         return ""

@@ -25,7 +25,7 @@ class SegmentMemory:
 
     Args:
         empty: empty memory from the network's `init_memory`, nested tensors `(B, ...)`.
-        turns: number of micro-batches with separate texts.
+        turns: number of micro-batches per update, each with separate texts.
 
     Attributes:
         variables: Keras variables that store the memories, `(B, turns, ...)` each.

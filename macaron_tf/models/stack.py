@@ -187,9 +187,11 @@ class Stack(Mixer):
 
 
 def _once(bias: RelativePositionBias) -> Callable:
-    """Returns a function that computes the bias once per forward pass.
+    """Wraps a relative position bias, so that one forward pass computes the bias only once.
 
-    All layers that share the bias have the same query and key lengths.
+    The returned function computes the bias in the first call and returns the same tensor in all
+    later calls. This is correct because all layers that share the bias have the same query and key
+    lengths. Each forward pass needs a new wrapper.
     """
     made = []
 

@@ -25,7 +25,7 @@ class TaskModel(Model):
 
     @property
     def head_range(self) -> float:
-        """Standard deviation of the initializers in heads."""
+        """Standard deviation of the initializers in the model's head."""
         return self.config.initializer_range or 0.02
 
     def classification_head(self, outputs: int, dropout: float = 0.0) -> ClassificationHead:
@@ -36,10 +36,10 @@ class TaskModel(Model):
 class ReadingModel(TaskModel):
     """Base class of task models that read the hidden state at each position.
 
-    An encoder-decoder processes the sequence in its encoder and, shifted right behind a [SEP],
-    again in its decoder. The hidden state at a position then depends on the whole sequence through
-    the encoder and on the tokens up to this position through the decoder. A `WordEncoder`, with or
-    without ELMo, reads words as characters, `token_ids (B, L, C)`.
+    In an encoder-decoder, the encoder reads the sequence, and the decoder reads the sequence again,
+    shifted right behind a [SEP]. The hidden state at a position then depends on the whole sequence
+    through the encoder and on the tokens up to this position through the decoder. A `WordEncoder`,
+    with or without ELMo, reads words as characters, `token_ids (B, L, C)`.
 
     Args:
         config: configuration of the encoder, encoder-decoder or `WordEncoder`.
@@ -168,7 +168,7 @@ class EncoderChooser(TaskModel):
 
 
 def _flat(inputs):
-    """Flattens the outer axes of inputs.
+    """Flattens all axes before the last axis of the ids.
 
     Ids change from `(..., L)` to `(N, L)`, and attention masks from `(..., L, L)` to `(N, L, L)`.
     """
@@ -177,7 +177,12 @@ def _flat(inputs):
 
 
 def choice_logits(scores, real):
-    """Reshapes scores to `(B, R)` float32. Rows without a True in `real (B, R, L)` get -1e9."""
+    """Reshapes scores to `(B, R)` float32. Rows of padding get -1e9.
+
+    Args:
+        scores: B R scores, of any shape.
+        real: boolean `(B, R, L)`, False at padding.
+    """
     there = ops.any(real, axis=-1)  # (B, R)
     scores = ops.cast(ops.reshape(scores, ops.shape(there)), "float32")
     return ops.where(there, scores, -1e9)
@@ -336,8 +341,8 @@ class CausalClassifier(CausalReader):
         symmetric: whether the model reads two texts in both orders and adds the vectors. This
             option is for tasks in which the order does not matter, such as similarity.
 
-    A call takes a dict of `token_ids (B, L)`, rows from `encode_causal`, and, if `symmetric`,
-    `segment_ids (B, L)`. The output contains logits `(B, C)`.
+    A call takes a dict of `token_ids (B, L)` and, if `symmetric`, `segment_ids (B, L)`. The
+    function `encode_pairs` with `causal=True` returns both. The output contains logits `(B, C)`.
 
     References: Radford et al. 2018 (GPT), figure 1.
     """
@@ -369,8 +374,9 @@ class CausalChooser(CausalReader):
         config: configuration of the language model.
         head_dropout: dropout rate of the vector at the last token.
 
-    A call takes a dict of `token_ids (B, R, L)`, which contain the context with each of R choices
-    (see `encode_choices`). The output contains logits `(B, R)` (see `EncoderChooser`).
+    A call takes a dict of `token_ids (B, R, L)`. The R rows of an example contain the context with
+    each of the R choices (see `encode_choices`). The output contains logits `(B, R)` (see
+    `EncoderChooser`).
 
     References: Radford et al. 2018 (GPT), figure 1.
     """
@@ -418,7 +424,7 @@ FEATURES = {
 
 
 class SiameseEncoder(TaskModel):
-    """Sentence encoder: an encoder with pooling, with the same weights for all sentences.
+    """Sentence encoder: an encoder and a pooling layer, which compute one vector per sentence.
 
     Args:
         config: configuration of the encoder.

@@ -32,7 +32,7 @@ class TemporalConfig(Settings):
     """Configuration of a TCN, LSTM, GRU or simple RNN with an output layer.
 
     Attributes:
-        output_dim: number of scores O at each position.
+        output_dim: number of outputs O at each position, such as logits.
         widths: number of channels in each TCN block, or number of units in each recurrent layer.
         mixer: type of the layers, `"tcn"`, `"lstm"`, `"gru"` or `"rnn"`.
         kernel_size: kernel size of the TCN's convolutions.
@@ -98,10 +98,10 @@ class TemporalConfig(Settings):
         return gates * (inner + width + biases) * width
 
     def equal_sized(self, mixer: str) -> "TemporalConfig":
-        """Returns the configuration of a recurrent model with nearly the same number of parameters.
+        """Returns the configuration of a recurrent model with nearly as many parameters as `self`.
 
-        The model has one recurrent layer. With tied scores, the model has two layers, because the
-        width of the last layer is fixed.
+        The recurrent model has one layer. With `tied`, the recurrent model has two layers, because
+        the width of the last layer must be the embedding width.
 
         Args:
             mixer: type of the layer: `"lstm"`, `"gru"` or `"rnn"`.
@@ -128,9 +128,9 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         kernel_size: kernel size k of the convolutions.
         dropout: dropout rate after each convolution.
         spatial_dropout: whether dropout removes a channel at all positions of a sequence.
-        last_only: whether to return only the last position. Each block then computes only the half
-            of its positions that affects the last position, so n blocks cost as much as three
-            convolutions over the whole sequence.
+        last_only: whether to return only the last position. Each block then computes only the
+            outputs that affect the last position, which are half as many as its inputs. The n
+            blocks together cost as much as three convolutions over the whole sequence.
 
     Call arguments:
         x: `(B, L, C)`. Padding may only be at the end.

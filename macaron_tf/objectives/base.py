@@ -72,7 +72,7 @@ class PretrainingObjective(Objective):
             number of these positions varies from batch to batch, so set False if shapes must be
             static (XLA, TPU, JAX). The loss is the same.
         learns: name of the objective in recipes. A user-defined objective takes the name of the
-            built-in objective with the same network and input rows.
+            built-in objective that trains the same type of network on the same input rows.
     """
 
     learns: ClassVar[str] = "masked_language"
@@ -90,8 +90,9 @@ class PretrainingObjective(Objective):
     ) -> tf.data.Dataset:
         """Converts batches of token rows to training batches, for example by masking tokens.
 
-        The seed of batch i is (`seed`, i), so each epoch over the same text uses new masks. A run
-        that resumes at `start_step` uses the same masks as an uninterrupted run.
+        The seed of batch i is (`seed`, i), so with dynamic masking each epoch over the same text
+        uses new masks. A run that resumes at `start_step` uses the same masks as an uninterrupted
+        run.
 
         Args:
             rows: batches of token rows, with `token_ids (B, L)` int.
@@ -148,7 +149,7 @@ class PretrainingObjective(Objective):
 
 
 def with_weights(batch: Batch) -> Batch:
-    """Adds `weight (B,)`, all ones, to a batch without example weights."""
+    """Adds `weight (B,)`, all ones, if the batch has no entry `weight`."""
     if "weight" in batch:
         return batch
     return {**batch, "weight": ops.ones(ops.shape(batch["token_ids"])[:1])}
@@ -224,8 +225,9 @@ def token_sums(
         training: whether to leave out `correct_sum`.
 
     Returns:
-        Dict of `loss_sum` and `nll_sum` (which are equal, in nats), `weight`, `input_tokens` (the
-        number of ids in `token_ids` that are not PAD) and, outside training, `correct_sum`.
+        Dict of `loss_sum` and `nll_sum` (which are equal, in nats), `weight` (the sum of the
+        weights), `input_tokens` (the number of ids in `token_ids` that are not PAD) and, outside
+        training, `correct_sum`.
     """
     nll = cross_entropy(labels, logits)  # (N,)
     sums = weighted_sums(nll, weights, None if training else correct(logits, labels))
@@ -253,8 +255,8 @@ class MaskedPositions:
     P is the maximum number of masked positions in a row.
 
     Attributes:
-        used: `(N,)` int32, indices in the flattened `(B P,)`. `None` means all B P positions,
-            including padding.
+        used: `(N,)` int32, indices of the masked positions in the flattened `(B P,)`. `None` means
+            all B P positions, including padding.
         length: L, the row length.
         weights: `(N,)` float32, 0 at padding.
     """

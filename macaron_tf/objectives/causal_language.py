@@ -87,7 +87,7 @@ class CausalLanguageObjective(PretrainingObjective):
     def sums(
         self, network, hidden: Tensor, labels: Tensor, token_ids: Tensor, training: bool
     ) -> Sums:
-        """Computes `token_sums` from hidden states and labels, without labels that are PAD.
+        """Computes `token_sums` over all labels that are not PAD.
 
         Args:
             network: network with `logits`, which maps `(N, D)` to `(N, V)`.
@@ -111,7 +111,7 @@ class SegmentLanguageObjective(CausalLanguageObjective):
     Call arguments:
         network: a `SegmentLanguageModel` with the memories `training` and `evaluation` in its dict
             `memories`.
-        batch: dict mapping this objective's `dataset`. Row b continues row b of the previous batch.
+        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch.
         training: see `Objective`.
 
     Returns:
@@ -309,11 +309,11 @@ def log_uniform(seed: tf.Tensor, count: int, classes: int) -> tf.Tensor:
 
 
 def log_probability(classes: tf.Tensor, count: int) -> tf.Tensor:
-    """Computes the log-probability of each class in a draw of `log_uniform`.
+    """Computes the log-probability with which `log_uniform` draws each of the given classes.
 
     Args:
         classes: class indices, of any shape.
-        count: V, the number of classes.
+        count: V, the number of classes of the distribution.
 
     Returns:
         float32 log-probabilities, of the same shape as `classes`.

@@ -31,9 +31,10 @@ Corruption = Callable[[tf.Tensor, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 class CorruptionObjective(PretrainingObjective):
     """Base class of the pre-training objectives of encoder-decoders.
 
-    The source is a corrupted text, and the loss is the cross-entropy of the target given the
-    source. The text is a row without [CLS] and the last [SEP]. Source and target end in EOS, and
-    the decoder's input begins with BOS. A row of padding gives a source and a target of only PAD.
+    The source (the encoder's input) is a corrupted text, and the loss is the cross-entropy of the
+    target given the source. The text is a row without [CLS] and the last [SEP]. Source and target
+    end in EOS, and the decoder's input begins with BOS. A row of padding gives a source and a
+    target of only PAD.
 
     Call arguments:
         network: an `EncoderDecoder`.
@@ -41,14 +42,17 @@ class CorruptionObjective(PretrainingObjective):
         training: see `Objective`.
 
     Returns:
-        Dict of the sums of a `TranslationObjective` without label smoothing.
+        Dict of the sums that a `TranslationObjective` without label smoothing returns.
     """
 
     encoder_decoder = True
 
     @abc.abstractmethod
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the function that makes a source and a target from a batch of texts.
+        """Returns a function that corrupts a batch of texts.
+
+        The function takes the texts `(B, R)` and a seed `(2,)`. The function returns the sources
+        `(B, S)` and the targets `(B, T)`.
 
         Args:
             vocabulary: the vocabulary of the token ids.
@@ -138,13 +142,13 @@ class SpanCorruptionConfig(Settings):
     Attributes:
         kind: name of the objective. `"random_spans"` (T5) replaces each hidden span by a sentinel,
             and the target contains each sentinel followed by its span. `"iid_spans"` differs from
-            `"random_spans"` in that it hides each token independently of its neighbours.
-            `"drop_tokens"` deletes the hidden tokens from the source, and the target consists of
-            the hidden tokens without sentinels. `"bert_style"` replaces each hidden token by the
-            mask (90%) or by a random token (10%), and the target is the whole text. `"mass_style"`
-            uses only the mask, and the target is the whole text. `"deshuffling"` shuffles all
-            tokens, and the target is the whole text. `"prefix_lm"` splits the text at a random
-            position, and the target is the second part.
+            `"random_spans"` in the choice of the hidden tokens, which are drawn uniformly. Adjacent
+            hidden tokens form a span. `"drop_tokens"` deletes the hidden tokens from the source,
+            and the target consists of the hidden tokens without sentinels. `"bert_style"` replaces
+            each hidden token by the mask (90%) or by a random token (10%), and the target is the
+            whole text. `"mass_style"` replaces every hidden token by the mask, and the target is
+            the whole text. `"deshuffling"` shuffles all tokens, and the target is the whole text.
+            `"prefix_lm"` splits the text at a random position, and the target is the second part.
         rate: fraction of the tokens that are hidden. `"deshuffling"` and `"prefix_lm"` ignore
             `rate`.
         mean_span: mean span length of `"random_spans"`, in tokens.
@@ -167,7 +171,7 @@ class SpanCorruptionConfig(Settings):
 
     @property
     def sentinels(self) -> int:
-        """Maximum number of different sentinel ids in a source.
+        """Maximum number of different sentinel ids in a source (the encoder's input).
 
         `"bert_style"` and `"mass_style"` use only one sentinel id, which serves as the mask.
         """
@@ -175,7 +179,7 @@ class SpanCorruptionConfig(Settings):
         return SENTINELS if self.kind in ("random_spans", "iid_spans") else int(masks)
 
     def counts(self, tokens: int) -> tuple[int, int]:
-        """Computes the number of hidden tokens and the maximum number of spans in a text.
+        """Computes the number of hidden tokens and the maximum number of hidden spans in a text.
 
         In a text of one token, no token is hidden.
 
@@ -190,10 +194,12 @@ class SpanCorruptionConfig(Settings):
         return hidden, min(max(round(hidden / self.mean_span), 1), tokens - hidden)
 
     def lengths(self, tokens: int) -> tuple[int, int]:
-        """Computes the maximum lengths of a source and of a target. Both lengths include EOS.
+        """Computes the maximum lengths of a source and of a target, both including EOS.
+
+        The source is the encoder's input, and the target is the sequence that the decoder predicts.
 
         Args:
-            tokens: maximum number of tokens in a text.
+            tokens: maximum number of tokens in a text before the corruption.
         """
         if self.kind in ("bert_style", "mass_style", "deshuffling"):
             return tokens + 1, tokens + 1
@@ -210,9 +216,14 @@ class SpanCorruptionConfig(Settings):
         )
 
     def text_length(self, source_length: int) -> int:
-        """Computes the maximum text length at which a source has at most `source_length` tokens.
+        """Computes the maximum number of tokens in a text whose source fits into `source_length`.
 
-        With the default settings and `source_length=512`, the maximum is 568.
+        The source is the encoder's input: the corrupted text, followed by EOS. With the default
+        settings, a source is shorter than its text, because one sentinel replaces a span of several
+        hidden tokens. A text may therefore have up to 568 tokens if `source_length` is 512.
+
+        Args:
+            source_length: maximum number of tokens in a source, including EOS.
         """
         tokens = source_length - 1
         while self.lengths(tokens + 1)[0] <= source_length:
@@ -351,7 +362,7 @@ class SpanCorruptionObjective(CorruptionObjective):
         pieces = np.setdiff1d(np.arange(vocabulary.pieces), vocabulary.special_ids)
 
         def noised(text, hidden, seed):
-            """Returns the source of an objective whose target is the whole text."""
+            """Returns the sources for `"bert_style"`, `"mass_style"` and `"deshuffling"`."""
             rows, room = tf.shape(text)[0], text.shape[1]
             of_tokens, of_pieces = draws.split(seed, 2)
             uniform = draws.uniform(of_tokens, rows, room)
@@ -398,7 +409,9 @@ class SpanCorruptionObjective(CorruptionObjective):
 def _random_parts(
     items: tf.Tensor, parts: tf.Tensor, seed: tf.Tensor, most_items: int, most_parts: int
 ) -> tf.Tensor:
-    """Divides a number of items into non-empty parts at random. All divisions are equally likely.
+    """Divides the items of each row into non-empty parts at random.
+
+    All divisions of a row are equally likely.
 
     Args:
         items: `(B,)` int32, number of items in each row.

@@ -167,9 +167,10 @@ def shuffle_sentences(text: tf.Tensor, stops: tf.Tensor, seed: tf.Tensor) -> tf.
 
 
 def shuffle_near(text: tf.Tensor, seed: tf.Tensor, reach: float) -> tf.Tensor:
-    """Shuffles tokens locally, by sorting each token i of a text by i + U(0, reach).
+    """Shuffles the tokens of each text locally.
 
-    A token moves by at most `reach` positions. Padding stays at the end.
+    The function sorts the tokens by the key i + u, where i is the position of the token and u is
+    drawn from U(0, reach). A token moves by at most `reach` positions. Padding stays at the end.
 
     Args:
         text: `(B, R)` int, R static, with padding at the end.
@@ -205,7 +206,7 @@ def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -
         text: `(B, R)` int, R static, with padding at the end.
         seed: `(2,)` int.
         rate: fraction of the tokens to choose.
-        least: minimum number of tokens that are not chosen.
+        least: minimum number of tokens in each text that are not chosen.
 
     Returns:
         `(B, R)` bool, True at chosen tokens.
@@ -217,7 +218,7 @@ def some_tokens(text: tf.Tensor, seed: tf.Tensor, rate: float, least: int = 0) -
 
 @dataclasses.dataclass(frozen=True)
 class DenoisingConfig(Settings):
-    """Settings of the noise of a denoising objective. The defaults are BART's.
+    """Noise settings of a denoising objective. The defaults are BART's.
 
     Attributes:
         infilling: fraction of a text's words that are hidden in spans. One mask token replaces each
@@ -271,7 +272,7 @@ class DenoisingObjective(CorruptionObjective):
     config: DenoisingConfig = DenoisingConfig()
 
     def corruption(self, vocabulary: PieceVocabulary, length: int) -> Corruption:
-        """Returns the noise function (see `CorruptionObjective.corruption`).
+        """Returns the function that adds noise to texts (see `CorruptionObjective.corruption`).
 
         Sources and targets have the shape `(B, length + 1)`, with room for EOS.
         """

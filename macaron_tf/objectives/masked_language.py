@@ -25,9 +25,9 @@ class MaskedLanguageObjective(PretrainingObjective):
     The loss is the mean cross-entropy of the masked tokens. With `sentence_pair`, the loss also
     includes the mean cross-entropy of the pair labels over the rows, as in BERT. Over several
     micro-batches, the mean over rows weights each micro-batch by its number of masked tokens. The
-    network computes logits only at masked positions, which is about a seventh of the work at a
-    masking rate of 15%. On rows that hold a sentence and its translation, this objective is XLM's
-    translation language modelling (TLM).
+    network computes logits only at masked positions. At a masking rate of 15%, this takes about a
+    seventh of the computation for logits at all positions. On rows that hold a sentence and its
+    translation, this objective is XLM's translation language modelling (TLM).
 
     Attributes:
         sentence_pair: whether to add the sentence-pair loss. The task is next sentence prediction
@@ -91,7 +91,7 @@ class SpanBoundaryObjective(PretrainingObjective):
 
     Call arguments:
         network: a `PretrainingEncoder` with `span_boundary`.
-        batch: dict mapping `mask_tokens` with `MaskingConfig(choice="spans")`.
+        batch: batch from `mask_tokens` with `MaskingConfig(choice="spans")`.
         training: see `Objective`.
 
     Returns:

@@ -89,7 +89,7 @@ class PermutationObjective(PretrainingObjective):
     Call arguments:
         network: a `TwoStreamModel` with the memories `training` and `evaluation` in its dict
             `memories`.
-        batch: dict mapping this objective's `dataset`. Row b continues row b of the previous batch.
+        batch: batch from this objective's `dataset`. Row b continues row b of the previous batch.
         training: see `Objective`.
 
     Returns:

@@ -44,7 +44,7 @@ class ReplacedTokenObjective(PretrainingObjective):
 
     Call arguments:
         network: a `GeneratorDiscriminator`.
-        batch: dict mapping this objective's `dataset`.
+        batch: batch from this objective's `dataset`.
         training: see `Objective`.
 
     Returns:
@@ -180,7 +180,7 @@ def sample(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _passed(shares: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Draws an index from each row of weights by inverse transform sampling.
+    """Draws one index per row by inverse transform sampling.
 
     Args:
         shares: `(N, K)` float32, unnormalized weights of K indices.

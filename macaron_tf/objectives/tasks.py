@@ -30,7 +30,7 @@ from macaron_tf.settings import INT32, Count, Positive
 
 
 def _labels_where(real: Tensor, labels: Tensor) -> Tensor:
-    """Returns labels with 0 where `real` is False."""
+    """Replaces labels by 0 where `real` is False."""
     return ops.where(real, labels, ops.zeros_like(labels))
 
 
@@ -60,11 +60,12 @@ class TaskObjective(Objective):
         return self.sums(logits, with_weights(batch), training)
 
     def sums(self, logits: Tensor, batch: Batch, training: bool) -> Sums:
-        """Computes the returned sums from the network's logits.
+        """Computes the sums that `__call__` returns, from the network's logits.
 
         Args:
             logits: the network's output.
-            batch: dict of `label` and `weight (B,)`, and of `padding_mask` or `token_ids`.
+            batch: dict of `label`, `weight (B,)`, and `padding_mask` or `token_ids`, from which the
+                input tokens are counted.
             training: see `Objective`.
         """
         losses, weights, right = self.answers(ops.cast(logits, "float32"), batch)
@@ -159,7 +160,7 @@ class TaggingObjective(TaskObjective):
 
 @dataclass(frozen=True)
 class SequenceObjective(Objective):
-    """Mean loss of sequence models, over all positions or over whole sequences.
+    """Mean loss of sequence models over all positions, or over the last positions of sequences.
 
     Attributes:
         loss: name of the loss. `"bernoulli"` is the binary cross-entropy (nats), summed over the
@@ -273,7 +274,7 @@ class SimilarityObjective(Objective):
 
 @dataclass(frozen=True)
 class PairClassificationObjective(SimilarityObjective):
-    """Cross-entropy of the class of a sentence pair.
+    """Cross-entropy for the classification of sentence pairs.
 
     By default, the network predicts the class by `softmax(W (u, v, |u - v|))` from the sentence
     vectors u and v.

@@ -42,9 +42,10 @@ class TranslationObjective(Objective):
 
     Attributes:
         label_smoothing: probability that is spread evenly over the whole vocabulary.
-        skip_padding: whether to compute logits only at target positions that are not padding. The
-            logits of a small model are half of the work. The number of these positions varies from
-            batch to batch, so set False if shapes must be static (XLA, TPU). The loss is the same.
+        skip_padding: whether to compute logits only at target positions that are not padding. In a
+            small model, logits at all positions take half of the computation. With True, the shapes
+            vary from batch to batch, so set False if shapes must be static (XLA, TPU). The loss is
+            the same.
         first: id of the decoder's first input. This id must be EOS if targets begin with BOS.
 
     Call arguments:

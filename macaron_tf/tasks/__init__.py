@@ -33,17 +33,17 @@ _LABELLED = {kind.kind: kind for kind in KINDS if issubclass(kind, LabelledTask)
 
 
 def labelled(task: Task, *arguments) -> LabelledTask:
-    """Creates an object of the `LabelledTask` subclass for `task.kind`.
+    """Creates a `LabelledTask` of the subclass that supports `task.kind`.
 
     Args:
-        task: definition of the task.
-        arguments: further arguments of `LabelledTask`.
+        task: definition of the task, the first argument of the subclass.
+        arguments: further arguments of the subclass.
     """
     return _LABELLED[task.kind](task, *arguments)
 
 
 def task_of(model: Any) -> TaskKind:
-    """Creates the task of a loaded model.
+    """Creates the task object by which a loaded model answers texts.
 
     Args:
         model: a `macaron_tf.pretrained.Pretrained`.

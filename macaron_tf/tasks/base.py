@@ -32,8 +32,8 @@ class TaskKind(abc.ABC):
     Attributes:
         name: short name of the task type, for messages.
         pipeline: name of the task type on the Hugging Face Hub.
-        inputs: dict mapping the name of each input of `serve` to its dtype. Inputs have shape
-        `(B,)`.
+        inputs: dict mapping the name of each input of `serve` to its dtype. Inputs have the shape
+            `(B,)`.
         controls: dict mapping the name of each input that is not a string to its default value.
         takes: names of the options that `with_options` accepts.
     """
@@ -62,10 +62,12 @@ class TaskKind(abc.ABC):
         return tuple(name for name, dtype in self.inputs.items() if dtype == tf.string)
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Splits lines at tabs into columns, one list of texts for each name in `texts`.
+        """Splits lines at tabs, and returns one list of texts for each name in `texts`.
+
+        If there is only one name, lines are not split.
 
         Args:
-            lines: lines with one column for each input.
+            lines: lines with one column for each name in `texts`.
             first: line number of the first line, for error messages.
 
         Raises:
@@ -99,10 +101,10 @@ class TaskKind(abc.ABC):
         return as_rows(outputs)
 
     def with_options(self, **options: Any) -> Self:
-        """Returns a copy of the task with other options, such as `n_best`.
+        """Returns a copy of the task with changed options, such as `n_best`.
 
         Raises:
-            UserError: the task type does not have one of the options.
+            UserError: an option does not exist in the task type.
         """
         for given in [name for name in options if name not in self.takes]:
             said = f"{given}={options[given]!r} is"
@@ -117,7 +119,10 @@ class TaskKind(abc.ABC):
         return self.changed(**options)
 
     def changed(self, **options: Any) -> Self:
-        """Returns a copy with changed options. Subclasses with options override this method."""
+        """Returns a copy of the task with changed options.
+
+        Subclasses with options override this method.
+        """
         return self
 
     def stream(self, text: str, **options: Any) -> Iterator[str]:
@@ -139,15 +144,18 @@ class TaskKind(abc.ABC):
         raise UserError(f"a {self.name} cannot score texts: use predict instead")
 
     def facts(self) -> dict[str, Any]:
-        """Returns JSON values about the task, for the record of an exported model."""
+        """Returns a dict of JSON values about the task, for the record of an exported model."""
         return {}
 
     def typical_texts(self) -> Sequence[str]:
-        """Returns texts for warm-up requests. Each compiled function needs at least one text."""
+        """Returns texts for warm-up requests.
+
+        Requests with these texts trigger the compilation of every function that `serve` may call.
+        """
         return (EXAMPLE,)
 
     def examples(self) -> list[str]:
-        """Returns an example of an input, with one text for each name in `texts`."""
+        """Returns an example input: a list with one text for each name in `texts`."""
         text = self.typical_texts()[0]
         return [_SECOND.get(name, text) for name in self.texts]
 
@@ -169,7 +177,7 @@ class Decoding(TaskKind):
         Args:
             decoder: decoding engine, such as a `LiteDecoder`.
             vocabulary: the model's vocabulary.
-            facts: facts that the exported model recorded, see the method `facts`.
+            facts: result of the method `facts`, from the record of the exported model.
         """
 
     @abc.abstractmethod
@@ -187,8 +195,8 @@ class Decoding(TaskKind):
 class OnePass(TaskKind):
     """Base class of task types that answer with one forward pass of the network.
 
-    `serve` has three steps. `compute` uses no strings, so an engine other than TensorFlow can
-    replace `compute`:
+    `serve` calls three methods. `compute` uses no strings, so an engine other than TensorFlow can
+    run this step:
 
         rows, kept = task.prepare(*texts)        # texts -> token ids
         computed = task.compute(rows)            # forward pass
@@ -205,7 +213,8 @@ class OnePass(TaskKind):
         """Converts texts to the network's inputs, padded to the longest row.
 
         Returns:
-            Dict mapping input name to tensor, and further tensors that only `conclude` needs.
+            Dict mapping each input name of the network to a tensor, and further tensors that only
+            `conclude` needs.
         """
 
     def compute(self, rows: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -218,7 +227,7 @@ class OnePass(TaskKind):
 
         Args:
             computed: outputs of `compute`.
-            kept: further tensors, the second result of `prepare`.
+            kept: second result of `prepare`.
         """
 
     def serve(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:

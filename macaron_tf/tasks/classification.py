@@ -60,7 +60,7 @@ class Classification(LabelledTask):
         return dict.fromkeys(("first", "second") if self.task.second else ("text",), tf.string)
 
     def changed(self, language: str) -> Self:
-        """Returns a copy for texts in the language with the code `language`."""
+        """Returns a copy of the task for texts in `language`, a language code."""
         limits = dataclasses.replace(self.limits, language=language)
         return type(self)(self.task, limits, self.network, self.vocabulary, self.tuned)
 
@@ -123,7 +123,7 @@ class Classification(LabelledTask):
         return self.decide(outputs).tolist()
 
     def line(self, answer: dict[str, Any] | float) -> str:
-        """Formats the label and the probability of each class, or a regression score."""
+        """Formats an answer as its label and the probability of each class, or as a score."""
         if self.task.regression:
             return f"{answer:.6g}\n"
         shares = (f"{share:.4f}" for share in answer["probabilities"])
@@ -191,9 +191,10 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
     """Fits a linear baseline model on TF-IDF features.
 
     The model is scikit-learn's logistic regression, or ridge regression if the labels are scores.
-    Features are the TF-IDF weights of words and bigrams, with sublinear term frequencies. A pair of
-    texts with features a and b has the features a, b, |a - b|, a * b and the cosine of a and b.
-    Without |a - b|, a * b and the cosine, a linear model cannot tell whether the texts are similar.
+    The features of a text are the TF-IDF weights of words and bigrams, with sublinear term
+    frequencies. If two texts have the features a and b, the features of their pair are a, b, the
+    absolute difference and the product of a and b (elementwise), and the cosine of a and b. From a
+    and b alone, a linear model cannot tell whether the two texts are similar.
 
     Returns:
         Function from N examples to `(N,)` classes or scores.
@@ -233,7 +234,7 @@ def bag_of_words(task: Task, train: Examples) -> Callable[[Examples], np.ndarray
 
 
 def _features(words, examples: Examples):
-    """Computes a sparse feature matrix with one row per example."""
+    """Computes the sparse feature matrix of `bag_of_words`, with one row per example."""
     from scipy import sparse
 
     first = words.transform(examples.first)  # (N, W)

@@ -44,7 +44,7 @@ class Continuation(Decoding):
 
     The outputs are `completion (B,)` strings without the input text, `log_prob (B,)` float32, and
     `tokens (B,)` int32, the number of new tokens including the end token. An output does not depend
-    on the other texts in the batch. `experiments.generate` has the same outputs for the same
+    on the other texts in the batch. `experiments.generate` gives the same outputs for the same
     settings and seed.
 
     The graph raises InvalidArgumentError for a text that leaves no room for new tokens, and for
@@ -118,7 +118,7 @@ class Continuation(Decoding):
         return prompts, begun[0], first_state(prompts, *begun, self.generator.prefill_fn)
 
     def _rows(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Converts texts `(B,)` to padded rows of ids `(B, L)` and their lengths `(B,)`."""
+        """Converts texts `(B,)` to padded rows of ids `(B, L)` and the row lengths `(B,)`."""
         generator = self.generator
         rows = generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
@@ -193,9 +193,9 @@ class Continuation(Decoding):
 class TextToText(Continuation):
     """Generation of answers by a text-to-text model that was trained on a task.
 
-    `Continuation` describes the signature. Input texts have the format of the lines for
-    `experiments.text_to_text predict`, without the task name. The default temperature is 0, which
-    means greedy decoding.
+    The signature `serving_default` has the inputs and outputs of `Continuation`. Input texts have
+    the format of the lines for `experiments.text_to_text predict`, without the task name. The
+    default temperature is 0, which means greedy decoding.
     """
 
     name = "text-to-text model"
@@ -220,7 +220,7 @@ class TextToText(Continuation):
 
 
 class TaskGenerator(SequenceGenerator):
-    """Text generator that answers lines of a task.
+    """Text generator that reads input lines of a text-to-text task and generates the answers.
 
     Args:
         network: trained encoder-decoder.
@@ -249,7 +249,7 @@ class TaskGenerator(SequenceGenerator):
 
 
 def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
-    """Converts lines to source texts with the task prefix and field names of training.
+    """Adds the task prefix and the field names that were used in training to input lines.
 
     Args:
         task: task name, or several names joined by "+" for a model of several tasks. Lines for a
@@ -257,7 +257,7 @@ def framed_in_graph(task: str, lines: tf.Tensor) -> tf.Tensor:
         lines: strings `(B,)` with one text each, or two texts separated by a tab.
 
     Returns:
-        Strings `(B,)`.
+        Strings `(B,)`, the encoder inputs as text.
     """
     lines = as_prompts(lines)
     if task in PREFIXES or "+" in task:

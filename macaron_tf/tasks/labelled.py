@@ -94,13 +94,13 @@ class LabelledTask(OnePass):
         limits: length and layout of the rows. `None` is only valid without a network.
         network, vocabulary: arguments of `TaskKind`.
         tuned: dict mapping metric name to validation score of the network. The dict is empty if the
-            network was not validated. `Spans` reads its no-answer threshold from this dict.
+            network was not validated. The no-answer threshold of `Spans` comes from this dict.
 
     Attributes:
         kind: value of `Task.kind` that the class supports.
         reader: function that reads examples, see `read_examples`.
         row_shape: `(R,)` if an example has R rows, as in multiple choice, and `()` otherwise.
-        cuts: whether long texts are truncated. Other task types split long texts into windows.
+        cuts: whether long texts are truncated. If False, long texts are split into windows.
         answer: short description of a prediction.
     """
 
@@ -122,7 +122,10 @@ class LabelledTask(OnePass):
         self.task, self.limits, self.tuned = task, limits, tuned
 
     def description(self) -> dict[str, Any]:
-        """Returns the task and its limits as JSON values for `model.json`, read by `task_of`."""
+        """Returns the task and its limits as JSON values for `model.json`.
+
+        `task_of` reads these values.
+        """
         return {"task": dataclasses.asdict(self.task), "limits": dataclasses.asdict(self.limits)}
 
     def facts(self) -> dict[str, Any]:
@@ -156,8 +159,9 @@ class LabelledTask(OnePass):
     ) -> dict[str, Any]:
         """Reads the examples of several splits by `read`.
 
-        If the source has only one split (`names_of` returns `None`), `table` selects the held-out
-        examples of the development set. The split "train" then has the remaining examples.
+        If the source has only one split (`names_of` returns `None`), the method `held` of `table`
+        draws the validation examples from this split. The split "train" then has the remaining
+        examples.
 
         Returns:
             Dict mapping split to examples.
@@ -218,7 +222,7 @@ class LabelledTask(OnePass):
 
     @abc.abstractmethod
     def encode(self, vocabulary: PieceVocabulary, examples: Any, limits: Limits) -> EncodedExamples:
-        """Tokenizes examples. An example may become several rows."""
+        """Tokenizes examples. The result may have several rows per example."""
 
     def encoded(
         self, vocabulary: PieceVocabulary, examples: Any, limits: Limits
@@ -237,7 +241,7 @@ class LabelledTask(OnePass):
     @property
     @abc.abstractmethod
     def objective(self) -> Callable:
-        """Objective for validation, and by default for training."""
+        """Objective of validation, and also of training unless `learnt` is overridden."""
 
     def learnt(self, config: EncoderConfig, language_weight: float) -> Callable:
         """Returns the training objective.
@@ -260,9 +264,9 @@ class LabelledTask(OnePass):
         """Converts logits to outputs, with one output per example.
 
         Args:
-            logits: logits of all rows, padded with -1e9 to the longest row.
+            logits: the network's outputs for all rows, padded with -1e9 to the longest row.
             encoded: tokenized rows of `examples`.
-            examples: examples to answer.
+            examples: examples from which `encoded` was made.
             limits: length and layout of the rows.
         """
 
@@ -271,12 +275,12 @@ class LabelledTask(OnePass):
         return all(np.isfinite(values).all() for values in keras.tree.flatten(outputs))
 
     def decide(self, outputs: Any) -> Any:
-        """Converts outputs to predictions."""
+        """Converts outputs of the method `outputs` to predictions."""
         return outputs
 
     @abc.abstractmethod
     def score(self, predictions: Any, examples: Any) -> dict[str, float]:
-        """Computes a dict of the task's metrics, with "score" for the mean of the main metrics."""
+        """Computes a dict mapping metric name to value. "score" is the mean of the main metrics."""
 
     def answers(self, outputs: Any, examples: Any) -> Any:
         """Converts outputs to predictions that consist of JSON values."""
@@ -301,19 +305,19 @@ class LabelledTask(OnePass):
         return metrics if self.finite(outputs) else dict.fromkeys(metrics, float("nan"))
 
     def with_score(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Adds "score", the mean of the task's main metrics."""
+        """Returns `metrics` with the additional key "score", the mean of the main metrics."""
         return {**metrics, "score": float(np.mean([metrics[name] for name in self.task.metrics]))}
 
 
 def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, PieceVocabulary]:
-    """Returns the arguments of a `LabelledTask` for a classifier from another library.
+    """Builds the arguments of a `LabelledTask` for a classifier from another library.
 
     Args:
         model: a `macaron_tf.pretrained.Pretrained`, whose `labels` are the class names.
         task: a name in `OWN_TASKS`.
 
     Returns:
-        Task, limits, network and vocabulary.
+        The arguments `task`, `limits`, `network` and `vocabulary`.
 
     Raises:
         UserError: a class has no name.
@@ -339,5 +343,5 @@ def named_classes(model: Any, task: str) -> tuple[Task, Limits, keras.Model, Pie
 
 
 def embeds_languages(config: Any) -> bool:
-    """Returns whether a model has language embeddings."""
+    """Returns whether a model with the configuration `config` has language embeddings."""
     return isinstance(config, EncoderConfig) and config.num_languages > 0

@@ -26,8 +26,8 @@ class RowOutputs:
     """Function that computes a network's outputs batch by batch, in float32.
 
     A `tf.function` with unknown dimensions is traced once for all shapes, and uses the network's
-    current weights. If the constructor runs in the scope of a `tf.distribute` strategy, the
-    strategy's replicas share the batches.
+    current weights. If the constructor runs in the scope of a `tf.distribute` strategy, each
+    replica of the strategy computes a part of the batches.
 
     Args:
         network: built network that maps a dict of ids to one tensor.
@@ -104,7 +104,10 @@ class SetOutputs:
         self._outputs = RowOutputs(task.network, self._names, task.row_shape, self._token_shape)
 
     def logits(self, data: ExampleBatches) -> np.ndarray:
-        """Computes the network's outputs `(N, ...)` for N rows, padded to the longest row."""
+        """Computes the network's outputs `(N, ...)` for N examples.
+
+        Outputs are padded with -1e9 to the length of the longest row.
+        """
         rows = (len(data), *self.task.row_shape, data.lengths[-1])
         ids = dict.fromkeys(self._names, keras.KerasTensor(rows, "int32"))
         ids["token_ids"] = keras.KerasTensor((*rows, *self._token_shape), "int32")
@@ -119,10 +122,10 @@ class SetOutputs:
             yield batch["index"], {name: filled[name] for name in self._names}
 
     def of(self, examples: Any, language: str | None = None) -> Any:
-        """Computes the task's outputs for examples. Labels are ignored.
+        """Computes the outputs of `LabelledTask.outputs` for examples. Labels are ignored.
 
         Args:
-            examples: examples of the task's type.
+            examples: examples that the task's `reader` returned, such as `Examples`.
             language: language code of the texts; `None` means the language of the training texts.
         """
         task = self.task.with_options(language=language) if language else self.task

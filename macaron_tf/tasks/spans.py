@@ -29,7 +29,7 @@ _THRESHOLD = "best_f1_thresh"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpanOutputs:
-    """Best answers to N questions.
+    """Best answer to each of N questions.
 
     Attributes:
         texts: text of each answer, copied from its context, or "" if no span is possible.
@@ -96,7 +96,7 @@ class Spans(LabelledTask):
         return {"answer": answer, "start": start, "end": end, "probability": probability}
 
     def columns(self, lines: Sequence[str], first: int = 1) -> list[list[str]]:
-        """Splits lines into questions and contexts.
+        """Splits lines into a list of questions and a list of contexts.
 
         A line is a question and a context separated by a tab, or a JSON object with the keys
         "question" and "context".

@@ -27,12 +27,12 @@ class Tags(LabelledTask):
     """Sequence tagging, as in the CoNLL shared tasks.
 
     The input of the signature `serving_default` is `text (B,)` strings, with words separated by
-    white space. For at most W words per sentence, the outputs are `words (B, W)` and `tags (B, W)`
-    strings, padded with "", and `probabilities (B, W)` float32 of the tags. A sentence that is
-    longer than a row is split into windows.
+    white space. The longest sentence has W words. The outputs are `words (B, W)` and `tags (B, W)`
+    strings, padded with "", and `probabilities (B, W)` float32, the probability of each tag. A
+    sentence that is longer than a row is split into windows.
 
-    The method `outputs` returns tag probabilities `(W, C)` for each sentence, for W words and C
-    tags.
+    The method `outputs` returns one array of tag probabilities `(W, C)` per sentence, where C is
+    the number of tags and W is the number of words in this sentence.
     """
 
     name = "tagger"
@@ -102,7 +102,7 @@ class Tags(LabelledTask):
         return "".join(f"{word}\t{tag}\n" for word, tag in pairs) + "\n"
 
     def baseline(self, train: TaggedSentences) -> Callable[[TaggedSentences], list[list[str]]]:
-        """Fits a tagger that gives each word its most frequent tag in the training set.
+        """Fits a tagger that assigns each word its most frequent tag in the training set.
 
         Words that are not in the training set get the tag O, or `Task.usual_tag` if there is no O.
         """

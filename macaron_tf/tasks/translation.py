@@ -78,7 +78,12 @@ class Translation(Decoding):
         return cls(decoder, vocabulary, BeamSearchConfig(**facts["decoding"]))
 
     def changed(self, compiled: bool = False, **fields: Any) -> Self:
-        """Returns a copy with other options: `compiled` and the fields of `BeamSearchConfig`."""
+        """Returns a copy of the task with changed search settings.
+
+        Args:
+            compiled: whether to compile the search. A compiled task stays compiled.
+            fields: fields of `BeamSearchConfig` to change.
+        """
         decoding = dataclasses.replace(self.decoding, **fields)
         return type(self)(self.network, self.vocabulary, decoding, compiled or self.compiled)
 
@@ -105,7 +110,9 @@ class Translation(Decoding):
         seed: int = 1,
         backward: bool = False,
     ) -> LineTranslator:
-        """Creates a line translator, which truncates long lines and prints a warning.
+        """Creates a translator of lines of any length.
+
+        The translator truncates lines of more than `max_tokens` tokens, and then prints a warning.
 
         Args:
             decoding: settings of beam search or sampling; `None` means `self.decoding`.
@@ -173,7 +180,7 @@ class Translation(Decoding):
         return translate_ids(self.decoder, source, self.decoding, self.vocabulary.pieces)
 
     def likelihood(self, source: tf.Tensor, target: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Computes the log-probabilities of targets, for the signature `score`."""
+        """Computes log-probabilities of targets given their sources, for the signature `score`."""
         languages = self.vocabulary.languages
         sides = self.ids(source, languages[0]), self.ids(target, languages[1])
         scored = score_ids(self.network, *sides)
@@ -187,9 +194,9 @@ _COMPILED_LENGTHS = (16, 32, 64, 128)
 def _compiled_for_one(function: Callable, ids: tf.Tensor) -> Any:
     """Calls `function(ids)`, compiled by XLA if the batch is a single row of at most 128 ids.
 
-    For a single row, launching operations takes as long as computing them. XLA fuses operations, so
-    that fewer operations are launched. The row is padded with zeros to the next length in
-    `_COMPILED_LENGTHS`. The first request with a padded length compiles the function.
+    For a single row, launching the operations takes as long as their computation. XLA fuses
+    operations, so that fewer operations are launched. The row is padded with zeros to the next
+    length in `_COMPILED_LENGTHS`. The first request with a padded length compiles the function.
 
     Args:
         function: function of ids `(B, L)`.

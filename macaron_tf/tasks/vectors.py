@@ -121,7 +121,7 @@ class Vectors(OnePass):
         return RowOutputs(self.network, ("token_ids",))
 
     def of_rows(self, rows: TokenRows) -> np.ndarray:
-        """Encodes N rows of at most `max_length` ids, including special ids, to `(N, D)`."""
+        """Encodes N rows of ids, including special ids, as vectors `(N, D)` float32."""
         found = np.empty((len(rows.lengths), self.network.config.hidden_dim), np.float32)
         if not len(found):
             return found
@@ -136,7 +136,7 @@ class Vectors(OnePass):
         return self._outputs.fill(found, batches)
 
     def of_sets(self, data: EncodedSentences) -> np.ndarray:
-        """Encodes N tokenized examples of S sentences each as vectors `(N, S, D)`."""
+        """Encodes the sentences of N tokenized examples, S sentences each, as `(N, S, D)`."""
         # (N S, D) -> (N, S, D)
         width = self.network.config.hidden_dim
         return self.of_rows(data.rows).reshape(-1, data.count, width)
@@ -175,8 +175,9 @@ class WordVectors(OnePass):
 
     The input of the signature `serving_default` is `text (B,)` strings. The longest text has L
     words. The outputs are `words (B, L)` strings, padded with "", `vectors (B, L, J, 2 P)` float32,
-    padded with 0, and `lengths (B,)` int32, the number of words. Each of J layers gives a word P
-    channels from the forward language model, then P channels from the backward language model.
+    padded with 0, and `lengths (B,)` int32, the number of words. J is the number of layers. In each
+    layer, the first P channels of a word are from the forward language model, and the other P
+    channels are from the backward language model.
     """
 
     name = "word encoder"

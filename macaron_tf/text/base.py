@@ -1,4 +1,4 @@
-"""Base classes of vocabularies, which encode, decode, save and load."""
+"""Base classes of vocabularies, with methods to encode, decode, save and load."""
 
 import abc
 import base64
@@ -56,8 +56,8 @@ class Vocabulary(abc.ABC):
     Attributes:
         added: dict mapping text to id, for tokens that were added to a Hugging Face tokenizer. Text
             that equals an added token is always encoded as this single token.
-        languages: languages of the lines, with the source language first. The tuple is empty if no
-            language is set.
+        languages: language codes of the texts. In a translation model, the source language comes
+            first. The tuple is empty if no language is set.
     """
 
     kind: ClassVar[str] = ""
@@ -94,7 +94,11 @@ class Vocabulary(abc.ABC):
         """Returns the bytes of the file `contents_name`, which stores the tokens."""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the values of `options` and the `added` tokens, as JSON types."""
+        """Returns the settings as a dict of JSON types.
+
+        The dict contains the attributes that `options` and `later_options` name. If the vocabulary
+        has `added` tokens, the dict also contains these tokens.
+        """
         values = {name: getattr(self, name) for name in self.options}
         for name, first in self.later_options.items():
             if (value := getattr(self, name)) != first:
@@ -105,7 +109,7 @@ class Vocabulary(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_contents(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """Builds a vocabulary from its `contents` and `settings`.
+        """Builds a vocabulary from the results of its methods `contents` and `settings`.
 
         Raises:
             UserError: the contents are damaged or belong to another class of vocabulary.
@@ -113,7 +117,7 @@ class Vocabulary(abc.ABC):
 
     @classmethod
     def restored(cls, contents: bytes, settings: dict[str, Any]) -> Self:
-        """Builds a vocabulary by `from_contents` and sets its `added` tokens."""
+        """Builds a vocabulary with its `added` tokens from saved contents and settings."""
         own = {name: value for name, value in settings.items() if name != "added"}
         vocabulary = cls.from_contents(contents, own)
         if "added" in settings:
@@ -129,7 +133,10 @@ class Vocabulary(abc.ABC):
         return []
 
     def save(self, directory: str | os.PathLike) -> None:
-        """Saves the vocabulary in a folder, which is created if needed. Each write is atomic."""
+        """Saves the vocabulary in a folder, which is created if needed.
+
+        Each of the two files is written atomically.
+        """
         record = {"kind": self.kind, "settings": self.settings()}
         record |= {"pieces": self.pieces, "size": self.size, "hash": self.hash}
         # The contents are written first, so that `vocabulary.json` never exists without them.
@@ -182,8 +189,8 @@ NO_TEXT = "there is no text to train a vocabulary on, because every line is empt
 def drawn(items: Iterable[Item], count: int, seed: int = 0) -> Iterator[Item]:
     """Draws a uniform random sample of at most `count` items, in one pass over `items`.
 
-    If `items` contains at most `count` items, the function yields all items in order. The iterator
-    drops the reference to each item that it has yielded, so that memory is freed.
+    If `items` contains at most `count` items, the function yields all items in order. After an item
+    is yielded, the function keeps no reference to the item, so that its memory is freed.
 
     References: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
     """
@@ -229,7 +236,14 @@ def says_unknown(train: Callable) -> Callable:
 
 
 def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError:
-    """Returns the error for a `size` below the number of single characters or bytes."""
+    """Returns the error for a vocabulary size that is too small for all characters or bytes.
+
+    Args:
+        size: requested number of pieces.
+        units: noun for the characters or bytes in the message, such as "the bytes".
+        least: minimum number of pieces.
+        remedy: end of the message, which says what to ask for.
+    """
     return UserError(
         f"a vocabulary of {size} pieces is too small, because {units} alone need {least}: ask for "
         f"{remedy}"
@@ -237,7 +251,12 @@ def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError
 
 
 def too_large(size: int, most: int | str) -> UserError:
-    """Returns the error for a training text that yields at most `most` pieces."""
+    """Returns the error for a vocabulary size that is too large for the training text.
+
+    Args:
+        size: requested number of pieces.
+        most: maximum number of pieces that the training text yields.
+    """
     return UserError(
         f"a vocabulary of {size} pieces is too large for this text, which gives at most {most}: "
         f"ask for {most} or fewer, or give more text"
@@ -302,12 +321,21 @@ class PieceVocabulary(Vocabulary):
         return self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id
 
     def normalized(self, strings: tf.Tensor, language: str | None = None) -> tf.Tensor:
-        """Normalizes lines `(B,)` before tokenization, in-graph, and returns lines `(B,)`."""
+        """Normalizes lines `(B,)` for the tokenizer, in-graph.
+
+        Args:
+            strings: `(B,)` lines.
+            language: language of the lines, which some normalizations use; `None` means the first
+                of `languages`.
+
+        Returns:
+            The normalized lines `(B,)`.
+        """
         raise NotImplementedError
 
     @property
     def tokenizer(self) -> Any:
-        """In-graph tokenizer of normalized lines, like the tokenizers of tensorflow_text."""
+        """In-graph tokenizer of normalized lines, with the interface of tensorflow_text."""
         raise NotImplementedError
 
     @abc.abstractmethod
@@ -398,7 +426,7 @@ class PieceVocabulary(Vocabulary):
         return map_lines(lambda strings: self.normalized(strings, language), lines)
 
     def encode_lines(self, lines: Iterable[str], language: str | None = None) -> list[list[int]]:
-        """Encodes lines eagerly and returns a list of ids for each line."""
+        """Encodes lines eagerly, and returns a list of ids for each line."""
         rows = self.encode_rows(lines, language)
         ids, offsets = rows.ids.tolist(), rows.offsets.tolist()
         return [ids[a:b] for a, b in itertools.pairwise(offsets)]
@@ -421,7 +449,7 @@ class PieceVocabulary(Vocabulary):
         return tf.strings.regex_replace(texts, self.leading_space, "")
 
     def decode_lines(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Decodes lists or arrays of ids in Python (see `decode`)."""
+        """Decodes lists or arrays of ids in Python, with the same result as `decode`."""
         lines = []
         for row in rows:
             kept = itertools.takewhile(lambda number: number != self.sep_id, map(int, row))
@@ -431,7 +459,10 @@ class PieceVocabulary(Vocabulary):
 
     @functools.cached_property
     def detokenizer(self) -> "Detokenizer":
-        """`Detokenizer` of this vocabulary, whose texts may begin with a space."""
+        """`Detokenizer` of this vocabulary.
+
+        The texts of the `Detokenizer` may begin with a space that the original text did not have.
+        """
         token_bytes = [b""] * self.size
         for number in self._text_ids:
             token_bytes[number] = self.piece_bytes(number)
@@ -496,12 +527,15 @@ class Detokenizer:
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def stream(self) -> "TextStream":
-        """Returns a decoder that converts one text id by id."""
+        """Returns a decoder that converts the ids of one text one at a time."""
         return TextStream(self)
 
 
 class TextStream:
-    """Incremental decoder of one text, which returns a character once its last byte is known."""
+    """Incremental decoder, which converts the ids of one text one at a time.
+
+    A character is returned as soon as the ids so far contain all of its bytes.
+    """
 
     def __init__(self, detokenizer: Detokenizer):
         self._detokenizer = detokenizer
@@ -517,20 +551,23 @@ class TextStream:
         return self._decoder.decode(piece)
 
     def end(self) -> str:
-        """Ends the text. Returns U+FFFD if the last character is incomplete, otherwise ""."""
+        """Ends the text, and returns its remaining characters.
+
+        The result is U+FFFD if the last character is incomplete, and "" otherwise.
+        """
         return self._decoder.decode(b"", final=True)
 
 
 class PairVocabulary(PieceVocabulary):
     """Pair of vocabularies for the source and the target language of a translation model.
 
-    The target vocabulary decodes ids.
+    `encode` uses the vocabulary of the given language. `decode` uses the target vocabulary.
 
     Args:
         source: vocabulary of the source language.
         target: vocabulary of the target language. For a joint vocabulary, `target` equals `source`.
         normalization: additional normalization before the vocabularies' own normalization.
-        languages: source language and target language.
+        languages: codes of the source language and the target language.
     """
 
     kind = "pair"
@@ -633,7 +670,7 @@ class TextVocabulary:
         self.decode_lines = vocabulary.decode_lines
 
     def encode_lines(self, lines: Iterable[str], language: str = "source") -> list[list[int]]:
-        """Encodes lines and truncates each line so that the caller can append EOS.
+        """Encodes lines, and truncates each line so that the caller can append EOS.
 
         Args:
             lines: lines to encode. An empty line gives no ids.

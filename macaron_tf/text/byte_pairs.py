@@ -61,9 +61,9 @@ class MergedPieceVocabulary(PieceVocabulary):
         merges: merges as `"left right"`, in the order of training.
 
     Attributes:
-        merges_through: whether a merge may use or produce units that are not pieces, as in XLM. A
-            unit that is not a piece after the last merge is encoded as UNK. If False, the
-            constructor raises a UserError for such a merge.
+        merges_through: whether a merge may use or produce units that are not pieces, as in XLM. If
+            such a unit remains after the last merge, it is encoded as UNK. If `merges_through` is
+            False, the constructor raises a UserError for such a merge.
 
     References: Sennrich et al. 2016, section 3.2.
     """
@@ -150,7 +150,11 @@ class MergedPieceVocabulary(PieceVocabulary):
 
     @functools.cached_property
     def ranks(self) -> tf.lookup.StaticHashTable:
-        """Lookup table from a pair of ids, with the key `left * 2**32 + right`, to a merge rank."""
+        """Lookup table from a pair of ids to the rank of the merge of this pair.
+
+        The key of a pair is `left * 2**32 + right`. The first merge has the rank 0. A pair without
+        a merge has the rank `len(merges)`.
+        """
         left, right, _ = self._merge_ids.T
         # The last key, -1, is not a pair. The key is needed because TensorFlow rejects an empty
         # table.
@@ -164,8 +168,8 @@ class MergedPieceVocabulary(PieceVocabulary):
     def _merged(self, ids: tf.Tensor, lengths: tf.Tensor) -> tf.RaggedTensor:
         """Applies the merges within words, in the order of training.
 
-        Each round applies the best merge of every word in parallel. English text takes about ten
-        rounds.
+        Each round applies, in all words in parallel, the earliest merge that occurs in the word.
+        English text takes about ten rounds.
 
         Args:
             ids: unit ids of all N words, a flat int64 array.
@@ -188,10 +192,16 @@ class MergedPieceVocabulary(PieceVocabulary):
         )
 
     def _round(self, ids: tf.Tensor, owners: tf.Tensor, count: tf.Tensor):
-        """Applies the best merge of each word at all positions in the word where the merge occurs.
+        """Applies the merge with the lowest rank in each word, at all of its positions.
+
+        Args:
+            ids: unit ids of all words, a flat int64 array.
+            owners: index of the word that contains each unit.
+            count: number of words.
 
         Returns:
-            The new ids, the word index of each id, and whether any pair was merged.
+            The new ids, the index of the word that contains each id, and whether any pair was
+            merged.
         """
         none = len(self.merges)  # the rank of a pair without a merge
         merged = np.append(self._merge_ids[:, 2], 0)
@@ -370,7 +380,7 @@ class BytePairVocabulary(MergedPieceVocabulary):
 
     @functools.cached_property
     def piece_ids(self) -> tf.lookup.StaticHashTable:
-        """Lookup table from the bytes of a piece to its id. For other strings, the result is -1."""
+        """Lookup table from the bytes of a piece to its id. The id of any other string is -1."""
         numbers = {self.piece_bytes(number): number for number in range(SPECIAL, self.pieces)}
         return _table(list(numbers), list(numbers.values()), -1)
 
@@ -472,15 +482,15 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
 
 class MosesPairVocabulary(CharacterPairVocabulary):
-    """XLM's character-level BPE vocabulary, which splits words by Moses' rules for each language.
+    """XLM's character-level BPE vocabulary, which splits text into words by Moses' rules.
 
-    `moses_words` splits words in Python. A SavedModel therefore cannot contain this vocabulary and
-    takes ids instead of text.
+    The rules depend on the language. `moses_words` applies the rules in Python. A SavedModel
+    therefore cannot contain this vocabulary, and takes ids instead of text.
 
     Args:
         units, merges: see `CharacterPairVocabulary`.
-        languages: language codes of the texts, with the default language first. If empty, the
-            default language is English.
+        languages: language codes of the texts, with the default language first. If `languages` is
+            empty, the default language is English.
         lower_case: whether to lower-case text and strip accents.
 
     References: Conneau and Lample 2019 (XLM), section 5.1.

@@ -118,6 +118,11 @@ def normalize(strings: tf.Tensor, config: NormalizationConfig, language: str) ->
     With every configuration, invalid bytes become U+FFFD, control characters and line separators
     become spaces, and outer white space is stripped.
 
+    Args:
+        strings: `(B,)` lines.
+        config: normalizations to apply in addition.
+        language: language code, such as "en", which selects the punctuation rules.
+
     Returns:
         `(B,)` strings of valid UTF-8.
     """
@@ -144,6 +149,9 @@ def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) 
     Args:
         function: function of `(B,)` strings that returns `(B,)` strings.
         lines: lines to convert.
+
+    Yields:
+        The converted lines in order.
     """
     for chunk in in_chunks(lines):
         with tf.device("CPU"):
@@ -152,7 +160,7 @@ def map_lines(function: Callable[[tf.Tensor], tf.Tensor], lines: Iterable[str]) 
 
 
 def as_strings(lines: Sequence[str]) -> tf.Tensor:
-    """Converts lines to a string tensor. An unpaired surrogate gives invalid UTF-8."""
+    """Converts lines to strings `(B,)`. An unpaired surrogate is encoded as invalid UTF-8."""
     return tf.constant([line.encode("utf-8", "surrogatepass") for line in lines], tf.string)
 
 
@@ -208,7 +216,7 @@ class AlignedText:
     """Texts that are normalized character by character, with a map back to the original positions.
 
     A combining mark belongs to the character before the mark. If "é" consists of the code points
-    "e" and accent, a token that contains only one of the two code points is mapped to both.
+    "e" and an accent, a token that contains only one of the two code points is mapped to both.
 
     Args:
         texts: `(B,)` UTF-8 strings.
@@ -247,7 +255,7 @@ class AlignedText:
     def original(
         self, starts: tf.RaggedTensor, ends: tf.RaggedTensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-        """Converts byte positions in the normalized texts to character positions in the originals.
+        """Converts byte positions in normalized texts to character positions in original texts.
 
         White space at the start of a piece, which SentencePiece includes, is left out.
 

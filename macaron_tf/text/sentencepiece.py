@@ -191,12 +191,11 @@ class SentencePieceVocabulary(PieceVocabulary):
 
     @property
     def tokenizer(self) -> tensorflow_text.SentencepieceTokenizer:
-        """In-graph tokenizer.
+        """In-graph tokenizer, which is a `SentencepieceTokenizer` of tensorflow_text.
 
-        `FastSentencepieceTokenizer` is 2.6 times as fast but not usable here.
-        `FastSentencepieceTokenizer` treats a BPE model as a unigram model, so that only 0.04% of
-        58,000 lines got the right ids. Moreover, a SavedModel cannot track a
-        `FastSentencepieceTokenizer`.
+        tensorflow_text's `FastSentencepieceTokenizer` is 2.6 times as fast, but is unsuitable for
+        two reasons. It treats a BPE model as a unigram model, so that only 0.04% of 58,000 lines
+        got the right ids. Moreover, a SavedModel cannot track a `FastSentencepieceTokenizer`.
         """
         # Lifted out of the graph under construction, because later graphs use the resource too.
         with tf.init_scope():
@@ -219,10 +218,10 @@ class SentencePieceVocabulary(PieceVocabulary):
     def encode_rows(self, lines: Iterable[str], language: str | None = None) -> TokenRows:
         """Encodes lines eagerly, in chunks, with the same result as `encode`.
 
-        SentencePiece's own threads run a BPE model 1.4 times as fast as tensorflow_text. They run a
-        unigram model no faster, and SentencePiece and tensorflow_text choose differently between
-        equally likely segmentations, such as "d dd" and "dd d". tensorflow_text therefore runs
-        unigram models.
+        For a BPE model, the package sentencepiece is 1.4 times as fast as tensorflow_text. For a
+        unigram model, sentencepiece is no faster, and may choose another one of several equally
+        likely segmentations, such as "d dd" instead of "dd d". Therefore, this method uses
+        sentencepiece for BPE models, and tensorflow_text for all other models.
         """
         if self.model_type != "bpe" or self.added:
             return super().encode_rows(lines, language)

@@ -24,11 +24,11 @@ class TokenRows:
     def of_lengths(
         cls, ids: Sequence[np.ndarray], lengths: Sequence[np.ndarray], vocabulary_size: int
     ) -> "TokenRows":
-        """Concatenates chunks of a corpus.
+        """Concatenates the rows in several chunks of a corpus.
 
         Args:
-            ids: flat ids of each chunk.
-            lengths: row lengths of each chunk.
+            ids: flat array with the ids of all rows, for each chunk.
+            lengths: array with the length of each row, for each chunk.
             vocabulary_size: number of ids in the vocabulary. The dtype of the result is uint16 if
                 `vocabulary_size` is at most 65,536, and int32 otherwise.
         """
@@ -61,7 +61,7 @@ class TokenRows:
         return isinstance(self.ids.base, mmap.mmap)
 
     def taken(self, rows: np.ndarray) -> "TokenRows":
-        """Selects rows by index, in the order of the indices `rows`."""
+        """Returns the rows with the indices `rows`, in the order of these indices."""
         lengths = self.lengths[rows]
         offsets = _offsets(lengths)
         # Position of each selected id: the start of its row plus the index within the row.
@@ -97,7 +97,7 @@ class TokenRows:
 class JoinedRows:
     """Concatenation of several `TokenRows`, such as memory-mapped shards, without copying.
 
-    The methods `lengths` and `padded` unmap the memory pages of a shard after reading it.
+    After `lengths` or `padded` has read a shard, the memory pages of this shard are unmapped.
 
     Args:
         parts: one or more `TokenRows`, in order.
@@ -122,7 +122,11 @@ class JoinedRows:
         return lengths
 
     def arrays(self) -> Iterator[np.ndarray]:
-        """Yields arrays with the same concatenated bytes as a single `TokenRows` of all rows."""
+        """Yields the arrays that `fingerprint` hashes.
+
+        The concatenated bytes of these arrays are the same as for a single `TokenRows` that
+        contains all rows.
+        """
         yield self.parts[0].offsets[:1]
         begin = 0
         for part in self.parts:
@@ -143,10 +147,10 @@ class JoinedRows:
 
 
 def _unmap(rows: TokenRows) -> None:
-    """Unmaps the pages of a memory-mapped file, which stay in the operating system's page cache.
+    """Unmaps the memory pages of memory-mapped rows.
 
-    Reading one page of 4 KB also maps 15 pages around it, so random batches would soon map the
-    whole corpus.
+    The pages stay in the operating system's page cache. Reading one page of 4 KB also maps 15
+    neighbouring pages, so random batches would soon map the whole corpus.
     """
     if rows.is_mapped:
         rows.ids.base.madvise(mmap.MADV_DONTNEED)

@@ -82,7 +82,7 @@ def basic_words(strings: tf.Tensor) -> tf.Tensor:
 
 
 def _without_case(strings: tf.Tensor, lower_case: bool) -> tf.Tensor:
-    """Cleans lines like `clean`, but keeps words of any length."""
+    """Cleans lines like `clean`, but does not replace words of more than 100 characters."""
     # Most English lines are plain ASCII, which the slow ops would leave unchanged.
     lines = _where(strings, "[ -~]*", False, lambda found: _without_oddities(found, lower_case))
     return tf.strings.lower(lines, encoding="utf-8") if lower_case else lines
@@ -174,7 +174,7 @@ class WordPieceVocabulary(PieceVocabulary):
         SentencePiece's BPE trainer learns the merges. Hugging Face's `tokenizers` breaks ties at
         random, so that two runs on six novels gave two different vocabularies. tensorflow_text's
         learner took 150 s for the 21,000 words of these novels and returned 5,900 pieces instead of
-        8,000.
+        the requested 8,000.
 
         Args:
             lines: training text.
@@ -250,8 +250,8 @@ class WordPieceVocabulary(PieceVocabulary):
         """In-graph tokenizer, built at first use.
 
         On 13.7 MB of English text, `FastBertTokenizer` is 4.8 times as fast as `BertTokenizer`. The
-        tokenizer's own lower-casing is off, because it replaces "ß" by "ss", unlike BERT. `clean`
-        lower-cases the text instead.
+        lower-casing of `FastBertTokenizer` is off, because it would replace "ß" by "ss", unlike
+        BERT. `clean` lower-cases the text instead.
         """
         # Lifted out of the graph under construction, because later graphs use the tensor too.
         with tf.init_scope():
@@ -275,13 +275,13 @@ def _characters(
 
     Args:
         counts: number of occurrences of each character.
-        room: maximum number of single-character pieces, which counts only if `most` is `None`.
+        room: maximum number of single-character pieces, if more than 1,000 characters are chosen.
+            If the characters need more pieces, only the most frequent characters that fit are
+            chosen. Most characters need two pieces, `c` and `##c`. An ideograph needs one piece,
+            because an ideograph never continues a word. `room` is used only if `most` is `None`.
         most: maximum number of characters. `None` means 1,000 characters, or more if 1,000
             characters cover less than 99.95% of the text. SentencePiece recommends this share for
-            Chinese and Japanese. If these characters are more than 1,000 and need more than `room`
-            pieces, only the most frequent characters that fit are chosen. Most characters need two
-            pieces, `c` and `##c`. An ideograph needs one piece, because an ideograph never
-            continues a word.
+            Chinese and Japanese.
 
     Returns:
         The characters that may start a word, and the characters that may continue a word. Both
@@ -301,9 +301,14 @@ def _characters(
 
 
 def _merges(text: list[str], size: int) -> list[str]:
-    """Learns at most `size` BPE merges, and returns the merged pieces in the order of training.
+    """Learns BPE merges, and returns the merged pieces in the order of training.
 
-    Pieces that continue a word begin with "##".
+    A piece that continues a word begins with "##".
+
+    Args:
+        text: lines of words that are separated by single spaces.
+        size: maximum number of pieces that SentencePiece learns. This number also counts single
+            characters, both with and without the mark of a word start.
     """
     special = 3  # UNK, BOS and EOS
     # SentencePiece's vocabulary size counts its special pieces, its space mark, each character, and

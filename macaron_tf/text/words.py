@@ -165,8 +165,8 @@ class WordText:
     """Text as a sequence of indices in a list of distinct words.
 
     Attributes:
-        types: distinct words: first all words of a `WordVocabulary`, then the unknown words of the
-            text.
+        types: distinct words. All words of a `WordVocabulary` come first, and then the unknown
+            words of the text.
         ids: `(N,)` int32, the index in `types` of each word in the text.
         vocab_size: V, the size of the `WordVocabulary`. A word whose index is V or more is unknown.
     """
@@ -243,10 +243,10 @@ class CharacterWords(PieceVocabulary):
     """Open vocabulary of a model that reads words as characters, such as ELMo.
 
     Each distinct word gets the next free id at the first occurrence of the word, so no word is
-    unknown. Batches contain these word ids, as with other vocabularies. `characters` maps word ids
-    to the character ids that the model reads. Each TensorFlow graph assigns ids to its words
-    independently. `opened` returns a copy without words, so that the ids of a data set depend only
-    on its own texts.
+    unknown. Batches contain these word ids, as with other vocabularies. The row of a word id in
+    `characters` contains the character ids that the model reads. Each TensorFlow graph assigns ids
+    to its words independently. `opened` returns a copy without words. If each data set uses such a
+    copy, the word ids of a data set depend only on its own texts.
 
     Args:
         max_characters: C, the number of character ids per word.

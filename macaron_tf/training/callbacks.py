@@ -57,7 +57,10 @@ class Callbacks:
         return cls(tuple(calls), span)
 
     def make(self, run_dir: str | os.PathLike) -> list[keras.callbacks.Callback]:
-        """Constructs the callbacks. A `Trace` writes to the folder `tensorboard` in `run_dir`."""
+        """Constructs the callbacks, including a `Trace` if `profile` is not `None`.
+
+        The `Trace` writes to the folder `tensorboard` in `run_dir`.
+        """
         made: list[Any] = []
         for call in self.calls:
             place, arguments = parse_call(call)
@@ -71,7 +74,8 @@ class Callbacks:
 class Trace(keras.callbacks.Callback):
     """Callback that writes a profiler trace of the updates `first` to `last` into a folder.
 
-    The Keras backend decides between TensorFlow's profiler and JAX's profiler.
+    The trace comes from JAX's profiler on Keras's JAX backend, and otherwise from TensorFlow's
+    profiler.
     """
 
     def __init__(self, folder: str, first: int, last: int):

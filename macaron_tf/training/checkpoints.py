@@ -59,12 +59,14 @@ class CheckpointDirectory:
         self._damaged: set[int] = set()
 
     def steps(self, every: int | None = None) -> list[int]:
-        """Returns the steps that have a checkpoint, damaged or not, in ascending order.
+        """Returns the steps that have a checkpoint, in ascending order.
+
+        Damaged checkpoints are included.
 
         Args:
-            every: interval in updates. Only multiples of the interval are returned, without the
-                checkpoints that were saved after a fixed time or at an interruption. `None` means
-                all steps.
+            every: interval in updates. Only steps that are multiples of the interval are returned.
+                This excludes most checkpoints that were saved after a fixed time or at an
+                interruption. `None` means all steps.
         """
         if not self.path.is_dir():
             return []
@@ -73,11 +75,14 @@ class CheckpointDirectory:
         return [s for s in steps if s % (every or 1) == 0 and is_checkpoint(self.of_step(s))]
 
     def of_step(self, step: int) -> epath.Path:
-        """Returns the path of a step's checkpoint, which need not exist."""
+        """Returns the path of a step's checkpoint, whether or not the checkpoint exists."""
         return self.path / f"step-{step:08d}"
 
     def clean(self) -> None:
-        """Removes the files of an interrupted save.
+        """Removes the files that an interrupted save has left.
+
+        If the save was interrupted while it replaced an older checkpoint of the same step, the
+        older checkpoint is restored.
 
         Only the process that writes checkpoints may call this method.
         """
@@ -101,14 +106,14 @@ class CheckpointDirectory:
         write: Callable[[epath.Path], None],
         manifest: Mapping[str, object] | None = None,
     ) -> epath.Path:
-        """Writes a step's checkpoint by `save_whole`, and returns the checkpoint's directory."""
+        """Writes a step's checkpoint with `save_whole`, and returns the checkpoint's directory."""
         final = self.of_step(step)
         save_whole(final, write, {"step": step, **(manifest or {})})
         self._damaged.discard(step)
         return final
 
     def latest(self) -> epath.Path | None:
-        """Returns the newest undamaged checkpoint. `None` means that there is no such checkpoint.
+        """Returns the directory of the newest undamaged checkpoint, or `None` if there is none.
 
         Each damaged checkpoint that is newer than the result causes a warning on stderr.
         """
@@ -123,7 +128,8 @@ class CheckpointDirectory:
     def rotate(self, keep_last: int) -> None:
         """Deletes all checkpoints except the best and the `keep_last` newest checkpoints.
 
-        Checkpoints that `latest` has found damaged do not count among the newest.
+        A checkpoint that `latest` has found damaged does not count towards `keep_last`, and is
+        deleted unless it is the best checkpoint.
         """
         best, steps = self.best(), self.steps()
         newest = [step for step in steps if step not in self._damaged][-keep_last:]
@@ -141,7 +147,7 @@ class CheckpointDirectory:
     def best(self) -> dict | None:
         """Returns a dict with the `step`, `metric` and `score` of the best checkpoint.
 
-        `None` means that the run has no best checkpoint.
+        Returns `None` if the run has no best checkpoint.
         """
         best = self._marked()
         return best if best and is_checkpoint(self.of_step(best["step"])) else None
@@ -179,7 +185,7 @@ class CheckpointDirectory:
 
 
 def is_checkpoint(path: str | os.PathLike) -> bool:
-    """Returns whether `path` is a checkpoint, which may be damaged.
+    """Returns whether `path` is a checkpoint directory, without looking for damage.
 
     On a local disk, any directory counts as a checkpoint. In a bucket, the directory must have a
     manifest.
@@ -189,13 +195,13 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
-    """Returns whether `save_pretrained` wrote a folder, which may be damaged."""
+    """Returns whether a folder is from `save_pretrained`, without looking for damage."""
     path = storage.as_path(directory)
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
 def is_of_library(directory: str | os.PathLike, library: str) -> bool:
-    """Returns whether `save_pretrained` wrote a folder in another library's format.
+    """Returns whether a folder is from `save_pretrained`, in another library's format.
 
     Args:
         directory: path of the folder.
@@ -325,7 +331,7 @@ def read_manifest(checkpoint: str | os.PathLike) -> dict:
 def find_damage(checkpoint: str | os.PathLike) -> str | None:
     """Returns a clause that names the first missing or changed file of a checkpoint.
 
-    `None` means that the checkpoint is intact.
+    Returns `None` if the checkpoint is intact.
     """
     path = storage.as_path(checkpoint)
     changed = f"{path / MANIFEST} has changed since it was written"
@@ -362,10 +368,10 @@ def _metrics(checkpoint: epath.Path) -> dict:
 
 
 def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
-    """Returns the path of the weights to evaluate.
+    """Returns the path of the weights file that an evaluation loads from a checkpoint.
 
-    These are the moving average if the checkpoint has an average, and otherwise the trained
-    weights.
+    The file holds the moving average of the weights if the checkpoint has a moving average, and
+    otherwise the trained weights.
     """
     average = storage.as_path(checkpoint) / EMA_WEIGHTS
     return average if average.exists() else saved_file(checkpoint)
@@ -374,7 +380,7 @@ def weights_file(checkpoint: str | os.PathLike) -> epath.Path:
 def saved_file(folder: str | os.PathLike, layer: str = "model") -> epath.Path:
     """Returns the path of a layer's weights file.
 
-    The file ends in `.safetensors` if such a file exists, and otherwise in `.weights.h5`.
+    The path is `LAYER.safetensors` if this file exists, and otherwise `LAYER.weights.h5`.
     """
     file = storage.as_path(folder) / f"{layer}.safetensors"
     return file if file.exists() else file.with_name(f"{layer}.weights.h5")
@@ -428,8 +434,8 @@ def find_checkpoint(
     Args:
         run_dir: the run's directory.
         name: `"average"`, `"best"`, `"last"` or a step number. `None` means the first of `average`,
-            `best` and `last` that exists. An average is ignored, with a warning, if a regular
-            checkpoint is newer.
+            `best` and `last` that exists. With `None`, an average is ignored, with a warning, if a
+            regular checkpoint has a later step.
         every: interval of the regular checkpoints in updates, see `CheckpointDirectory.steps`.
 
     Raises:
@@ -475,10 +481,11 @@ def find_checkpoint(
 
 
 def weights_record(checkpoint: str | os.PathLike) -> dict[str, str]:
-    """Returns the fields with which a results file describes a checkpoint.
+    """Returns a dict that describes a checkpoint in a file of evaluation results.
 
-    The field `checkpoint` is the checkpoint's name. The field `warning` is present only if
-    `find_checkpoint` returned this checkpoint instead of the expected checkpoint, and says why.
+    The key `checkpoint` maps to the checkpoint's name. If `find_checkpoint` returned this
+    checkpoint in place of a missing, damaged or outdated checkpoint, the key `warning` maps to the
+    reason.
     """
     reason = _INSTEAD.get(os.fspath(checkpoint))
     name = {"checkpoint": storage.as_path(checkpoint).name}
@@ -513,15 +520,18 @@ def last_checkpoints(
 def average_checkpoints(
     sources: Sequence[str | os.PathLike], destination: str | os.PathLike
 ) -> epath.Path:
-    """Averages the weights of checkpoints into a new checkpoint, and returns the new directory.
+    """Writes a checkpoint with the averaged weights of several checkpoints.
 
-    The new checkpoint has no training state, so a run cannot resume from it. Float weights are
-    summed in float64. Integer weights are copied from the last source.
+    The new checkpoint has no training state, so a run cannot resume from it. Floating-point
+    weights are summed in float64. Integer weights are copied from the last source.
 
     Args:
         sources: directories of one or more checkpoints. Exponential moving averages in the
             checkpoints are ignored.
         destination: directory of the new checkpoint, which is replaced if it exists.
+
+    Returns:
+        Directory of the new checkpoint.
 
     Raises:
         UserError: there are no sources, a source is damaged, or two sources have different
@@ -549,7 +559,12 @@ def average_checkpoints(
 
 
 def _average_into(target: epath.Path, sources: Sequence[epath.Path]) -> None:
-    """Overwrites the floating-point datasets of an HDF5 file by their means over `sources`."""
+    """Overwrites each floating-point dataset of an HDF5 file by the dataset's mean over files.
+
+    Args:
+        target: HDF5 file to change.
+        sources: HDF5 files to average, with the same datasets as `target`.
+    """
     totals = {}
     sized = ((1, source) for source in sources)
     for source in track(sized, len(sources), "averaging", "checkpoints"):

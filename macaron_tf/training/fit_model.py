@@ -40,8 +40,8 @@ class FitModel(TrainedModel, keras.Model):
             required. Further sums, such as `"nll_sum"` and `"correct_sum"`, become metrics, see
             `metrics_from_sums`. The objective must add the layers' regularization losses to
             `"loss_sum"`, and must not have trainable weights.
-        config: training settings; `None` means the defaults. `fit` uses only the settings for
-            accumulation, clipping, moving average and skipped updates, and `steps_per_call`. The
+        config: training settings; `None` means the defaults. `fit` uses only `steps_per_call` and
+            the settings for accumulation, clipping, moving average and skipped updates. The
             function `train` uses all settings. Set `steps_per_call` above 1 if a call of the graph
             is expensive, as on a TPU. Callbacks then run only between calls.
         first_stage: first training stage, which trains only some variables; `None` means that every
@@ -70,7 +70,7 @@ class FitModel(TrainedModel, keras.Model):
         self._steps_per_epoch: int | None = None
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:
-        """Does nothing, because Keras's method fails on batches from several workers."""
+        """Does nothing. The method that this method overrides fails with several workers."""
 
     def call(self, inputs, training=None):
         return self.network(inputs, training=training)
@@ -114,7 +114,7 @@ class FitModel(TrainedModel, keras.Model):
 
     @property
     def metrics(self):
-        """Empty list. `get_metrics_result` computes the metrics without metric objects."""
+        """Empty list, because `get_metrics_result` computes the metrics without metric objects."""
         return []
 
     def prepare(self) -> None:
@@ -173,7 +173,8 @@ class FitModel(TrainedModel, keras.Model):
     def make_train_function(self, force: bool = False):
         """Returns a function that makes up to `steps_per_call` updates in one call of a graph.
 
-        The function takes an iterator over micro-batches, and returns the logs for Keras.
+        The function takes an iterator over micro-batches, and returns a dict of metrics, which
+        Keras passes to callbacks as logs.
         """
         if self.train_function is not None and not force:
             return self.train_function
@@ -207,7 +208,10 @@ class FitModel(TrainedModel, keras.Model):
         return train_function
 
     def make_test_function(self, force: bool = False):
-        """Returns a function that takes an iterator, evaluates one batch and returns the logs."""
+        """Returns a function that evaluates the next batch of an iterator.
+
+        The function returns a dict of the metrics of all batches since the evaluation began.
+        """
         if self.test_function is not None and not force:
             return self.test_function
         updates = self.updates
@@ -236,7 +240,11 @@ class FitModel(TrainedModel, keras.Model):
                     sums_of(self.objective, self.network, features(batch), training=False)
 
     def _dealt(self, batches: Iterator):
-        """Divides the batch of `train_on_batch` or `test_on_batch` among the replicas."""
+        """Divides the single batch of `train_on_batch` or `test_on_batch` among the replicas.
+
+        Returns the iterator of a dataset unchanged, because `fit` and `evaluate` have already
+        divided the batches of the dataset.
+        """
         if self.strategy.num_replicas_in_sync == 1 or isinstance(batches, _ITERATORS):
             return batches
         batch = tf.data.Dataset.from_tensors(features(next(batches)))

@@ -56,7 +56,11 @@ class JaxModel(TrainedModel):
         self._apply: Callable | None = None
 
     def variables(self) -> dict[str, list[keras.Variable]]:
-        """Returns a dict that maps roles in an update, such as "optimizer", to variables."""
+        """Returns all variables that an update reads, grouped into five lists.
+
+        The keys are `"trained"`, `"others"` (untrained), `"optimizer"`, `"average"` (moving average
+        of the weights) and `"skipped"` (counter of consecutive skipped updates).
+        """
         return {
             "trained": self.network.trainable_variables,
             "others": [
@@ -193,7 +197,7 @@ class JaxModel(TrainedModel):
         return values
 
     def lower(self, batch: dict[str, jax.ShapeDtypeStruct]) -> jax.stages.Lowered:
-        """Lowers an update of one micro-batch for the TPU compiler. This does not need a TPU.
+        """Lowers an update of one micro-batch to StableHLO for TPUs. No TPU is needed.
 
         Args:
             batch: dict mapping feature name to the feature's shape and dtype.
@@ -209,10 +213,10 @@ class JaxModel(TrainedModel):
         return step.trace(held, batch).lower(lowering_platforms=("tpu",))
 
     def _hold(self) -> dict[str, Arrays]:
-        """Returns the current values of all variables.
+        """Returns the current values of all variables, in the lists of `variables`.
 
-        The first call reads the variables. From then until `synchronize`, the values in
-        `self._held` are current, and the variables are not.
+        The first call reads the variables. After an update, only the values in `self._held` are
+        current, until `synchronize` writes the values to the variables.
         """
         if self._held is None:
             self._held = {part: _values(found) for part, found in self.variables().items()}
@@ -220,7 +224,11 @@ class JaxModel(TrainedModel):
         return self._held
 
     def _micro_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Computes the results of `Updates.micro_step`, and the new values of `others`."""
+        """Computes the sums and gradients of a micro-batch; see `_sums` for the arguments.
+
+        Returns:
+            Pair of the packed sums `(K,)` and the gradients, and the new values of `others`.
+        """
 
         def loss(trained: Arrays):
             loss_sum, packed, after = self._sums(trained, others, batch, "train")
@@ -232,7 +240,7 @@ class JaxModel(TrainedModel):
         return (packed, gradients), after
 
     def _test_step_of(self, trained: Arrays, others: Arrays, batch: Batch):
-        """Computes the sums of a batch, and the new values of `others`.
+        """Computes the sums of an evaluation batch; see `_sums` for the arguments.
 
         Returns:
             Vector `(K + 1,)` of the K sums and the batch count 1, and the new values of `others`.
@@ -241,13 +249,16 @@ class JaxModel(TrainedModel):
         return jnp.append(packed, 1.0), after
 
     def _sums(self, trained: Arrays, others: Arrays, batch: Batch, step: str):
-        """Computes `loss_sum`, the packed sums of a batch, and the new values of `others`.
+        """Calls the objective on a batch.
 
         Args:
             trained: values of the trainable variables.
             others: values of the non-trainable variables, such as the states of seed generators.
             batch: dict mapping feature name to array.
             step: `"train"` or `"test"`.
+
+        Returns:
+            `loss_sum`, the packed sums `(K,)` of the batch, and the new values of `others`.
         """
         variables = self.variables()
         given = zip(variables["trained"] + variables["others"], trained + others, strict=True)
@@ -261,7 +272,7 @@ class JaxModel(TrainedModel):
         """Makes one optimizer step from an update's sums and gradients, see `Updates.apply`.
 
         Returns:
-            New values of all variables, and the values `(K + 5,)` of the update.
+            New values of all variables in `held`, and the values `(K + 5,)` of the update.
         """
         weight = sums[self.names["train"].index("weight")]
         factor = jnp.where(weight > 0, 1.0 / weight, 0.0)

@@ -32,14 +32,14 @@ _TWICE += ("loss_scale_factor",)
 
 @keras.saving.register_keras_serializable(package="macaron_tf")
 class Muon(keras.optimizers.Muon):
-    """Muon that orthogonalizes concatenated matrices, such as fused QKV weights, separately.
+    """Muon optimizer that orthogonalizes each part of a concatenated matrix separately.
 
     Keras's Muon selects its variables by rank and path. It would also orthogonalize a table of
-    relative positions, and it would treat fused queries, keys and values as a single matrix. This
-    class selects variables by `spec_of`. Muon updates matrices with two named axes, except
-    embedding tables and other matrices with a vocabulary axis. Adam updates all other variables,
-    including weights of user-defined layers that declare no axes. `weight_decay` applies to both
-    groups.
+    relative positions, and it would treat fused queries, keys and values (QKV) as a single matrix.
+    This class selects variables by the axis names from `spec_of`. Muon updates matrices with two
+    named axes, except embedding tables and other matrices with a vocabulary axis. Adam updates all
+    other variables, including weights of user-defined layers that declare no axes. `weight_decay`
+    applies to both groups.
 
     References: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is Scalable for LLM Training".
     """
@@ -125,7 +125,10 @@ def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
-    """Raises a UserError if an argument is unknown, or if a training setting replaces it."""
+    """Raises a UserError if an optimizer's constructor does not accept an argument.
+
+    Arguments that a training setting determines, such as the learning rate, are not accepted.
+    """
     known = _arguments_of(optimizer_class(name))
     for argument in arguments:
         if setting := _DECIDED.get(argument):
@@ -140,9 +143,9 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _arguments_of(cls: type) -> set[str]:
-    """Returns the names of a constructor's arguments.
+    """Returns the names of the arguments that a class's constructor accepts.
 
-    Includes arguments of base classes that the constructor passes on by `**kwargs`.
+    The names include arguments of base classes, which the constructor passes on by `**kwargs`.
     """
     names: set[str] = set()
     for base in cls.__mro__:

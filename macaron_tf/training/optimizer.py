@@ -131,9 +131,9 @@ class Adafactor(keras.optimizers.Adafactor):
       `relative_step=False`.
     - It stores only the factors of a matrix's second moments. Keras also stores their product,
       which takes as much memory as the matrix.
-    - If a weight concatenates several matrices, such as queries, keys and values, it updates each
-      matrix separately. In T5, these matrices are separate weights. Adafactor scales an update by
-      the root mean square of the matrix.
+    - If a weight concatenates several matrices, such as the projections to queries, keys and
+      values, it updates each matrix separately, because the update of a matrix is scaled by the
+      matrix's root mean square. In T5, these matrices are separate weights.
     """
 
     def build(self, var_list):
@@ -167,7 +167,10 @@ class Adafactor(keras.optimizers.Adafactor):
         self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * update)
 
     def _update(self, gradient, weight, moments):
-        """Computes the update of one matrix or vector at learning rate 1."""
+        """Computes the value to subtract from one matrix or vector at learning rate 1.
+
+        `moments` holds the second moment of the gradient, or its two factors, and is updated.
+        """
         step = ops.cast(self.iterations + 1, weight.dtype)
         decay = 1.0 - ops.power(step, self.beta_2_decay)
         square = ops.square(gradient) + self.epsilon_1
@@ -192,8 +195,8 @@ class ExponentialMovingAverage:
     """Exponential moving averages `s += (1 - d) * (w - s)` of weights w, initialized to w.
 
     After update t, the decay rate is `d = min(decay, (1 + t) / (10 + t))`. The decay rate is small
-    at first, so that the initial weights soon lose their influence. With `decay=0.999`, the decay
-    rate reaches 0.999 after 9,000 updates.
+    at first, so that the initial weights soon lose their influence on the averages. With
+    `decay=0.999`, d reaches 0.999 after 9,000 updates.
     """
 
     def __init__(self, variables: Sequence[keras.Variable], decay: float):
@@ -212,7 +215,7 @@ class ExponentialMovingAverage:
         ]
 
     def update(self, updates) -> None:
-        """Moves the averages towards the weights. Works inside a graph.
+        """Moves the averages towards the current weights, eagerly or inside a graph.
 
         Args:
             updates: number of optimizer steps so far (t), an integer or a tensor.
@@ -247,13 +250,16 @@ class ExponentialMovingAverage:
 
 
 class ScheduleFreeAverage(ExponentialMovingAverage):
-    """Moving average that reads the averages of the optimizer `ScheduleFreeAdamW`."""
+    """Averages of weights that the optimizer `ScheduleFreeAdamW` computes.
+
+    Used in place of an `ExponentialMovingAverage`, with the same methods.
+    """
 
     def __init__(self, variables: Sequence[keras.Variable], optimizer: ScheduleFreeAdamW):
         self.variables, self.optimizer, self.shadows = list(variables), optimizer, []
 
     def update(self, updates) -> None:
-        """Does nothing, because each step of the optimizer updates the averages."""
+        """Does nothing, because the optimizer updates the averages in each step."""
 
     def averages(self) -> Sequence:
         return self.optimizer.averages()
@@ -273,8 +279,8 @@ def make_optimizer(
 
     Epsilon is added before the bias correction, as in fairseq. PyTorch adds epsilon after the bias
     correction, `sqrt(v / (1 - beta_2^t)) + epsilon`. The same epsilon therefore has more effect
-    here. With beta_2 = 0.98, the effect is 7 times as large at the first update. After a few
-    hundred updates, the effects are equal.
+    here than in PyTorch. With beta_2 = 0.98, the effect is 7 times as large at the first update.
+    After a few hundred updates, the two formulas agree.
 
     Adafactor uses T5's settings and no momentum. It computes `p -= lr * a * u / max(1, rms(u))`
     with `a = max(1e-3, rms(p))` and `u = g / sqrt(v)`. The second moment v has the decay rate

@@ -43,9 +43,11 @@ class Reporter:
 
         Args:
             step: number of updates so far.
-            metrics: dict mapping name to value. A repeated run has the same values.
+            metrics: dict mapping metric name to value. A second run with the same settings reports
+                the same values.
             timing: dict with `"seconds"` since the run began, `"tokens_per_second"` and, on Linux,
-                `"memory_mib"`, this process's peak memory in MiB. A repeated run has other values.
+                `"memory_mib"`, this process's peak memory in MiB. These values differ from run to
+                run.
         """
 
     def validation(self, step: int, metrics: Numbers, samples: list[str], is_best: bool) -> None:
@@ -53,13 +55,13 @@ class Reporter:
 
         Args:
             step: number of updates so far.
-            metrics: dict mapping name to value.
+            metrics: dict mapping metric name to value.
             samples: sample outputs of the model as text.
             is_best: whether this validation has the best score so far.
         """
 
     def sync(self) -> None:
-        """Writes all earlier reports to disk. A checkpoint is saved only after this call."""
+        """Writes all earlier reports to disk. `train` calls this method before each checkpoint."""
 
     def finish(self) -> None:
         """Closes files and displays when the run ends, with or without an error."""
@@ -154,7 +156,7 @@ def _writing(place: str | os.PathLike) -> contextlib.AbstractContextManager[None
 
 
 class TrainingBar(Reporter):
-    """Reporter that shows steps, loss, perplexity, tokens per second, elapsed and remaining time.
+    """Reporter that shows step, loss, perplexity, tokens per second, elapsed and remaining time.
 
     On a terminal, it shows a progress bar. To any other stream, it writes a line of at most 80
     characters for each training report.
@@ -226,7 +228,7 @@ class TrainingBar(Reporter):
 
 
 class _Text(rich.progress.ProgressColumn):
-    """Progress bar column that shows the latest report.
+    """Progress bar column with the text of the latest training report.
 
     During the first update, the column shows the time that compilation has taken so far.
     """
@@ -239,8 +241,8 @@ class _Text(rich.progress.ProgressColumn):
 class TensorBoard(Reporter):
     """Reporter that writes event files to `tensorboard/train` and `tensorboard/validation`.
 
-    A resumed run adds files. A metric that two sessions report for the same step has equal values
-    in both files, so the curves overlap.
+    A resumed run writes new event files next to the existing files. If the interrupted and the
+    resumed session report the same step, the values are equal, so the curves coincide.
 
     Args:
         run_dir: the run's directory, in which `tensorboard` is created.

@@ -43,8 +43,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupted(SystemExit):
     """`SystemExit` that `train` raises after a signal has stopped the run.
 
-    Before that, `train` saves a checkpoint. The exit status is 128 plus the number of the signal,
-    as in a shell: 130 for Ctrl-C, and 143 for SIGTERM.
+    `train` saves a checkpoint before it raises this exception. The exit status is 128 plus the
+    number of the signal, as in a shell: 130 for Ctrl-C, and 143 for SIGTERM.
     """
 
     def __init__(self, signal_number: int):
@@ -127,8 +127,8 @@ class TrainingSession(keras.callbacks.Callback):
             repeats the validation. With several workers, the validation is completed first.
 
     Attributes:
-        state: scores and times. During the session, `state.elapsed_seconds` is the time of earlier
-            sessions.
+        state: scores and times of the run. During the session, `state.elapsed_seconds` is the time
+            of earlier sessions.
         interrupted: whether any worker has received a signal to stop, as of the last `decide`.
         saved_at: step of the last checkpoint that this session read or wrote.
     """
@@ -233,8 +233,8 @@ class TrainingSession(keras.callbacks.Callback):
     def decide(self) -> tuple[bool, bool]:
         """Returns whether the run stops at this step, and whether a checkpoint is due.
 
-        Every worker must call this method. If an answer is true on one worker, this method returns
-        true on all workers.
+        Every worker must call this method. If one of the two values is true for one worker, the
+        value is true on all workers.
         """
         every, minutes = self.config.save_every_steps, self.config.save_every_minutes
         due = bool(every) and self.model.step % every == 0
@@ -265,9 +265,9 @@ class TrainingSession(keras.callbacks.Callback):
             self.save()
 
     def on_epoch_end(self, epoch=None, logs=None):
-        """Validates, and saves a checkpoint if a checkpoint is due.
+        """Validates, and then saves a checkpoint if a checkpoint is due.
 
-        The checkpoint is saved after the validation, so that the checkpoint contains the score.
+        In this order, the checkpoint contains the validation score.
         """
         self.validate_round()
         over, due = self.decide()
@@ -346,7 +346,7 @@ class TrainingSession(keras.callbacks.Callback):
 
     @contextlib.contextmanager
     def _away(self) -> Iterator[None]:
-        """Excludes the time within the `with` block from tokens per second."""
+        """Excludes the time within the `with` block from the reported tokens per second."""
         began = time.monotonic()
         try:
             yield
@@ -355,9 +355,10 @@ class TrainingSession(keras.callbacks.Callback):
 
 
 class _ValidationLogs(keras.callbacks.Callback):
-    """Callback that validates, and adds the metrics to the logs of the epoch, such as `val_loss`.
+    """Callback that validates, and adds the metrics to the epoch's logs, such as `val_loss`.
 
-    Keras passes the same logs to the later callbacks in the list.
+    Keras passes the same dict of logs to all callbacks in order, so later callbacks can read the
+    metrics.
     """
 
     def __init__(self, session: TrainingSession):

@@ -29,7 +29,7 @@ class RunState:
             sessions.
         best_score: best validation score so far; `None` before the first validation.
         best_step: step of the best validation score; `None` before the first validation.
-        rounds_without_improvement: number of validations since the best validation.
+        rounds_without_improvement: number of validations since the validation with the best score.
         validated_at: step of the last validation; 0 before the first validation.
     """
 
@@ -66,7 +66,7 @@ def write_checkpoint(
         directory: empty directory, which `CheckpointDirectory.save` provides.
         model: training model of the run.
         state: scores and times of the run.
-        memory: values that `joined_memory` returned.
+        memory: result of `joined_memory`.
     """
     host = {"step": model.step, "window": model.window.totals(), "run": dataclasses.asdict(state)}
     arrays = {name: np.array(variable) for name, variable in model.state_variables().items()}
@@ -84,7 +84,7 @@ def write_checkpoint(
 def require_room(
     directory: epath.Path, weights: Iterable[keras.Variable], arrays: Iterable[np.ndarray] = ()
 ) -> None:
-    """Raises an OSError if the disk has too little free space for the weights and arrays.
+    """Raises an OSError if the disk of `directory` has no room for the weights and arrays.
 
     Without this check, HDF5 crashes the process (SIGSEGV) when it closes a file on a full disk.
     """
@@ -121,9 +121,10 @@ def load_weights(layer: keras.layers.Layer, file: epath.Path) -> None:
 
 
 def weight_table(network: keras.Model) -> list[str]:
-    """Lists the path and shape of each weight, in order, such as `"encoder/dense/kernel (8, 8)"`.
+    """Lists the path and shape of each weight, in the order of `network.weights`.
 
-    Paths omit the names of models that contain `network`.
+    An element is a string such as `"encoder/dense/kernel (8, 8)"`. If another model contains
+    `network`, the paths do not include the name of that model.
     """
     outer, slash, _ = network.path.rpartition("/")
     within = outer + slash
@@ -217,7 +218,7 @@ def _memory_variables(model: TrainedModel) -> dict[str, keras.Variable]:
 
 
 def _copies(model: TrainedModel, variable: keras.Variable) -> list[tf.Variable | keras.Variable]:
-    """Returns the copies of a variable on this process's replicas, in order."""
+    """Returns a variable's copies on the replicas of this process, in replica order."""
     if keras.backend.backend() == "jax":
         return [variable]
     return list(model.strategy.experimental_local_results(variable.value))

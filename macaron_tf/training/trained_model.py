@@ -35,10 +35,10 @@ class TrainedModel:
     Attributes:
         step: number of updates so far, including skipped updates.
         window: `Sums` of the updates since the last call of `window.reset`.
-        stops: intervals in updates, which `train` sets. The host then reads metrics from the device
-            only at multiples of an interval, a call of several updates ends at the next multiple,
-            and the training data must be endless. If `stops` is empty, the host reads metrics after
-            every call, and the end of the data ends the epoch.
+        stops: intervals in updates, set by `train`. If there are intervals, the host reads metrics
+            from the device only at multiples of an interval, a call that makes several updates ends
+            at the next multiple, and the training data must be endless. If `stops` is empty, the
+            host reads metrics after every call, and the end of the data ends the epoch.
         calls_to_pass: number of upcoming Keras steps that do nothing. A resumed epoch skips its
             earlier updates in this way.
         memory: variables that carry state from one training batch to the next, such as the memory
@@ -92,10 +92,10 @@ class TrainedModel:
         return [v for v in self.network.variables if id(v) not in weights]
 
     def state_variables(self) -> dict[str, keras.Variable]:
-        """Returns the variables that a checkpoint contains besides weights and memory.
+        """Returns a dict of the variables that a checkpoint contains besides weights and memory.
 
-        The keys are numbered, such as `optimizer/00003`, because Keras's names depend on the layers
-        that were built earlier in the process.
+        The keys are numbered, such as `optimizer/00003`, because Keras's variable names depend on
+        the layers that were built earlier in the process.
         """
         return {
             **{f"optimizer/{i:05d}": v for i, v in enumerate(self.optimizer.variables)},
@@ -107,7 +107,8 @@ class TrainedModel:
     def synchronize(self) -> None:
         """Writes the current values to the Keras variables.
 
-        Only an engine that holds the values elsewhere, such as `JaxModel`, overrides this method.
+        The base class does nothing. `JaxModel`, which holds the values in JAX arrays during an
+        epoch, overrides this method.
         """
 
     def gathered(self) -> AbstractContextManager[None]:
@@ -128,7 +129,7 @@ class TrainedModel:
         return self.ema.swapped() if self.ema else nullcontext()
 
     def reset_metrics(self) -> None:
-        """Resets the sums behind the metrics.
+        """Resets the sums from which the metrics are computed to 0.
 
         Keras calls this method at the beginning of an epoch or an evaluation.
         """
@@ -140,14 +141,18 @@ class TrainedModel:
         return metrics_from_sums(self._epoch_sums.totals())
 
     def _count(self, updates: int, names: Sequence[str], values) -> dict[str, float]:
-        """Counts updates, adds their values to the sums, and returns the logs for Keras.
+        """Adds updates to `step` and their values to the sums, and returns the logs for Keras.
 
-        Between the steps that `stops` selects, the logs are empty.
+        The logs are the metrics of the epoch. If `stops` is not empty, the logs are empty at steps
+        that are not a multiple of any interval in `stops`.
 
         Args:
             updates: number of updates.
             names: names of the values.
-            values: values of one update, `(K,)`, or of N updates, `(N, K)`.
+            values: values of one update, `(K,)`, or of N updates, `(N, K)`, with K = len(names).
+
+        Raises:
+            Diverged: `max_skipped_updates` consecutive updates were skipped.
         """
         self.step += updates
         self.window.add(names, values)
@@ -173,10 +178,13 @@ class TrainedModel:
 def features(data) -> dict[str, tf.Tensor]:
     """Returns a batch as a dict mapping feature name to tensor.
 
-    The targets of Keras become the feature `label`. The sample weights become the feature `weight`.
+    Args:
+        data: inputs, or a tuple of inputs, targets and sample weights as in Keras. The inputs are a
+            dict of features. Targets become the feature `label`, and sample weights become the
+            feature `weight`.
 
     Raises:
-        UserError: the inputs of the batch are not a dict.
+        UserError: the inputs are not a dict.
     """
     x, label, weight = keras.utils.unpack_x_y_sample_weight(data)
     if not isinstance(x, dict):
@@ -191,7 +199,7 @@ def features(data) -> dict[str, tf.Tensor]:
 def freeze(
     network: keras.Model, config: TrainingConfig, first_stage: FirstStage | None = None
 ) -> None:
-    """Makes each weight untrainable whose path contains an element of `config.frozen`.
+    """Freezes each weight whose path contains an element of `config.frozen`.
 
     Raises:
         UserError: an element matches no weight, or no weight is left to train in the run or in its

@@ -126,10 +126,10 @@ class FirstStage:
     def masked(
         self, gradients: Sequence[tf.Tensor], variables: Sequence[keras.Variable], done
     ) -> list[tf.Tensor]:
-        """Replaces the gradients of untrained variables by 0 during the stage.
+        """Replaces the gradients of variables that the stage does not train by 0.
 
-        The global gradient norm then includes only the trained variables. `done` is the number of
-        optimizer steps so far.
+        The global gradient norm then includes only the trained variables. After the stage, all
+        gradients stay unchanged. `done` is the number of optimizer steps so far.
         """
         rest = tf.where(self.lasts(done), 0.0, 1.0)
         return [
@@ -246,10 +246,10 @@ class Updates:
         return packed, whole
 
     def _of_share(self, step: Callable, batch):
-        """Returns `step(batch)`, or zeros if this replica's share of the batch is empty.
+        """Returns `step(batch)`, or zeros of the same shapes if `batch` has no rows.
 
-        Layers may fail on an empty batch. For an empty share, the step therefore runs on one row of
-        zeros, and zeros replace the results.
+        `batch` is this replica's share of a batch. Layers may fail on an empty batch. For an empty
+        share, the step therefore runs on one row of zeros, and zeros replace the results.
         """
         rows = next(tensor for tensor in tf.nest.flatten(batch) if tensor.shape.rank)
         if self.strategy.num_replicas_in_sync == 1 or rows.shape[0]:
@@ -283,7 +283,11 @@ class Updates:
         return self._first(self._run(lambda *given: self.update_of(micro_step, given), *batches))
 
     def update_of(self, micro_step: Callable, batches: Sequence) -> tf.Tensor:
-        """Makes one update inside a replica from micro-batches of equal shapes."""
+        """Makes one update from micro-batches of equal shapes. Runs inside a replica.
+
+        Returns:
+            Values `(K + 5,)` of the update, see `apply`.
+        """
         sums, gradients = micro_step(batches[0])
         if len(batches) > 1:
             stacked = tf.nest.map_structure(lambda *parts: tf.stack(parts), *batches)
@@ -303,9 +307,12 @@ class Updates:
     def accumulate(self, micro_step: Callable, iterator) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Sums the results of `micro_step` over the next `accumulation_steps` micro-batches.
 
-        Each replica sums the results of its own shares. If the data end within the update, the
-        update uses fewer micro-batches. If no micro-batch is left, the graph raises
+        Each replica sums the results of its own shares of the micro-batches. If the data end within
+        the update, the update uses fewer micro-batches. If no micro-batch is left, the graph raises
         `tf.errors.OutOfRangeError`.
+
+        Returns:
+            Sums `(K,)` and gradients of each replica.
         """
         sums, gradients = self._run(micro_step, iterator.get_next())
 
@@ -399,7 +406,11 @@ class Updates:
         return tf.concat([sums, [1.0]], axis=0)
 
     def _mean(self, sums, gradients) -> tuple[tf.Tensor, list[tf.Tensor], tf.Tensor]:
-        """Computes the sums, the clipped mean gradient and its unclipped norm over all replicas."""
+        """Adds sums and gradients over all replicas, and averages and clips the gradients.
+
+        Returns:
+            Sums `(K,)`, the clipped mean gradients, and the global norm before clipping.
+        """
         if self.strategy.num_replicas_in_sync > 1:
             # tf.identity, because a loop's output has no device, and the all-reduce needs a device.
             mine = [tf.identity(tensor) for tensor in (sums, *gradients)]
@@ -431,18 +442,18 @@ class Updates:
         return context is not None and context.strategy is self.strategy
 
     def _run(self, function: Callable, *arguments):
-        """Calls `function` on every replica, or only once if the code runs inside a replica."""
+        """Calls `function` on every replica, or calls it once if the code runs inside a replica."""
         if self._inside:
             return function(*arguments)
         # A lambda, because strategy.run would trace a tf.function as one graph for all replicas.
         return self.strategy.run(lambda *given: function(*given), args=arguments)
 
     def _local(self, value) -> Sequence[tf.Tensor]:
-        """Returns the tensors of a per-replica value, one for each replica of this process."""
+        """Returns the components of a per-replica value, one for each replica of this process."""
         return (value,) if self._inside else self.strategy.experimental_local_results(value)
 
     def _first(self, value) -> tf.Tensor:
-        """Returns the tensor of a per-replica value on the first replica of this process."""
+        """Returns the component of a per-replica value on the first replica of this process."""
         return self._local(value)[0]
 
 

@@ -1,4 +1,4 @@
-"""A toy vocabulary and tables for the data tests."""
+"""Fixtures of the data tests: a toy vocabulary, and a function that writes tables."""
 
 import string
 
@@ -18,7 +18,7 @@ from tests.text.conftest import (  # noqa: F401 -- fixtures
 def vocabulary() -> WordPieceVocabulary:
     """Returns a WordPiece vocabulary with a word-initial and a continuing piece for each letter.
 
-    Word-initial letters have the ids 5 to 30.
+    The word-initial pieces have the ids 5 to 30.
     """
     letters = string.ascii_lowercase
     return WordPieceVocabulary([*SPECIAL_PIECES, *letters, *(f"##{x}" for x in letters)])

@@ -1,4 +1,7 @@
-"""Functions that worker processes run; without TensorFlow imports, the processes start fast."""
+"""Functions that worker processes run.
+
+This module does not import TensorFlow, so that the processes start fast.
+"""
 
 import os
 import pathlib
@@ -14,9 +17,9 @@ def scaled(factor: int, number: int) -> tuple[int, int]:
 
 
 def dies(folder: pathlib.Path, item: tuple[int, int]) -> int:
-    """Kills its own process on the first `deaths` calls with an item; then returns its number.
+    """Kills this process on the first `deaths` calls with an item; later calls return its number.
 
-    `item` is (number, deaths).
+    `item` is (number, deaths). A file in `folder` counts the calls.
     """
     number, deaths = item
     attempts = folder / f"attempts-{number}"

@@ -75,7 +75,7 @@ def test_each_row_once_in_static_shapes(rng, rows):
 
 @pytest.fixture(scope="module")
 def examples():
-    """Returns pairs of texts with 1 to 20 words."""
+    """Returns labelled pairs of texts with 1 to 20 words each."""
     rng = np.random.default_rng(0)
 
     def texts():
@@ -122,7 +122,7 @@ def arrays():
 
 @pytest.fixture(scope="module")
 def mixed(toy_pairs, toy_vocabulary):
-    """Returns batches of two mixed tasks: the first 10% of the pairs, and the other 90%."""
+    """Returns batches of two mixed tasks, which have 10% and 90% of the sentence pairs."""
 
     def draws(numbers):
         return MixingConfig(limit=50).draws((numbers >= len(toy_pairs) // 10).astype(int))
@@ -133,7 +133,7 @@ def mixed(toy_pairs, toy_vocabulary):
 
 @pytest.fixture(params=["data", "sentences", "pairs", "mixed", "arrays"])
 def batches(request):
-    """Returns one type of batches for each fixture parameter."""
+    """Returns the batches of the fixture that the parameter names."""
     return request.getfixturevalue(request.param)
 
 
@@ -162,7 +162,10 @@ def test_rates_of_a_mixture_are_the_formulas():
 
 
 def test_a_mixture_draws_its_tasks_at_their_rates(mixed):
-    """Over 200 epochs, tasks have their mixing rates, and a task's examples occur equally often."""
+    """Over 200 epochs, each task's share of the rows is its mixing rate.
+
+    All examples of a task occur equally often.
+    """
     size = len(mixed)
     first = (mixed.tokens.indices < 0.1 * (mixed.tokens.indices.max() + 1)).sum()
     rate = min(first, 50) / (min(first, 50) + min(size - first, 50))
@@ -228,7 +231,7 @@ def trimmed(value):
 
 @pytest.fixture(scope="module")
 def expected(examples, vocabulary, toy_pairs, toy_vocabulary):
-    """Returns a dict mapping each type of batches to the arrays of all examples in order."""
+    """Returns a dict mapping the name of a batch fixture to the arrays of all examples in order."""
 
     def encoded(first, second=None):
         second = None if second is None else tf.constant(second)
@@ -262,7 +265,7 @@ def test_each_example_once_and_the_way_back(kind, expected, request):
     assert len(batches) == len(wanted)
 
     def seen(made, *names):
-        """Returns a tuple of trimmed arrays for each row; the arrays in `names` come first."""
+        """Returns one tuple of trimmed arrays per row; the arrays in `names` come first."""
         assert all(set(batch) == {*expected, *names} for batch in made)
         rows = [zip(*(batch[n] for n in (*names, *expected)), strict=True) for batch in made]
         return [tuple(map(trimmed, arrays)) for arrays in itertools.chain(*rows)]

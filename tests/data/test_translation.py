@@ -119,7 +119,10 @@ def write(folder, pairs):
 
 @pytest.fixture
 def build(toy_pairs, toy_vocabulary, tmp_path, monkeypatch):
-    """Returns a function that builds `TranslationData` and returns (data, number of file reads)."""
+    """Returns `run(vocabulary, **options)`, which builds `TranslationData` from a table of pairs.
+
+    The function returns the data, and the number of times that the table was read so far.
+    """
     write(tmp_path, toy_pairs)
     monkeypatch.setenv("MACARON_TF_CACHE", f"{tmp_path}/cache")
     reads, real = [], translation.stream_pairs
@@ -219,7 +222,7 @@ def test_many_shards_are_one_corpus(build, shards, toy_pairs, tmp_path, sampling
 
 
 class Killed(BaseException):
-    """An exception that no handler catches, as if the process had died."""
+    """An exception that simulates a killed process; `except Exception` does not catch it."""
 
 
 @pytest.mark.parametrize("after", [0, 2, 4])

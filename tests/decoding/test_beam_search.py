@@ -22,7 +22,15 @@ def search(toy, sources, limit, jit=None, limits=None, **settings):
 
 
 def check(toy, sources, found, expected, penalty) -> None:
-    """Checks the ids, lengths, log-probabilities and scores of every source's outputs."""
+    """Checks the ids, lengths, log-probabilities and scores of every source's outputs.
+
+    Args:
+        toy: scorer that computes the expected log-probabilities.
+        sources: sources of the batch.
+        found: arrays that the search returned.
+        expected: list of the expected outputs for each source.
+        penalty: function from a length to the divisor of the log-probability.
+    """
     for b, (source, outputs) in enumerate(zip(sources, expected, strict=True)):
         assert [trimmed(row) for row in found["ids"][b]] == outputs
         lengths = [len(ids) for ids in outputs]
@@ -57,7 +65,7 @@ def test_large_beam_finds_the_best_of_all(name, alpha):
     "alpha", [0.6, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.0, 1.0))]
 )
 def test_exact_stopping_changes_nothing(alpha):
-    """Search with exact stopping finds the outputs of a NumPy search that never stops early."""
+    """Beam search with exact stopping finds the same outputs as a search that never stops early."""
     limit = 30
     settings = {"beam_size": 3, "n_best": 2, "length_penalty": alpha, "stopping": "exact"}
     penalty = functools.partial(PENALTIES["gnmt"], alpha)

@@ -88,7 +88,10 @@ EXTREME = [
 @pytest.mark.parametrize("settings", EXTREME)
 @pytest.mark.parametrize("scale", [1.0, -1e5, 3e37])
 def test_extreme_settings_draw_nothing_that_is_ruled_out(settings, scale):
-    """Tiny temperatures and `top_p` give greedy choices; a huge temperature draws uniformly."""
+    """Tiny temperatures and tiny values of `top_p` give greedy choices.
+
+    A huge temperature draws uniformly. Tokens with the logit -inf are never drawn.
+    """
     logits = scale * np.array([9, 1, 3, -2, 2, 9], np.float32)
     logits[[0, 5]] = -np.inf
     logits = tf.tile(tf.constant(logits)[None, None], [1, 4, 1])  # `(1, K, V)`
@@ -131,7 +134,7 @@ def first_tokens(draws, **settings):
 
 
 def check_frequencies(tokens, probabilities):
-    """Checks that counts are within five binomial standard deviations of their means.
+    """Checks that token counts are within five binomial standard deviations of their means.
 
     Asserts that no token of probability 0 occurs.
     """
@@ -246,9 +249,10 @@ def run(model, prompts, rules, max_tokens=N, jit=False, growing=False, read=True
 
 
 def without_cache(model):
-    """Returns a function from a row's ids to the next token's logits, computed without a cache.
+    """Returns a function from the ids of a row to the logits of the next token.
 
-    The row is padded with arbitrary tokens, which a causal model cannot see.
+    The function runs the whole model without a cache. The row is padded with arbitrary tokens, to
+    which earlier positions of a causal model do not attend.
     """
     whole = tf.function(lambda ids: model({"token_ids": ids}), autograph=False)
 
@@ -370,7 +374,7 @@ def words_alone(ids):
 
 
 def test_draws_after_a_prompt_follow_the_models_distribution():
-    """The first new token after prompts of two lengths has the model's distribution."""
+    """After prompts of two lengths, the first new token is drawn from the model's distribution."""
     toy, draws = Toy(4), 20_000
     prompts, rules = asked([[2, 4, 5], [2, 5]], draws, 1), Rules(Controls(0.7), EOS, words_alone)
     found = toy_run(prompts, rules, 1, toy)["ids"].numpy()[:, :, 0]

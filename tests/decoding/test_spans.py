@@ -11,9 +11,9 @@ from macaron_tf.decoding.spans import IMPOSSIBLE, best_answers, best_spans, deci
 
 
 def masked(rng, rows, length):
-    """Returns random logits `(rows, 2, L)` of windows.
+    """Returns random start and end logits of windows: `(rows, 2, L)`.
 
-    Logits are -1e9 outside position 0 and the context at positions 3 to L - 3.
+    Logits are -1e9 except at position 0 and in the context, which has the positions 3 to L - 3.
     """
     logits = rng.standard_normal((rows, 2, length)).astype(np.float32)
     logits[:, :, 1:3] = logits[:, :, length - 2 :] = -1e9
@@ -51,7 +51,7 @@ def test_no_span_is_impossible_to_miss():
 
 
 def places():
-    """Returns the window positions of three questions.
+    """Returns the `WindowPositions` of three questions.
 
     Question 0 has two windows, question 1 has an empty context, and question 2 has one window.
     """

@@ -15,7 +15,7 @@ REAL_SIZE = 6  # the last word is vocabulary padding
 class Toy:
     """A recurrent scorer: state' = tanh(state W + E[token] + source), logits = state' U.
 
-    Its scores depend on the whole prefix.
+    The logits depend on all tokens before a position, not only on the last token.
     """
 
     def __init__(self, seed: int = 0, size: int = SIZE, width: int = 8):
@@ -39,7 +39,7 @@ class Toy:
         return state @ self.output, {"state": state, "steps": cache["steps"] + 1}
 
     def log_probs(self, source: np.ndarray, ids) -> np.ndarray:
-        """Returns `(len(ids) + 1, V)` log-probabilities after each prefix of BOS + `ids`."""
+        """Returns the log-probabilities after each prefix of BOS + `ids`: `(len(ids) + 1, V)`."""
         state, rows = np.zeros(self.width), []
         for token in [BOS, *ids]:
             state = np.tanh(state @ self.mix + self.embedding[token] + source)
@@ -82,7 +82,7 @@ def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tupl
         next_logits: function from a list of ids to the logits `(V,)` of the next token.
         start: ids of the prompt.
         most: maximum number of new tokens; EOS ends the continuation earlier.
-        barred: `(V,)` bool, True for ids that are never chosen.
+        barred: `(V,)` bool, True for suppressed ids.
     """
     new, log_prob = [], 0.0
     while len(new) < most and EOS not in new:
@@ -95,7 +95,8 @@ def greedy(next_logits, start: list[int], most: int, barred: np.ndarray) -> tupl
 def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **options) -> dict:
     """Returns the arrays of `beam_search` or `sample` with `rows` outputs per source.
 
-    `jit=None` runs eagerly; False or True runs a graph without or with XLA.
+    With `jit=None`, the search runs eagerly. Otherwise the search runs in a graph, which XLA
+    compiles if `jit` is True.
     """
 
     def run(**options):
@@ -109,7 +110,7 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
 
 
 def shaken(model, scale: float = 0.3, seed: int = 1):
-    """Builds a model and moves its weights far from their initial values.
+    """Builds a model, and adds noise with standard deviation `scale` to its weights.
 
     The almost equal logits of an untrained model would hide errors.
     """
@@ -121,7 +122,6 @@ def shaken(model, scale: float = 0.3, seed: int = 1):
 
 
 def language_model(vocab_size: int, **options) -> LanguageModel:
-    """Returns a tiny causal language model."""
     sizes = {"num_segments": 0, "max_length": 16}
     return shaken(
         LanguageModel(EncoderConfig(vocab_size, 16, 32, 2, 2, causal=True, **sizes, **options))
@@ -134,15 +134,15 @@ def trimmed(row) -> tuple:
 
 
 def check_greedy(ours, source, their_logits, length) -> None:
-    """Checks that a cached greedy search takes the argmax of a whole model's logits at every step.
+    """Checks that cached greedy decoding picks the same tokens as the argmax of uncached logits.
 
-    PAD and BOS are never chosen. At the length limit, our search must end with EOS, while the
+    PAD and BOS are suppressed. At the length limit, our search must end with EOS, while the
     reference stops without EOS.
 
     Args:
-        ours: the model whose search is checked.
+        ours: model whose greedy decoding is checked.
         source: source ids.
-        their_logits: function from source and target ids to `(B, T, V)` logits.
+        their_logits: function from source ids and target ids to the uncached logits `(B, T, V)`.
         length: maximum number of target tokens.
     """
     config = BeamSearchConfig(beam_size=1, max_length_ratio=0.0, max_length_offset=length)

@@ -67,7 +67,8 @@ def run(
 
     Args:
         strategy: distribution strategy.
-        kind: model type. With "poisoned", the loss of the last row in micro-batch 12 is NaN.
+        kind: model type, such as "translation". With "poisoned", one row of micro-batch 12 gives a
+            NaN loss.
         out: folder OUT.
         steps: number of updates.
         dropout: dropout rate.
@@ -117,7 +118,7 @@ def run(
 def every_row(strategy: tf.distribute.Strategy, out: pathlib.Path) -> None:
     """Trains with an objective whose weight is the row count; writes metrics to OUT/rows.npz.
 
-    `fit` builds the network. The batches have 3, 3 and 1 rows of features and labels.
+    `fit` builds the network. The batches have 3, 3 and 1 rows.
     """
 
     def objective(network, batch, training):
@@ -173,7 +174,7 @@ def _poisoned_objective(network, batch, training):
 
 
 def _forward(kind: str, network):
-    """Returns a function that averages the network's outputs for each row of a batch."""
+    """Returns a function from two input arrays to the mean network output of each row."""
     rows = tf.TensorSpec((None, None), tf.int32)
     called = {
         "translation": lambda first, second: network({"source": first, "target": second}),
@@ -206,7 +207,7 @@ def _batches(kind: str, start: int) -> tf.data.Dataset:
 
 
 def batch_of(kind: str, index: int) -> dict[str, np.ndarray]:
-    """Returns micro-batch number `index`."""
+    """Returns the features of micro-batch `index` for a model type."""
     if kind in ("toy", "poisoned"):
         batch = toy_batch(index)
         if kind == "poisoned" and index == 12:

@@ -1,4 +1,4 @@
-"""Prints how a mesh shards the weights and moments of docs/own_block.md's `GatesBlock`.
+"""Prints how a mesh shards the weights and moments of `GatesBlock`, from docs/own_block.md.
 
     KERAS_BACKEND=jax python -m tests.distribution.own_block_toy
 

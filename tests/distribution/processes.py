@@ -28,7 +28,6 @@ def started(arguments: list[str], **environment: str) -> subprocess.Popen:
 
 
 def free_ports(count: int) -> list[int]:
-    """Returns free ports of this machine."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
     ports = [listening.getsockname()[1] for listening in sockets]
     for listening in sockets:
@@ -49,7 +48,7 @@ def two_workers(jobs: list[str]) -> list[subprocess.Popen]:
 
 
 def finished(process: subprocess.Popen, status: int = 0) -> str:
-    """Waits for a process, checks its exit status, and returns its output."""
+    """Waits for a process, asserts that its exit status is `status`, and returns its output."""
     output, _ = process.communicate(timeout=400)
     assert process.returncode == status, output
     return output

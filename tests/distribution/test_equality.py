@@ -23,7 +23,11 @@ def run_here(kind: str, out, **settings) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Returns a function from (setting, worker, model type) to a run's arrays; runs are cached."""
+    """Returns a function from (setting, worker, model type) to the arrays of a training run.
+
+    The setting is "one" device, "two" or "four" replicas, or "workers" for two processes. Each run
+    is trained once.
+    """
     root = tmp_path_factory.mktemp("equality")
 
     @functools.cache
@@ -76,7 +80,7 @@ def test_twenty_updates_equal_those_of_one_device(results, name, worker, kind):
 
 @pytest.mark.parametrize(("name", "kind"), [TWO, FOUR])
 def test_an_objective_that_counts_rows_counts_those_of_the_data(results, name, kind, tmp_path):
-    """Metrics count each data row once, although the rows do not split evenly among replicas."""
+    """Metrics count each row once, although the rows do not split evenly among replicas."""
     every_row(tf.distribute.get_strategy(), tmp_path)
     one, several = arrays_of(tmp_path, "rows"), results(name, "rows", kind)
     assert one.keys() == several.keys()
@@ -133,9 +137,9 @@ def test_two_replicas_resume_to_the_bit(tmp_path):
 
 @pytest.mark.slow
 def test_micro_batches_are_read_in_order_by_two_replicas_where_activations_are_recomputed():
-    """Runs with rematerialization are reproducible on two replicas.
+    """Runs with rematerialization on two replicas are reproducible.
 
-    Replicas have different dropout masks, so swapped micro-batches would change the losses.
+    Replicas have different dropout masks, so a swap of two micro-batches would change the losses.
     """
     shown = finished(started(["-m", "tests.distribution.remat_toy"])).splitlines()
     first, *others = [line for line in shown if line.startswith("losses ")]

@@ -45,7 +45,7 @@ def test_one_that_dies_is_one_sentence_for_the_other(tmp_path):
 
 @pytest.mark.slow
 def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
-    """With --own-shards, a data service does not change the losses of two workers."""
+    """With --own-shards, two workers have the same losses with and without a data service."""
     settings = toy_settings(write_documents(tmp_path), steps=6)
     settings += ["corpus.rows_per_shard=10", "training.warmup_steps=1"]
     settings += ["training.log_every=1", "training.validate_every=6"]
@@ -76,7 +76,7 @@ def test_each_reads_its_own_shards_from_the_data_service(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["transformer_xl_tiny", "xlnet_tiny"])
 def test_the_memory_of_texts_goes_on_with_either_number_of_workers(tmp_path, recipe):
-    """With memory, two replicas in one process and two processes have equal training losses.
+    """Models with memory have equal losses on two replicas in one process and in two processes.
 
     Two processes can also resume the run of one process.
     """

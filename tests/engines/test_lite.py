@@ -59,7 +59,7 @@ def described(kind: str, **task) -> dict:
 
 
 def with_head(kind: str) -> tuple[Pretrained, list]:
-    """Returns a model for the task type `kind`, and input texts."""
+    """Returns a model for a task type, such as "spans" or "tags", and inputs for the model."""
     if kind == "choice":
         task = described(kind, first=["a"], second=["b", "c"], labels=["1", "2"])
         return made(EncoderChooser, "bert_tiny", labelled=task), [("a b", "c", "d e f a b c d e f")]
@@ -98,7 +98,7 @@ def by_lite(model: Pretrained, texts: list, kind: str = "fp32") -> list:
 
 
 def alike(found: list, expected: list, tolerance: float) -> None:
-    """Checks that two predictions are equal, with a tolerance for numbers."""
+    """Checks that two lists of predictions are equal; numbers may differ by `tolerance`."""
     for one, other in zip(*map(tf.nest.flatten, (found, expected)), strict=True):
         if isinstance(other, float):
             assert one == pytest.approx(other, abs=tolerance)

@@ -26,7 +26,7 @@ VOCABULARY = WordPieceVocabulary.train(["a b c d e f g h"] * 50, size=21)
 
 
 def shaken(network, scale: float = 0.3):
-    """Builds a network and adds noise to its weights, so that tokens depend on earlier ones."""
+    """Builds a network and adds noise to its weights, so that logits depend on earlier tokens."""
     network.build()
     rng = np.random.default_rng(0)
     for weight in network.weights:
@@ -61,7 +61,15 @@ def pair():
 
 
 def continued(model, lengths, new: int, temperature: float = 0.0, samples: int = 1):
-    """Continues random prompts of given lengths with `generate`."""
+    """Continues random prompts by up to `new` tokens; returns the arrays of `generate`.
+
+    Args:
+        model: model that `generate` decodes.
+        lengths: number of tokens of each prompt.
+        new: maximum number of new tokens.
+        temperature: sampling temperature; 0 means greedy decoding.
+        samples: number of continuations per prompt.
+    """
     rng = np.random.default_rng(len(lengths))
     count = len(lengths)
     prompts = Prompts(

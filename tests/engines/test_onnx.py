@@ -49,7 +49,10 @@ def onnx():
 
 
 def noisy(model) -> OnePass:
-    """Adds large noise to a model's weights, so that inputs change outputs; returns its task."""
+    """Adds large noise to a model's weights, so that outputs depend on inputs.
+
+    Returns the model's task.
+    """
     for weight in model.network.trainable_weights:
         weight.assign_add(keras.random.normal(weight.shape, stddev=0.2, seed=len(weight.path)))
     return model.task

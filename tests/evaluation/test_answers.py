@@ -141,9 +141,9 @@ def test_an_entity_begins_with_b():
 
 @pytest.mark.parametrize("scheme", ["BIES", "BILU", "BMES", "BMEW"])
 def test_entities_count_the_same_in_every_scheme(scheme):
-    """Valid tags score the same in another scheme as in IOB2.
+    """Tags in BIES and similar schemes score the same as the equivalent IOB2 tags.
 
-    An entity without its end tag does not count.
+    An entity without an end tag does not count.
     """
     begin, inner, last, single = scheme
 

@@ -104,7 +104,10 @@ DENSE = {
 @pytest.mark.parametrize("language", DENSE)
 @pytest.mark.parametrize("named", [True, False])
 def test_text_without_spaces_between_words(language, named, capsys):
-    """Identical texts score 100 and other texts less, whether or not the language is named."""
+    """Identical texts score 100, and different texts score less.
+
+    The scores do not depend on whether the target language is declared.
+    """
     line = DENSE[language]
     metric = TranslationMetric(language.upper() + "-X") if named else None
     same = evaluate_translations([line], [line], metric)
@@ -165,7 +168,7 @@ def test_a_tokenizer_that_cannot_be_used_is_one_sentence(monkeypatch, tmp_path):
 
 
 def bleu_of_tokens(hypotheses, references) -> float:
-    """Returns the BLEU of multi-bleu.perl for tokenized lines, computed by sacreBLEU."""
+    """Returns the BLEU score of tokenized lines as in multi-bleu.perl, computed by sacreBLEU."""
     settings = {"tokenize": "none", "smooth_method": "none", "force": True}
     return sacrebleu.corpus_bleu(hypotheses, [references], **settings).score
 

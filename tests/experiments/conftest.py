@@ -17,25 +17,28 @@ from tests.experiments.task_toys import train_toy, write_toy
 
 @pytest.fixture(scope="session")
 def toy(once):
-    """Returns a folder with the tables of the sentence tasks and their vocabulary."""
+    """Returns a folder that `write_toy` filled with toy task tables and a vocabulary."""
     return once("toy", write_toy)
 
 
 @pytest.fixture(scope="session")
 def toy_run(once, toy):
-    """Returns a run that `finetune train` trained on the toy SST-2."""
+    """Returns the folder of a run that `finetune train` trained on the toy SST-2."""
     return once("toy_run", lambda folder: train_toy(toy, folder / "toy"), own=True) / "toy"
 
 
 @pytest.fixture(scope="session")
 def source(once) -> str:
-    """Returns the `text:` source of toy documents; each document repeats one letter."""
+    """Returns the `text:` source of toy documents, each of which repeats one letter."""
     return f"text:{once('documents', write_documents)}/*.txt"
 
 
 @pytest.fixture(scope="session")
 def language_run(once, source) -> str:
-    """Returns a GPT-2 run pre-trained on the toy documents, with its corpus in the same folder."""
+    """Returns the folder of a GPT-2 run pre-trained on the toy documents.
+
+    The folder also holds the corpus.
+    """
     settings = [*toy_settings(source), "vocabulary.size=272", "model.num_layers=2"]
 
     def make(folder) -> None:
@@ -64,7 +67,7 @@ def t5_corpus(once) -> str:
 
 @pytest.fixture(scope="session")
 def t5_run(once, t5_corpus) -> str:
-    """Returns a pre-trained T5 run."""
+    """Returns the folder of a pre-trained T5 run."""
 
     def make(folder) -> None:
         settings = t5_settings("t5_tiny", "macaron")
@@ -104,10 +107,9 @@ def tunes(tmp_path_factory) -> str:
 
 @pytest.fixture
 def ran(capsys):
-    """Returns `ran(main, *words)`.
+    """Returns `ran(main, *words)`, which runs a command and asserts that the command succeeds.
 
-    It runs a command, asserts that the command succeeds, and returns the captured output with the
-    attributes `out` and `err`.
+    The function returns the captured output with the attributes `out` and `err`.
     """
 
     def call(main, *words):
@@ -120,10 +122,9 @@ def ran(capsys):
 
 @pytest.fixture
 def answered(tmp_path):
-    """Returns `answered(main, *words, text=...)`.
+    """Returns `answered(main, *words, text=...)`, which runs a command on a file with `text`.
 
-    It writes `text` to an input file, runs a command on that file, asserts that the command
-    succeeds, and returns the content of the output file.
+    The function asserts that the command succeeds, and returns the content of the output file.
     """
 
     def call(main, *words, text: str | bytes) -> str:

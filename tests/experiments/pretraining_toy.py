@@ -10,7 +10,10 @@ LETTERS = "abcdefghij"
 
 
 def write_documents(folder: pathlib.Path, count: int = 60, seed: int = 0) -> str:
-    """Writes documents of sentences such as "c c c c ."; returns their `text:` source."""
+    """Writes documents of sentences such as "c c c c ."; returns their `text:` source.
+
+    Each document repeats one letter.
+    """
     rng = np.random.default_rng(seed)
     for number in range(count):
         letter = LETTERS[rng.integers(len(LETTERS))]
@@ -25,7 +28,7 @@ def toy_settings(source: str, steps: int = 40, recipe: str = "") -> list[str]:
     Args:
         source: source of the documents.
         steps: number of updates.
-        recipe: name of the recipe, needed for `t5_tiny` and `bart_tiny` alone.
+        recipe: name of the recipe; required only for `t5_tiny` and `bart_tiny`.
     """
     settings = {
         "corpus.sources": source,

@@ -26,7 +26,7 @@ TUNE += ("training.schedule=constant",)
 
 
 def write(path, *lines: dict) -> None:
-    """Writes a JSON file, or JSON lines if there are several `lines`."""
+    """Writes `lines` to a file, one JSON object per line."""
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -58,10 +58,10 @@ def pretrain(options) -> None:
 
 
 def write_timing(run: pathlib.Path, training) -> None:
-    """Writes a timing log with 1 second per update.
+    """Writes a timing log in which the name of the run determines the seconds per update.
 
-    An update takes 2 seconds in runs whose names begin with "slow", and 1.5 seconds in the run
-    "unsteady-2".
+    An update takes 2 seconds if the name begins with "slow", 1.5 seconds if the name is
+    "unsteady-2", and otherwise 1 second.
     """
     last, second = training.max_steps, 2.0 if run.name.startswith("slow") else 1.0
     second *= 1.5 if run.name == "unsteady-2" else 1
@@ -193,7 +193,7 @@ def calls(request, monkeypatch):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """Returns the settings of a toy corpus, and the flags of a toy fine-tuning task."""
+    """Returns pre-training settings for a toy corpus, and the flags of a toy fine-tuning task."""
     folder = tmp_path_factory.mktemp("toy")
     (folder / "documents").mkdir()
     settings = toy_settings(write_documents(folder / "documents"), steps=4)

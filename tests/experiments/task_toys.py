@@ -109,7 +109,9 @@ def without(flags: list[str], *names: str) -> list[str]:
 
 
 def not_yet_trained(given: str, task: str = "sst2", *settings: str, name: str = "macaron"):
-    """Returns a `Start`, a task's recipe, and the network with the weights copied from the start.
+    """Prepares fine-tuning without training; returns a `Start`, the recipe and the network.
+
+    The network has the weights of the model in the `Start`.
 
     Args:
         given: model or run that fine-tuning starts from.
@@ -131,7 +133,7 @@ def write_untrained(run, seed: int = 1, metrics: dict | None = None):
     """Writes a run with one checkpoint of random weights; returns the network.
 
     Args:
-        run: the run to write.
+        run: run object, which defines the folder and the network.
         seed: seed of the weights.
         metrics: validation metrics that the checkpoint records.
     """
@@ -151,13 +153,15 @@ def write_untrained(run, seed: int = 1, metrics: dict | None = None):
 
 
 def assert_same_weights(one, other) -> None:
-    """Checks that two layers have equal weights."""
     for ours, theirs in zip(one.get_weights(), other.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def train_toy(folder: pathlib.Path, run: pathlib.Path, task: str = "sst2", **options) -> None:
-    """Trains on a toy task with a training command."""
+    """Trains on a toy task with `embed train` or `finetune train`.
+
+    `options` are arguments of `toy_flags`.
+    """
     main = (embed if task in HEADERS else finetune).main
     assert main(["train", task, str(run), *toy_flags(folder, task, **options)]) == 0
 
@@ -174,7 +178,7 @@ def scores_in(folder: pathlib.Path) -> dict:
 
 
 def words(text: str, **places) -> list[str]:
-    """Splits a command line into words; replaces placeholders such as RUN by `places`."""
+    """Splits a command line into words; replaces placeholders such as RUN by values in `places`."""
     for name, place in places.items():
         text = text.replace(name, str(place))
     return text.split()
@@ -187,9 +191,9 @@ def write_table(path: pathlib.Path, rows: list[tuple], header: str = "sentence\t
 
 
 def write_toy(folder: pathlib.Path) -> str:
-    """Writes tables of praise and blame, and their vocabulary; returns the `tsv:` source.
+    """Writes sentiment tables and a vocabulary; returns the `tsv:` source of the tables.
 
-    The files TASK-train.tsv and TASK-validation.tsv hold pairs or triplets of sentences.
+    The files TASK-train.tsv and TASK-validation.tsv hold sentence pairs or triplets of other tasks.
     """
     for split, count, seed in (("train", 240, 1), ("validation", 50, 2), ("test", 10, 3)):
         write_table(folder / f"{split}.tsv", sentences(count, seed))
@@ -219,7 +223,7 @@ def _save_vocabulary(folder: pathlib.Path, *words: str) -> None:
 
 
 def sentences(count: int, seed: int) -> list[tuple[str, str]]:
-    """Returns sentences with their SST-2 class names."""
+    """Returns (sentence, SST-2 class name) pairs."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(count):
@@ -231,7 +235,10 @@ def sentences(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def related(task: str, count: int, seed: int) -> list[tuple]:
-    """Returns examples of a pair or triplet task; sentences with equal classes are similar."""
+    """Returns table rows of STS-B, MRPC or a triplet task.
+
+    Two sentences count as similar if they have the same sentiment.
+    """
     rng, rows = np.random.default_rng(seed), []
     pool = sentences(200, seed)
     while len(rows) < count:
@@ -293,7 +300,7 @@ def tagged(count: int, seed: int) -> list[list[tuple[str, str]]]:
 
 
 def outputs_of(task: LabelledTask, *columns: list[str]):
-    """Tokenizes columns of texts as a data set, and returns the task's outputs."""
+    """Returns the outputs that `SetOutputs` computes for examples made of `columns` of texts."""
     if isinstance(task, Spans):
         examples = Questions([*map(str, range(len(columns[0])))], *columns, None)
     elif isinstance(task, Tags):

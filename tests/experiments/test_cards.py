@@ -1,4 +1,4 @@
-"""Model cards of runs: their header, settings and runnable example."""
+"""Model cards of runs: header, settings, and an example that runs."""
 
 import pytest
 import yaml

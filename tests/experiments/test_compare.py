@@ -54,10 +54,10 @@ STRANG = "strang=bert_rab_tiny:model.scheme=channels/2, tokens, channels/2,model
 
 @pytest.fixture
 def compared(study, study_corpus, tmp_path, capsys, monkeypatch):
-    """Returns `compared(*words)`, which compares two encoders in tmp_path.
+    """Returns `compared(*words)`, which runs the comparison of two encoders in tmp_path.
 
     `compared` returns the JSON record, the Markdown page and the printed output. If the command
-    fails, `compared` returns the error.
+    fails as expected, `compared` returns the printed error.
     """
     monkeypatch.setattr(Pretraining, "guessing", lambda self, rows: (5.0, "nothing is learnt"))
 
@@ -169,7 +169,7 @@ def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
 
 
 def test_a_trend_is_judged_seed_by_seed():
-    """The trend's slope over the logarithm of the width equals NumPy's fit for each seed."""
+    """For each seed, the slope of the trend over log2(width) equals the least-squares slope."""
     arms = [Arm(name, "demo", (), width) for width in (8, 16, 32) for name in ("one", "other")]
     noise = [0.001, -0.002, 0.003]
 
@@ -468,7 +468,10 @@ def test_arms_have_equal_parameters(calls, tmp_path, capsys):
 
 @pytest.fixture
 def blocks(tmp_path):
-    """Returns a function that compares two translators."""
+    """Returns a function that compares a Macaron and a Transformer translator.
+
+    The function returns the exit status of the command.
+    """
     arguments = [str(tmp_path), "--seeds", "1", "--set", "training.max_steps=500"]
     arms = ["macaron=multi30k_macaron_tiny", "transformer=multi30k_transformer_tiny"]
     return lambda *more: compare([*arguments, *(more or arms)])

@@ -430,7 +430,7 @@ def test_the_records_of_a_run_are_whole_or_one_sentence(toy_run, tmp_path, conte
 
 
 def resumed(path):
-    """Reads a run's files as resumed training does."""
+    """Opens a run, and reads each file that resumed training reads."""
     run = FinetuningRun.open(path)
     run.result()
     run.checkpoint()

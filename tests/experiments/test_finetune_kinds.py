@@ -57,7 +57,7 @@ READING = ("squad2", "conll2003")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Returns a folder with task files and a run of each task."""
+    """Returns a folder with SQuAD and CoNLL files, and with a trained run for each task."""
     folder = tmp_path_factory.mktemp("reading")
     write_reading(folder, unanswerable=True)
     for task in READING:
@@ -270,7 +270,7 @@ def test_a_run_of_pre_training_gives_its_scores_too(gpt):
 
 
 def test_an_adaptive_softmax_is_a_start(toy):
-    """A task model that starts from a model with an adaptive softmax keeps that model's logits."""
+    """A task model initialized from a model with an adaptive softmax keeps that model's logits."""
     vocabulary = load_encoder_vocabulary(toy / "vocabulary")
     options = {"num_layers": 1, "adaptive_cutoffs": (6, 8), "adaptive_divisor": 2}
     config = catalog.config("transformer_xl_tiny", vocab_size=vocabulary.size, **options)
@@ -305,7 +305,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
 
 @pytest.mark.parametrize("model", ["gpt_tiny", "bert_tiny"])
 def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
-    """A model learns to choose the ending that has the context's sentiment."""
+    """A model learns to choose the ending whose sentiment is that of the context."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 200), ("validation", 40)):
         rows = []

@@ -140,7 +140,10 @@ def test_gaps_are_what_the_corruption_has_taught(kind, t5_run, tmp_path, ran, re
 
 
 def letters(count, seed):
-    """Returns prompts of one repeated letter, whose right answer is the same letter."""
+    """Returns prompts that repeat one letter, each with two letters as choices.
+
+    The right choice is the repeated letter.
+    """
     rng = np.random.default_rng(seed)
     prompts = []
     for _ in range(count):
@@ -175,7 +178,7 @@ def test_shots_are_drawn_by_seed_and_go_on():
 
 
 def rows_of_choices(*choices: str) -> str:
-    """Returns a table of two multiple-choice questions."""
+    """Returns a tab-separated table of two equal questions with the given answer choices."""
     names = [f"choice{n}" for n in range(1, len(choices) + 1)]
     lines = (["question", "answer", *names], *2 * [["o o", "1", *choices]])
     return "".join("\t".join(line) + "\n" for line in lines)
@@ -233,7 +236,7 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
 
 
 class Reader:
-    """A stand-in for a byte-level language model that always continues with the same words."""
+    """A stand-in for a byte-level language model, which continues every prompt with `says`."""
 
     window, trained_length, prefix = 500, None, ()
 

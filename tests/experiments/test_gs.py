@@ -42,7 +42,10 @@ class Store(EmulatedBucket):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Yields a bucket with `corpus/`, and the metrics file of a run on the local disk."""
+    """Yields a `Store` with a prepared `corpus/`.
+
+    The attribute `metrics` is the content of the metrics file of an equal run on the local disk.
+    """
     folder = tmp_path_factory.mktemp("documents")
     with Store(folder) as store:
         status, _, errors = store.prepare("gs://bucket/corpus")

@@ -180,7 +180,10 @@ def their_ids(read, text):
 
 
 def their_continuation(theirs, read):
-    """Returns Hugging Face's greedy continuation of `TEXT` as our ids; [UNK] is suppressed."""
+    """Returns Hugging Face's greedy continuation of `TEXT`, converted to our ids.
+
+    For GPT, [UNK] is suppressed.
+    """
     asked = their_ids(read, TEXT)
     found = theirs.generate(
         asked,
@@ -285,7 +288,7 @@ LONGEST = 14  # maximum number of ids in a target
 
 @pytest.fixture(scope="module")
 def bart(tmp_path_factory):
-    """Returns a Hugging Face BART, its tokenizer, and a folder with a run after one tiny update."""
+    """Returns a Hugging Face BART, its tokenizer, and a folder with a run of one tiny update."""
     folder = tmp_path_factory.mktemp("bart")
     theirs, tokenizer = bart_directory(folder)
     for split in ("train", "validation"):
@@ -333,7 +336,7 @@ def test_a_batch_has_their_rows_and_their_loss(bart):
 
 
 def their_answers(bart):
-    """Returns Hugging Face's greedy answers.
+    """Returns Hugging Face's greedy answers to `LINES`.
 
     Decoding begins with </s> <s>, and tokens that our model never generates are suppressed.
     """

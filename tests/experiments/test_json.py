@@ -29,7 +29,7 @@ ANSWERS = {"task": "sst2", "max_target": 6, "longest": 16, "source_start": (), "
 
 
 def pairs(**usage) -> Pretrained:
-    """Returns an encoder-decoder with random weights."""
+    """Returns a small Macaron translator with random weights; `usage` overrides its attributes."""
     shapes = {"num_encoder_layers": 1, "num_decoder_layers": 1, "max_length": 64}
     config = models.catalog.config("macaron_tiny", vocab_size=WORDS.size, **shapes)
     return Pretrained(

@@ -1,6 +1,6 @@
 """Runs of every type that are killed and resumed are bit-identical to uninterrupted runs.
 
-Quicker tests are in `test_resume` and `tests/training/test_session.py`.
+`test_resume` and `tests/training/test_session.py` have faster tests.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ KINDS = {
 
 
 def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
-    """Returns a dict mapping run types to kills, each as (moment, signal).
+    """Returns a dict mapping each run type to a list of kills, each as (moment, signal).
 
     Across all run types, every combination of moment and signal occurs.
     """
@@ -109,12 +109,12 @@ def dealt(seed: int) -> dict[str, list[tuple[str, signal.Signals]]]:
 
 
 class Session:
-    """The processes of a run.
+    """The processes of a training run.
 
-    Files in the run's folder show when a moment, such as a save, has come.
+    Files in the folder of the run show when a moment, such as a save, has come.
 
     Args:
-        words: words of the command.
+        words: command and its arguments, without "experiments.".
         run: folder of the run.
         clusters: TF_CONFIG of each worker; an empty sequence means one process.
     """
@@ -151,7 +151,7 @@ class Session:
             time.sleep(rng.uniform(0, 0.05))
 
     def ends(self, seconds: float = 300) -> list[tuple[int, str]]:
-        """Waits for all processes; returns (exit status, output) of each."""
+        """Waits for all processes; returns (exit status, output) of each process."""
         outputs = [process.communicate(timeout=seconds)[0] for process in self.processes]
         return [(p.returncode, output) for p, output in zip(self.processes, outputs, strict=True)]
 

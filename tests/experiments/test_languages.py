@@ -30,7 +30,7 @@ PAIRS = number_pairs(24, seed=3)
 
 @pytest.fixture(scope="module")
 def xnli(tmp_path_factory) -> str:
-    """Returns a folder with a toy set of XNLI's structure."""
+    """Returns a TFDS folder with a toy data set that has the features of XNLI."""
     tfds = pytest.importorskip("tensorflow_datasets")
     folder, codes = tmp_path_factory.mktemp("xnli"), ("de", "en")
     features = {

@@ -77,7 +77,7 @@ MEMORY = {"positions": "transformer_xl", "embedding_norm": False}
 
 
 def saved(folder, network, *arguments, **options) -> str:
-    """Saves a network with a vocabulary; returns its folder."""
+    """Saves a network with a vocabulary; returns the path of the folder."""
     made = Pretrained(built(network, *arguments, **options), vocabulary=WORDS)
     made.save_pretrained(folder)
     return str(folder)

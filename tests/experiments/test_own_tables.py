@@ -37,7 +37,10 @@ NAMES = {"negative": "1 star", "positive": "5 stars"}
 
 @pytest.fixture(scope="module")
 def own(toy, tmp_path_factory):
-    """Trains on a user table; returns the folder with the table and the run, and the flags."""
+    """Trains on a user table; returns the folder and the flags of the training command.
+
+    The folder holds the table and the run.
+    """
     folder = tmp_path_factory.mktemp("own")
     rows = [(text, NAMES[label], "x") for text, label in sentences(240, 1)]
     write_table(folder / "own.tsv", rows, "review\tstars\tmore")

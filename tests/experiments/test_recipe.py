@@ -66,7 +66,6 @@ def test_every_recipe_loads_round_trips_and_is_documented(name):
 
 
 def update_rows(recipe) -> int:
-    """Returns the number of rows in an update."""
     return recipe.batch_size * recipe.training.accumulation_steps
 
 
@@ -319,7 +318,7 @@ def test_an_objective_of_ones_own_may_read_the_masking(tmp_path, monkeypatch, ca
 def test_settings_take_effect_together():
     """Settings are validated together, so `max_steps` and `warmup_steps` may come in any order.
 
-    A linear schedule's warm-up must end before the last step.
+    The warm-up of a linear schedule must end before the last step.
     """
     settings = ["training.max_steps=60", "training.warmup_steps=10"]
     for order in (settings, settings[::-1]):
@@ -480,7 +479,7 @@ def test_other_weights_than_the_best_are_told_and_recorded(tmp_path, capsys, bes
 
 HELP = {
     "data_service": "--data-service HOST:5050",
-    "translate.__main__": "tsv:FILE                      tab-separated file, or .csv file, with",
+    "translate.__main__": "tsv:FILE                      tab-separated file, or comma-separated",
     "pretrain.__main__": "text-lines:GLOB[,GLOB...]       text files with one document per line",
     "elmo.__main__": "embed runs/elmo --input",
     "tcn.__main__": "copy_memory",

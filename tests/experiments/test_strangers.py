@@ -69,7 +69,7 @@ def ran_times(here: pathlib.Path) -> int:
 
 
 def with_block(value, block: str):
-    """Returns a copy of a record in which every network has the block `block`."""
+    """Returns a copy of a JSON value in which each field "block" is replaced by `block`."""
     if isinstance(value, dict):
         changed = {key: with_block(item, block) for key, item in value.items()}
         return changed | ({"block": block} if "block" in value else {})
@@ -77,7 +77,10 @@ def with_block(value, block: str):
 
 
 def stranger(run, here: pathlib.Path, block: str = "", **settings) -> str:
-    """Forges a copy of a run as an attacker could, including the code digests; returns its path."""
+    """Forges a copy of a run as an attacker could; returns the path of the copy.
+
+    The block and the recipe settings are replaced, and the code digests are forged.
+    """
     copy = here / "run"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)

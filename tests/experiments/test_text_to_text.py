@@ -1,4 +1,4 @@
-"""T5 and BART, pre-trained on the toy documents by the command, generate answers."""
+"""T5 and BART, pre-trained on toy documents by the commands, generate answers."""
 
 import dataclasses
 import json
@@ -139,9 +139,9 @@ def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
 
 @pytest.fixture
 def mixture(t5_run, tables, tmp_path, monkeypatch):
-    """Returns a function from a run's path to the command that trains on two mixed tasks.
+    """Returns a function from the path of a run to the words of its training command.
 
-    The tasks are sentiment classification and letter translation.
+    The run trains on a mixture of sentiment classification and letter translation.
     """
     monkeypatch.setitem(TASKS, "sst2", dataclasses.replace(TASKS["sst2"], source=tables))
     for split, count in (("train", 24), ("validation", 8)):

@@ -22,7 +22,7 @@ def toy_versions(once):
 
 @pytest.fixture
 def model_folder(tmp_path, toy_versions):
-    """Returns a folder for this test with version 1."""
+    """Returns this test's own folder with version 1 of the toy model."""
     folder = tmp_path / "toy"
     shutil.copytree(toy_versions / "1", folder / "1")
     return folder
@@ -30,7 +30,7 @@ def model_folder(tmp_path, toy_versions):
 
 @pytest.fixture(scope="session")
 def live_server(tmp_path_factory, toy_versions):
-    """Yields a running server of version 1 on free ports."""
+    """Yields a server that runs version 1 of the toy model on free ports."""
     folder = tmp_path_factory.mktemp("live")
     shutil.copytree(toy_versions / "1", folder / "1")
     config = ServerConfig(

@@ -14,7 +14,7 @@ WORDS = tf.TensorSpec([None], tf.string)
 
 
 class ToyTranslator(tf.Module):
-    """A toy translator that upper-cases text and puts its version number in front.
+    """A toy translator, which returns its version number followed by the text in upper case.
 
     A batch with the row "FAIL" fails as a whole, as in a real graph.
     """
@@ -83,7 +83,7 @@ def export_toy(folder: pathlib.Path, version: int) -> pathlib.Path:
 
 
 def call(port: int, method: str, path: str, body=None, headers=None) -> tuple[int, dict]:
-    """Sends an HTTP request on a new connection; returns (status, JSON answer).
+    """Sends an HTTP request on a new connection; returns (status, JSON response).
 
     Args:
         port: port of a local server.

@@ -66,7 +66,10 @@ LONG = {"max_length": 48, "model.max_length": 48}
 
 
 def vocabulary_of(kind: str):
-    """Returns a vocabulary that was trained on the texts but lacks half of their characters."""
+    """Returns a vocabulary of the given type, trained on the texts.
+
+    Except for "bytes", many characters of the texts are not in the vocabulary.
+    """
     train = functools.partial(SentencePieceVocabulary.train, TEXTS, character_coverage=0.98)
     cleaned = NormalizationConfig(punctuation=True, remove_nonprinting=True)
     if kind in ("uncased", "cased"):
@@ -290,7 +293,7 @@ KINDS = {
 
 
 def asked_of(kind: Kind, texts: list[str]) -> list[list[str]]:
-    """Returns the texts as one column; for pairs, a second column holds the texts shifted by 37."""
+    """Returns the texts as one column; for pairs, a second column holds the texts rotated by 37."""
     columns = [texts]
     if len(kind.columns) == 2:
         columns.append(texts[37:] + texts[:37])
@@ -341,7 +344,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(folder):
-    """Returns a dict mapping export types to the run's own answers."""
+    """Returns a dict mapping export types to the answers of the runs."""
     return {
         name: kind.expected(folder / name, asked_of(kind, TEXTS)) for name, kind in KINDS.items()
     }
@@ -349,9 +352,9 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def elsewhere(folder, expected, tmp_path_factory):
-    """Computes the exports' answers in one process with TensorFlow alone.
+    """Computes the answers of all exports in one process that has TensorFlow alone.
 
-    Returns a dict mapping each export type to its answers.
+    Returns a dict mapping export types to lists of answers.
     """
     asked, owners = [], []
     for name, kind in KINDS.items():
@@ -394,7 +397,7 @@ def over_rest(port: int, name: str, inputs: dict[str, list]) -> dict:
 
 
 def largest_difference(expected: dict, found: dict, row: int, where: str) -> float:
-    """Asserts that texts are equal; returns the largest difference between numbers.
+    """Asserts that two answers have equal texts; returns the largest difference of their numbers.
 
     Differences are relative for values above 1.
     """
@@ -418,7 +421,14 @@ def largest_difference(expected: dict, found: dict, row: int, where: str) -> flo
 
 
 def check(name: str, expected: list, found: list[dict], way: str) -> float:
-    """Asserts that refused texts are refused; returns the largest difference over other texts."""
+    """Asserts that refused texts are refused; returns the largest difference over other texts.
+
+    Args:
+        name: export type.
+        expected: answers of the run; a string stands for a refused text.
+        found: answers of the export, one dict per request.
+        way: words for messages that tell how the export ran.
+    """
     largest, worst = 0.0, None
     for part, answer in zip(parts_of(expected), found, strict=True):
         for row, i in enumerate(part):

@@ -156,7 +156,7 @@ def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) ->
 
 
 def write_writer(folder, name: str):
-    """Writes an untrained run that continues text or, for BART and T5, answers MRPC."""
+    """Writes an untrained run of a language model, or of a BART or T5 for the task MRPC."""
     model, *settings = WRITERS[name]
     (folder / f"{name}-texts").mkdir()
     every = toy_settings(write_documents(folder / f"{name}-texts"))
@@ -217,7 +217,7 @@ def record_of(folder, name, version=1):
 
 @pytest.fixture(scope="module")
 def number_hypotheses(folder):
-    """Returns the two best hypotheses of the translation run for each input line."""
+    """Returns the two best hypotheses of the translation run for each line of `NUMBERS + ODD`."""
     run = TranslationRun.open(folder / "numbers")
     decoding = dataclasses.replace(run.recipe.decoding, n_best=2)
     return run.translator(decoding=decoding).translate(NUMBERS + ODD).hypotheses
@@ -225,7 +225,10 @@ def number_hypotheses(folder):
 
 @pytest.fixture(scope="module")
 def answers(folder, number_hypotheses, tmp_path_factory):
-    """Runs all exports in one new process; returns a dict mapping names to lists of outputs."""
+    """Runs all exports in one new process.
+
+    Returns a dict mapping export names to lists of outputs, one dict per request.
+    """
     asked = [
         (str(served(folder, name)), "serving_default", inputs)
         for name, rows in INPUTS.items()
@@ -555,7 +558,13 @@ def test_32_clients_and_a_new_version_lose_and_mix_up_nothing(folder, number_hyp
 
 
 def check_client(asking, texts: list[str], known: dict[str, list]) -> None:
-    """Checks that a client gets TensorFlow's answers and refuses unpaired surrogates."""
+    """Checks that a client returns TensorFlow's answers and refuses unpaired surrogates.
+
+    Args:
+        asking: client.
+        texts: texts that the client sends.
+        known: dict mapping output names to TensorFlow's values, one row per text.
+    """
     for row, answer in enumerate(asking.answers(texts)):
         for name, value in answer.items():
             own = known[name][row]

@@ -87,7 +87,7 @@ def browser():
 
 
 class Page:
-    """The page, and a user's actions on it."""
+    """Page object of the demo page, which is open in a browser."""
 
     def __init__(self, browser, address: str):
         self.browser = browser
@@ -101,7 +101,7 @@ class Page:
         WebDriverWait(self.browser, 20, 0.05, ignored_exceptions=[WebDriverException]).until(until)
 
     def answered(self) -> tuple[str, str]:
-        """Waits for an answer or an error; returns the page's state and answer."""
+        """Waits for an answer or an error; returns the texts of the status line and the answer."""
 
         def done(_):
             said = self.at("state").text

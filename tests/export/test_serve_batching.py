@@ -15,9 +15,9 @@ pytestmark = pytest.mark.quick
 
 
 class Doubler:
-    """A stand-in for a model that doubles numbers and fails on negative numbers.
+    """A stand-in for a model, which doubles numbers and fails on negative numbers.
 
-    Tests can replace its result and its error, and can block its calls.
+    Tests can replace the result function and the error function, and can block calls.
     """
 
     version = 1
@@ -90,7 +90,7 @@ def test_an_error_in_a_batch_fails_only_the_guilty(batcher):
 
 
 def run_once(values, error):
-    """Runs one batch of one-row requests; returns the model's calls and the answers."""
+    """Runs one batch of one-row requests; returns (row counts of the model calls, answers)."""
     batcher = Batcher(max_batch_size=len(values), timeout_ms=60_000, max_queue=99, workers=1)
     model = Doubler(error=error)
     futures = [submit(batcher, model, value) for value in values]
@@ -118,7 +118,7 @@ def test_a_check_that_names_rows_costs_the_good_requests_one_run():
 def test_a_check_that_names_no_rows_or_wrong_ones_fails_only_the_guilty(rows):
     """If an error message does not name the bad rows, the batch is bisected.
 
-    Other models' messages name no rows, and an input text may imitate such a message.
+    Only models of this project name the rows, and an input text may imitate such a message.
     """
     error = tf.errors.InvalidArgumentError(None, None, f"assertion failed: [a] [rows:] [{rows}]")
     calls, answers = run_once([1, 2, 3, 4, 5, 6, -7, 8], lambda x: error)

@@ -23,14 +23,14 @@ LINES = ["a dog", "größe", "", "x" * 3000, "two\twords"]
 
 @pytest.fixture(params=["rest", "grpc"])
 def connect(request, live_server):
-    """Returns a client constructor for the live server, once with REST and once with gRPC."""
+    """Returns a function that makes a client of the live server, by REST and then by gRPC."""
     if request.param == "rest":
         return functools.partial(RestClient, live_server.url, "toy")
     return functools.partial(GrpcClient, f"127.0.0.1:{live_server.grpc_port}", "toy")
 
 
 def candidates(line: str) -> list[Candidate]:
-    """Returns the two translations of the toy model."""
+    """Returns the two translations that the toy model gives for a line."""
     best, length = f"v1:{line.upper()}", len(line)
     second = Candidate(f"{best}?", pytest.approx(-0.2 * length - 1))
     return [Candidate(best, pytest.approx(-0.1 * length)), second]

@@ -92,7 +92,7 @@ def huge_request():
 
 
 def typed(dtype, **values):
-    """Returns a request with a one-element tensor of `dtype` and with the value fields `values`."""
+    """Returns a request whose tensor has one element, the type `dtype` and the fields `values`."""
     request = make_request(text=["a"])
     proto = tensor_pb2.TensorProto(dtype=dtype, **values)
     proto.tensor_shape.dim.add().size = 1

@@ -79,7 +79,10 @@ def test_the_status_of_a_model_that_loads_is_503(tmp_path):
 
 
 def metrics(port) -> dict[str, float]:
-    """Returns a dict mapping labelled metric names to values; checks the format of every line."""
+    """Returns a dict mapping metric names with labels to values.
+
+    Asserts that each line of the response has Prometheus's format.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", "/monitoring/prometheus/metrics")
     response = connection.getresponse()
@@ -313,7 +316,10 @@ def test_a_client_that_sends_many_pieces_waits_for_the_others():
     turns = []
 
     class Watched(Bodies):
-        """A `Bodies` that records chunk sizes, and when the event loop ran other callbacks."""
+        """A `Bodies` that appends chunk sizes to `turns`.
+
+        The list also gets "others" when the event loop runs another callback.
+        """
 
         @contextlib.contextmanager
         def share(self):

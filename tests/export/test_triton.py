@@ -107,7 +107,7 @@ def free_port() -> int:
 
 
 def ask(port: int, model: str, outputs=(), **inputs: np.ndarray) -> tuple[int, dict]:
-    """Sends KServe's `infer` for some or all outputs; returns (status, JSON answer)."""
+    """Sends KServe's `infer` for some or all outputs; returns (status, JSON response)."""
     types_ = {"O": "BYTES", "i": "INT32", "f": "FP32", "b": "BOOL"}
     tensors = [
         {"name": name, "shape": array.shape, "datatype": types_[array.dtype.kind],

@@ -36,7 +36,10 @@ pytestmark = pytest.mark.quick
 
 
 class Doubled(tf.Module):
-    """A stand-in for a graph and its task, which doubles a number and has 400 KB of weights."""
+    """A stand-in that serves as graph and as task; its signature doubles a number.
+
+    The stand-in has 400 KB of weights.
+    """
 
     texts = ()
     network = types.SimpleNamespace(compute_dtype="float32")
@@ -66,7 +69,7 @@ class Doubled(tf.Module):
 
 
 class NoVocabulary:
-    """The part of a vocabulary that `write_version` needs."""
+    """A stand-in with the vocabulary attributes that `write_version` uses."""
 
     hash = "0"
 
@@ -305,7 +308,7 @@ def test_a_folder_of_which_no_version_loads_is_one_sentence(tmp_path):
 
 
 def test_versions_come_and_go_under_load_without_an_error(model_folder, toy_versions):
-    """No request fails while version 2 is published, a broken 3 follows and 2 is removed."""
+    """No request fails while version 2 is published, version 3 fails to load, and 2 is removed."""
     config = ServerConfig(
         str(model_folder), "toy", rest_port=0, grpc_port=0, poll_seconds=0.05, workers=2
     )

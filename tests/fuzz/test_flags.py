@@ -45,7 +45,7 @@ def said(main, *words: str) -> str:
 
 @functools.cache
 def forms(command: str) -> list[tuple[list[str], list[str]]]:
-    """Returns (words, flags) of each sub-command, or of the command if it has no sub-commands."""
+    """Returns (words, flags) of each sub-command, or of the command if it has none."""
     shown = said(main_of(command), "--help")
     names = re.findall("^    ([a-z_-]+)  ", shown, re.MULTILINE) if "COMMAND" in shown else []
     found = []
@@ -57,7 +57,7 @@ def forms(command: str) -> list[tuple[list[str], list[str]]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_runs():
-    """Replaces every command's function by one that does nothing."""
+    """Replaces the function of every command by a function that does nothing."""
     idle = types.SimpleNamespace(resolve_name=lambda name: lambda options: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "pkgutil", idle)
@@ -109,11 +109,11 @@ BENCHMARKS = [
 
 
 class Parsed(BaseException):
-    """An exception that carries a parser out of a command's `main`."""
+    """An exception that stops a command's `main` and holds the command's parser."""
 
 
 def places(parser: argparse.ArgumentParser, names: list[str], begin=()):
-    """Yields the words before and after each path argument of a command.
+    """Yields (words before, words after) for each path argument of a command.
 
     Asserts that `names` contains all arguments that are not paths.
     """

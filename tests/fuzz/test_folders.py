@@ -49,7 +49,10 @@ _WORDS = [b"", b"0", b"-1", b"null", b"[]", b"{}", b'"', b"\0", b"\xff", b"1e999
 
 @strategies.composite
 def damages(draw):
-    """Draws a function that damages a file's content, or returns `None` to delete the file."""
+    """Draws a function from the content of a file to damaged content.
+
+    The function returns `None` if the file is to be deleted.
+    """
     kind = draw(strategies.sampled_from(["delete", "cut", "flip", "insert", "replace", "number"]))
     place, bit = draw(strategies.floats(0, 1, exclude_max=True)), draw(strategies.integers(0, 7))
     word = draw(strategies.sampled_from(_WORDS) | strategies.binary(max_size=4))
@@ -79,7 +82,7 @@ def damages(draw):
 
 @contextlib.contextmanager
 def damaged(folder: pathlib.Path, data):
-    """Damages one or two files of a folder within the `with`, and restores all files afterwards."""
+    """Damages one or two files of a folder inside the `with` block, and then restores all files."""
     files = sorted(file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
     chosen = data.draw(strategies.lists(strategies.sampled_from(files), min_size=1, max_size=2))
     changes = [(file, data.draw(damages())) for file in dict.fromkeys(chosen)]

@@ -54,7 +54,7 @@ def tensors(draw):
 def requests(draw):
     """Draws the bytes of a PredictRequest.
 
-    Other request types have the same first fields.
+    The bytes are also sent as other request types, whose first fields are the same.
     """
     request = predict_pb2.PredictRequest()
     spec = request.model_spec

@@ -33,7 +33,7 @@ WIDTHS = {
 
 
 def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False):
-    """Returns a model with noise added to its initial weights, except those named `constant`.
+    """Returns a Hugging Face model with noise added to its initial weights.
 
     Args:
         kind: class of the model.
@@ -41,7 +41,7 @@ def shaken(kind, config, scale, seeds=(1, 0), constant="none", own_output=False)
         scale: standard deviation of the noise.
         seeds: seeds of the initial weights and of the noise. If the second seed is `None`, the
             noise continues the random sequence of the weights.
-        constant: weights with this text in their name keep their values.
+        constant: weights with this text in their name get no noise.
         own_output: whether the output matrix is untied, as in T5 1.1.
     """
     torch.manual_seed(seeds[0])
@@ -124,7 +124,7 @@ def in_memory(model):
 
 
 def sources(our_size, batch=5, length=15):
-    """Returns rows of our ids that end with EOS and padding."""
+    """Returns rows of our token ids, each of which ends with EOS and padding."""
     rng = np.random.default_rng(0)
     rows = np.zeros((batch, length), np.int32)
     for b in range(batch):
@@ -284,7 +284,7 @@ def test_a_wrong_directory_is_one_sentence(tmp_path):
 
 
 def t5_directory(directory):
-    """Saves a T5 and its tokenizer; returns both.
+    """Saves a T5 and its tokenizer; returns the model and the tokenizer.
 
     The embedding table has unused rows, as in published models.
     """
@@ -303,7 +303,7 @@ def t5_directory(directory):
 
 
 def bart_directory(directory):
-    """Saves a BART with its tokenizer; returns both."""
+    """Saves a BART and its tokenizer; returns the model and the tokenizer."""
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     kind = transformers.BartTokenizer
     tokenizer = byte_pair_tokenizer(kind, "its own", directory, mask_token=mask)

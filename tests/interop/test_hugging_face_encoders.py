@@ -48,7 +48,7 @@ def test_everything_is_read(tmp_path):
 
 @pytest.mark.parametrize("layout", ["rounded", "early names"])
 def test_other_layouts_are_read_to_the_same_weights(layout, tmp_path, capsys):
-    """Weights are equal if a table is padded to a multiple of 64 or names come from TensorFlow."""
+    """Tables padded to a multiple of 64, and TensorFlow's weight names, are read correctly."""
     state, config = toys.random_state(), {}
     plain = read_encoder(toys.write_bert(tmp_path / "a", state))
     tokens, bias = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
@@ -158,7 +158,10 @@ def test_a_tokenizer_json_does_instead_of_a_list_of_words(tmp_path):
     ],
 )
 def test_added_tokens_have_their_ids(file, tokens, lower_case, tmp_path):
-    """Ids agree with the tokenizers package in Python, in a graph, with offsets and when saved."""
+    """Added tokens get the ids of the tokenizers package.
+
+    The ids agree in Python, in a graph, with offsets, and after saving.
+    """
     tokenizers = pytest.importorskip("tokenizers")
     toys.write_bert(tmp_path, toys.random_state(12), {"vocab_size": 12})
     case = {"do_lower_case": lower_case} if file != "added_tokens.json" else {}

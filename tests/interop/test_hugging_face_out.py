@@ -1,4 +1,4 @@
-"""Encoders are saved as Hugging Face folders without PyTorch, atomically, and read back."""
+"""Encoders are saved as Hugging Face folders without PyTorch, atomically, and read again."""
 
 import json
 
@@ -98,7 +98,10 @@ def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path)
 
 
 def test_scores_of_a_regression_are_theirs(tmp_path):
-    """Our model predicts standardized scores, so the scale and the mean are saved in its head."""
+    """The saved head predicts scores in the original units.
+
+    Our model predicts standardized scores, so the head is saved with the deviation and the mean.
+    """
     import safetensors.numpy
 
     task = {"mean": 2.5, "deviation": 1.5}

@@ -107,9 +107,9 @@ def sequence_model(kind: str, **options) -> Pretrained:
 
 
 def their_ids(kind: str, made: Pretrained) -> np.ndarray:
-    """Returns the Hugging Face id of each of our pieces.
+    """Returns an array of the Hugging Face ids of our tokens.
 
-    MarianMT has EOS first and padding last.
+    Kind "post-norm" is exported as MarianMT, which has EOS first and padding last.
     """
     ids = np.arange(made.vocabulary.pieces)
     if kind == "post-norm":
@@ -119,9 +119,10 @@ def their_ids(kind: str, made: Pretrained) -> np.ndarray:
 
 
 def log_probabilities(logits) -> np.ndarray:
-    """Returns log-probabilities over the pieces from id 5 on.
+    """Returns log-probabilities over the tokens from id 5 on.
 
-    The softmax removes a constant by which MarianMT's logits differ.
+    The export to MarianMT shifts all logits of a position by one constant, which the softmax
+    cancels.
     """
     logits = numpy_of(logits)[..., 5:]
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))

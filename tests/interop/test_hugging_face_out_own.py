@@ -158,7 +158,7 @@ def test_pytorch_s_models_follow_transformers_customs(tmp_path):
 
 
 def test_distances_have_their_buckets(tmp_path):
-    """Relative positions beyond the last bucket have that bucket's bias."""
+    """Relative positions beyond the last bucket get the bias of that bucket."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     options = {"block": "macaron", "relative_bias": "shared", "positions": "none"}
     made = written(PretrainingEncoder, options, tmp_path / "out")
@@ -173,7 +173,6 @@ def test_distances_have_their_buckets(tmp_path):
 
 
 def test_it_learns_there(tmp_path):
-    """A few SGD steps in PyTorch lower the loss of the saved model."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     written(EncoderClassifier, SYSTEMS["swish_rnn"], tmp_path / "out", num_classes=2)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(

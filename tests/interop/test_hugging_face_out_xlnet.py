@@ -40,7 +40,7 @@ def two_streams(kind: str, **options) -> Pretrained:
 
 
 def batch(pieces: int) -> dict[str, np.ndarray]:
-    """Returns two rows, each of which predicts three tokens in its own order."""
+    """Returns the features of two rows; each row predicts three tokens in a random order."""
     rng = np.random.default_rng(0)
     order = np.full((2, 7), -1)
     positions = np.array([[1, 4, 6], [0, 3, 5]])

@@ -46,7 +46,10 @@ def config(vocabulary=WORD_PIECES, **changes) -> EncoderConfig:
 
 
 def pairs() -> dict[str, np.ndarray]:
-    """Returns rows of two segments with two padded positions in all but the first row."""
+    """Returns the features of three rows with two segments each.
+
+    The last two positions of rows 1 and 2 are padding.
+    """
     padding = np.ones((3, 9), "int32")
     padding[1:, 7:] = 0
     rows = ids(3, 9, vocab_size=WORD_PIECES.pieces) * padding
@@ -158,7 +161,7 @@ assert tokenizer.detokenize(tokenizer(texts)) == texts
 
 
 def greedy(model: LanguageModel, rows: list[list[int]], length: int) -> list[list[int]]:
-    """Returns each row's greedy continuation, without a cache."""
+    """Continues each row greedily to `length` tokens, without a cache; returns all ids."""
     done = []
     for row in rows:
         while len(row) < length:

@@ -43,7 +43,7 @@ CONFIG = EncoderConfig(
 
 
 def inputs() -> dict[str, np.ndarray]:
-    """Returns padded rows of 4 lengths with ids and segments: `(5, 13)`."""
+    """Returns token ids and segment ids of five padded rows: `(5, 13)`."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(5, VOCAB, (5, 13)).astype("int32")
     segments = np.zeros_like(tokens)
@@ -74,9 +74,10 @@ def backbone():
 
 
 def check_bert(read, hidden, pooled, logits=None):
-    """Checks the hidden states, the pooled vectors, and the logits if there is a head.
+    """Checks that our BERT has the given hidden states, pooled vectors and token logits.
 
-    Asserts that table rows without a token have logits below -9,000.
+    `logits` is `None` for a model without a masked-token head. Rows of the embedding table without
+    a token must have logits below -9,000.
     """
     real = inputs()["token_ids"] != 0
     found = numpy_of(read.network.encoder(inputs(), training=False))
@@ -102,7 +103,7 @@ def check_backbone(read, backbone, head=None):
 
 
 def shake_head(head, backbone):
-    """Draws a head's weights anew, except the table that it shares with the backbone."""
+    """Draws random weights for a head, except the embedding table, which the backbone shares."""
     table = backbone.token_embedding.get_weights()
     shake(head)
     backbone.token_embedding.set_weights(table)
@@ -271,9 +272,10 @@ def our_model(**options):
 
 
 def copy_layers(theirs, ours, **changes) -> None:
-    """Copies a KerasHub model's weights to our model.
+    """Copies the weights of a KerasHub model to our model.
 
-    `changes` replaces parts such as "encoder" or "norms" of the KerasHub model.
+    `changes` maps parts such as "encoder" or "norms" to layers that replace these parts of the
+    KerasHub model.
     """
     parts = {name: changes.get(name, getattr(theirs, name)) for name in ("encoder", "decoder")}
     layers = {f"{name}_{n}": one for name, part in parts.items() for n, one in enumerate(part)}

@@ -70,7 +70,7 @@ LENGTH = 16
 
 
 def write_vocabulary(kind, directory) -> int:
-    """Writes a tokenizer's files; returns the number of ids."""
+    """Writes the files of a tokenizer type, such as "words"; returns the number of ids."""
     if kind == "words":
         (directory / "vocab.txt").write_text("\n".join(WORDS) + "\n")
         (directory / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -115,7 +115,7 @@ def write_vocabulary(kind, directory) -> int:
 def make(family, kind, directory, **options):
     """Saves a Hugging Face model with random weights; returns the model.
 
-    `kind` is the end of the class name, such as "ForMaskedLM".
+    `kind` is the end of its class name, such as "ForMaskedLM".
     """
     name, settings, vocabulary, pad = FAMILIES[family]
     shapes = OTHER_SHAPES.get(name, SHAPES)
@@ -129,7 +129,10 @@ def make(family, kind, directory, **options):
 
 
 def batch(model, family):
-    """Returns padded rows of Hugging Face's ids, `(4, 13)`, with segments or languages if used."""
+    """Returns padded rows of Hugging Face ids: `(4, 13)`.
+
+    The rows have segment ids or language ids if the model has such embeddings.
+    """
     padding = FAMILIES[family][3]
     rng = np.random.default_rng(0)
     config = model.config
@@ -164,10 +167,18 @@ def call(model, inputs):
 
 
 def compare(read, inputs, expected):
-    """Checks hidden states at real positions, and token logits if the model has such a head.
+    """Checks that our model and a Hugging Face model have equal outputs.
+
+    The hidden states are compared at positions without padding. If our model has a masked-token
+    head, the token logits are compared too.
+
+    Args:
+        read: our model.
+        inputs: features of the Hugging Face model.
+        expected: outputs of the Hugging Face model.
 
     Returns:
-        Our hidden states, and a bool array of real positions.
+        Our hidden states, and a bool array that is True at positions without padding.
     """
     ours = ours_of(read, inputs)
     real = inputs["attention_mask"].astype(bool)
@@ -405,7 +416,7 @@ def test_an_import_is_saved_and_loaded(tmp_path):
 
 
 def vectors(hidden, mask) -> np.ndarray:
-    """Averages hidden states where `mask` is 1; returns unit vectors `(B, D)`."""
+    """Averages hidden states where `mask` is 1; returns vectors of length 1: `(B, D)`."""
     mask = np.asarray(mask)[..., None].astype("float32")
     found = (hidden * mask).sum(1) / mask.sum(1)
     return found / np.linalg.norm(found, axis=1, keepdims=True)

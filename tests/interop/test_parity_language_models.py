@@ -83,12 +83,12 @@ def write_merges(directory, names, merges, last=()) -> int:
 
 
 def write_vocabulary(directory) -> int:
-    """Writes GPT-2's tokenizer files with few merges and the end-of-text token last."""
+    """Writes GPT-2's tokenizer files with four merges; the end-of-text token comes last."""
     return write_merges(directory, byte_alphabet(), ["h e", "l l", "he ll", "Ġ w"], [END])
 
 
 def write_gpt_vocabulary(directory) -> int:
-    """Writes GPT's tokenizer files with few merges, `<unk>` first."""
+    """Writes GPT's tokenizer files with few merges; `<unk>` comes first."""
     letters = [*"abcdefghijklmnopqrstuvwxyz.,'"]
     merges = ["h e", "l l", "t he</w>", "h e</w>", "he ll", "w he", "e l</w>", "w e"]
     names = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters)]
@@ -303,7 +303,7 @@ def test_the_published_vocabulary_of_gpt2_is_read(shared_data, tmp_path):
 
 @pytest.mark.parametrize("family", WITH_TOKENIZERS)
 def test_a_classifier_answers_texts_as_theirs(family, tmp_path):
-    """A GPT classifier predicts what Hugging Face predicts; its rows have no special ids."""
+    """A GPT classifier predicts what Hugging Face predicts for rows without special ids."""
     size = {"vocab_size": write_gpt_vocabulary(tmp_path)} if family.startswith("gpt of") else {}
     head = {"num_labels": 3, "pad_token_id": 0}
     theirs = make(family, tmp_path, "ForSequenceClassification", **size, **head)
@@ -443,7 +443,7 @@ def test_the_answers_of_an_xlnet_agree(tmp_path):
 
 @pytest.mark.parametrize("both", [False, True])
 def test_both_streams_with_a_permutation_and_a_memory(both, tmp_path):
-    """Both streams agree over three segments with memory.
+    """Content and query streams agree with Hugging Face over three segments with memory.
 
     If `both` is True, half of the batch is read backward.
     """

@@ -36,7 +36,7 @@ metric_list:
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch, tmp_path):
-    """Makes the Hub offline, and puts caches into the test's folder."""
+    """Sets the Hugging Face Hub to offline mode, and puts caches into the folder of the test."""
     for name, value in {
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",

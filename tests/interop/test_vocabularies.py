@@ -67,7 +67,10 @@ def train_sentencepiece(**options) -> bytes:
 
 
 def check(directory: pathlib.Path, tokenizer) -> None:
-    """Checks that a directory's vocabulary has the tokenizer's ids, special ids included."""
+    """Checks that the vocabulary in a directory gives the same ids as `tokenizer`.
+
+    The ids include the special ids and pairs of texts.
+    """
     vocabulary, ids = read_vocabulary(directory)
     special = ("pad", "unk", "cls", "sep", "mask")
     theirs = [getattr(tokenizer, f"{name}_token_id") for name in special]
@@ -87,7 +90,10 @@ def check(directory: pathlib.Path, tokenizer) -> None:
 
 
 def byte_pair_tokenizer(kind, files: str, directory: pathlib.Path, **options):
-    """Saves a tokenizer with RoBERTa's byte-level pieces; returns the tokenizer."""
+    """Saves a tokenizer with RoBERTa's byte-level tokens; returns the tokenizer.
+
+    If `files` is "its own", vocab.json and merges.txt replace tokenizer.json.
+    """
     learnt = BytePairVocabulary.train(TRAINING, 300)
     names = ["<s>", "<pad>", "</s>", "<unk>", *learnt.units, "<mask>"]
     numbers = {name: number for number, name in enumerate(names)}
@@ -117,7 +123,7 @@ def test_byte_pairs(system, files, options, tmp_path):
 
 
 def write_xlm(lines: list[list[str]], directory: pathlib.Path, **options) -> None:
-    """Writes XLM's files in Hugging Face format, with merges learnt on words.
+    """Writes XLM's tokenizer files in Hugging Face format, with merges trained on `lines` of words.
 
     Some merged strings and some letters are not in the vocabulary.
     """
@@ -149,7 +155,10 @@ def read_side(name: str, code: str, tfds) -> list[str]:
 
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_xlms_words_and_codes(lower_case, tmp_path, tfds):
-    """XLM's ids agree in three languages, on unusual text, and in a language with special rules."""
+    """Ids agree with XLM's tokenizer in English, German, French and Romanian.
+
+    Some texts are unusual, and Romanian has its own rules.
+    """
     transformers = pytest.importorskip("transformers")
     texts = {
         "en": [
@@ -245,7 +254,10 @@ def test_xlnets_digits_stand_without_their_commas(tmp_path):
 
 @pytest.mark.parametrize("system", ["Albert", "XLNet"])
 def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
-    """Ids agree with SentencePiece; transformers puts other spaces around punctuation."""
+    """Texts with user-defined symbols have SentencePiece's ids.
+
+    The transformers library puts other spaces around such symbols.
+    """
     transformers = pytest.importorskip("transformers")
     options = {"Albert": ALBERT, "XLNet": XLNET}[system]
     proto = train_sentencepiece(**{**options, "user_defined_symbols": ["(", "€", "<eop>"]})
@@ -283,7 +295,7 @@ def test_t5s(tmp_path):
 
 
 def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
-    """Added tokens get the ids after the file's pieces, and are cut out of texts before merging."""
+    """Added tokens get the ids after the vocabulary file, and are split off before merging."""
     tokenizers = pytest.importorskip("tokenizers")
     texts = ["the <e1> dog<é>the", "<e1>", "<é> <e1>the "]
     learnt = BytePairVocabulary.train(TRAINING, 300)
@@ -325,7 +337,7 @@ def test_added_tokens_of_byte_pairs_and_of_sentencepiece(tmp_path):
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_bytes_of_unknown_characters(model_type, tmp_path):
-    """Byte fallback works from the model file, and from `tokenizer.json` without piece types."""
+    """Byte fallback works for SentencePiece files, and for `tokenizer.json` without token types."""
     tokenizers = pytest.importorskip("tokenizers")
     proto = sentencepiece_model_pb2.ModelProto()
     options = {"unk_id": 0, "pad_id": -1, "bos_id": 1, "eos_id": 2, "model_type": model_type}

@@ -24,7 +24,7 @@ CONFIG = {
 
 
 def random_state(rows: int = len(WORDS)) -> dict[str, np.ndarray]:
-    """Returns a dict mapping a BertForPreTraining's Hugging Face weight names to random arrays."""
+    """Returns a dict mapping weight names of Hugging Face's BertForPreTraining to random arrays."""
     shapes = {
         "bert.embeddings.word_embeddings.weight": (rows, 8),
         "bert.embeddings.position_embeddings.weight": (12, 8),
@@ -77,7 +77,7 @@ MEAN = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 
 
 def write_modules(directory: pathlib.Path, kinds=MODULES, pooling=MEAN, sentence=None) -> None:
-    """Writes the module files of sentence-transformers beside a model."""
+    """Writes the sentence-transformers files that add modules to the model in `directory`."""
     modules = [
         {"idx": i, "path": folder, "type": f"sentence_transformers.models.{kind}"}
         for i, (folder, kind) in enumerate(

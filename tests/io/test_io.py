@@ -159,7 +159,7 @@ def test_places_that_stay_as_they_are(place):
 
 
 def test_a_home_that_no_shell_replaced(monkeypatch):
-    """Replaces "~" by the home folder, because bash does not expand `--out=~/x`."""
+    """A path's "~" becomes the home folder, because bash does not expand `--out=~/x`."""
     monkeypatch.setenv("HOME", "/home/me")
     assert errors.check_path("~/x") == "/home/me/x"
 

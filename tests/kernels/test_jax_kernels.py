@@ -14,7 +14,10 @@ SEED = jnp.array([7, 3], jnp.uint32)
 
 
 def plain(query, key, value, seen, seed, scale, causal, window, rate):
-    """Computes what `flash_attention` returns, with full matrices and the same dropout mask."""
+    """Computes what `flash_attention` returns, but with full attention matrices.
+
+    The dropout mask is the same.
+    """
     (rows, length, heads, _), count = query.shape, key.shape[1]
     key, value = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))
     scores = jnp.einsum("bthd,bshd->bhts", query, key) * scale

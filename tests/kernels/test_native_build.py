@@ -23,7 +23,10 @@ echo library > "$2"
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Returns a function that installs a stand-in compiler and an empty kernel cache."""
+    """Returns a function that installs a stand-in compiler and an empty kernel cache.
+
+    The function returns the file to which the compiler appends a line per run.
+    """
 
     def install(ending: str = "") -> pathlib.Path:
         path = tmp_path / "compiler"

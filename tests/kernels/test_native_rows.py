@@ -21,7 +21,7 @@ SHAPES = [(1, 1), (3, 5, 64), (70, 37), (2, 33, 256)]
 
 
 def with_gradients(function, *tensors):
-    """Returns a function's value and its gradients for a random upstream gradient."""
+    """Returns a list of a function's value and its gradients for a random upstream gradient."""
     tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
     with tf.GradientTape() as tape:
         tape.watch(tensors)
@@ -130,7 +130,10 @@ def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
 
 
 def swish(kernel, *options):
-    """Returns the native and the reference function for two rows with one padded position."""
+    """Returns two functions, which run a kernel natively and in its reference implementation.
+
+    Both functions have the same mask for two rows, whose only padding is the end of row 1.
+    """
     mask = tf.constant([[True] * 5, [True] * 4 + [False]])
     return [lambda *x, how=how: kernel(*x, 2, *options, mask, implementation=how) for how in WAYS]
 

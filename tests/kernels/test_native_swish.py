@@ -105,7 +105,7 @@ def test_gates_over_all_magnitudes(gate):
 
 
 def gate_in_float64(gate: str, z: float) -> tuple[float, float]:
-    """Returns the gate and its derivative; as in TensorFlow, -inf * 0 is NaN."""
+    """Returns a gate's value and derivative; as in TensorFlow, -inf * 0 is NaN."""
     if gate == "sigmoid":
         s = math.nan if math.isnan(z) else 1 / (1 + math.exp(min(-z, 700.0)))
         return s, s * (1 - s)
@@ -259,7 +259,7 @@ def test_every_loop_is_vectorized():
 
 @pytest.mark.thorough
 def test_replicas_of_a_new_process():
-    """In a new process, the library loads from the cache, and replicas' gradients add up."""
+    """A new process loads the library from the cache, and the gradients of replicas add up."""
     program = """
         import numpy as np, tensorflow as tf
         cpu, two = tf.config.list_physical_devices("CPU")[0], tf.config.LogicalDeviceConfiguration()

@@ -44,7 +44,8 @@ FORMS = [None, *GATES]  # the recurrence alone, and gated
 def inputs(length, width, step_size, gate, masked=0, batch=2):
     """Returns x, the weight vectors, a mask and an initial state.
 
-    `masked` = 0 means no mask, 1 masks padding, and 2 also starts new texts within rows.
+    If `masked` is 0, the mask is `None`. If `masked` is 1, the mask marks padding. If `masked` is
+    2, the mask also starts new texts within rows.
     """
     x = 3 * normal(batch, length, width * (1 if gate is None else 2))
     vectors = [1 + normal(width, seed=1), normal(width, seed=2)]
@@ -95,7 +96,7 @@ def with_gradients(function, dtype, x, vectors, step_size, gate, mask, start):
 
 
 def relative_error(actual, expected):
-    """Returns the largest error relative to the largest value."""
+    """Returns the largest absolute error, divided by the largest expected magnitude."""
     return np.max(np.abs(actual - expected)) / max(np.max(np.abs(expected)), 1e-30)
 
 

@@ -1,5 +1,3 @@
-"""Dropout compiled by XLA."""
-
 import numpy as np
 import tensorflow as tf
 

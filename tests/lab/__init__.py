@@ -1,5 +1,3 @@
-"""Tests of `experiments.lab`."""
-
 # Modules of the commands that users run as `python -m MODULE`.
 COMMANDS = tuple(
     f"experiments.lab.{name}"

@@ -1,21 +1,24 @@
-"""Toy benchmark contenders for the child processes of `workers`, without any framework."""
+"""Toy `Contender` objects, the implementations that a benchmark compares.
+
+The child processes of `workers` import this module, which needs no framework.
+"""
 
 from experiments.lab.benchmarks.workers import Contender
 
 
 def contenders(hidden_dim: int, **_) -> dict[str, Contender]:
-    """Returns a contender that reports half a second per step and `hidden_dim` parameters."""
+    """Returns a `Contender` that reports half a second per step and `hidden_dim` parameters."""
     print("what a library prints is no reply")
     return {"toy": Contender(lambda steps: steps / 2, hidden_dim)}
 
 
 def gemm_contenders(**_) -> dict[str, Contender]:
-    """Returns a contender that reports 0 seconds."""
+    """Returns a `Contender` that reports 0 seconds."""
     return {"gemm": Contender(lambda steps: 0.0)}
 
 
 def others(hidden_dim: int, **_) -> dict[str, Contender]:
-    """Returns a contender that raises an error for more than 3 steps."""
+    """Returns a `Contender` that raises an error for more than 3 steps."""
 
     def run(steps: int) -> float:
         if steps > 3:

@@ -268,9 +268,9 @@ def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
 
 @pytest.fixture
 def children(monkeypatch):
-    """Replaces benchmark child processes by stand-ins.
+    """Replaces the child processes of benchmarks by stand-ins.
 
-    Returns a dict mapping modules to (exit status, last line of output).
+    "decoding" reports missing packages, "scaling" crashes, and all others write results.
     """
     ends = {
         "decoding": (2, "error: peers are not installed"),

@@ -1,4 +1,4 @@
-"""The input benchmark's contenders read the same tokens, and mask the same number of tokens."""
+"""All implementations in the input benchmark read equal tokens and mask equally many tokens."""
 
 import itertools
 

@@ -424,7 +424,7 @@ def test_an_interrupted_check_goes_on(pretended, monkeypatch, tmp_path):
     traced, trace = {}, step.Step.trace
 
     def trace_once(self, model, shape):
-        """Caches the trace of each shape, because a trace takes seconds."""
+        """Returns the trace of a shape; traces are cached, because each takes seconds."""
         if shape not in traced:
             traced[shape] = trace(self, model, shape)
         return traced[shape]

@@ -51,7 +51,7 @@ def test_attention_is_equation_1(options):
 
 
 def banded(window, shape=(2, 6, 8)):
-    """Returns a local-attention layer with random biases."""
+    """Returns a causal sliding-window attention layer with random weights."""
     return randomized(MultiHeadAttention(2, causal=True, window=window), shape)
 
 
@@ -160,7 +160,10 @@ CAUSAL = [
 
 
 def table(edges):
-    """Returns the bucket of each distance from 0 to 512."""
+    """Returns the bucket of each distance from 0 to 512.
+
+    `edges` lists (first distance, bucket) of the buckets that hold several distances.
+    """
     starts = [(n, n) for n in range(edges[0][0])] + edges
     found = np.zeros(513, int)
     for start, bucket in starts:

@@ -111,7 +111,7 @@ def test_no_real_position_sees_padding(name):
 
 @pytest.mark.parametrize("name", sorted(layers.BLOCKS))
 def test_masks_of_an_embedding_reach_the_token_mixer(name):
-    """Keras passes an embedding's mask to the token mixer, also if a memory is passed."""
+    """The token mixer uses the mask that Keras attaches to embeddings, also with a memory."""
     tokens = np.array([[5, 6, 0, 0], [7, 8, 9, 4]])
     embedding = keras.layers.Embedding(12, 8, mask_zero=True)
     x, memory = embedding(tokens), normal(2, 3, 8)

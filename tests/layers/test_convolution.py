@@ -7,7 +7,10 @@ from tests.harness import normal, numpy_of, randomized
 
 
 def by_the_equation(x, direction, length, bias, dilation):
-    """Computes weight-normalized convolution (W = g v / |v| per filter) in float64, tap by tap."""
+    """Computes weight-normalized causal convolution in float64, tap by tap.
+
+    The weights are W = g v / |v| for each filter.
+    """
     taps, _, filters = direction.shape
     y = np.zeros((*x.shape[:2], filters))
     for f in range(filters):

@@ -17,7 +17,10 @@ PADDED = np.array([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]], bool)
 
 
 def by_the_equations(layer, x, mask):
-    """Computes gMLP (Liu et al. 2021, section 2), also with its tiny attention, in float64."""
+    """Computes gMLP in float64, as in Liu et al. 2021, section 2.
+
+    Tiny attention is included if the layer has it.
+    """
     w = weights_of(layer)
     z = gelu(x @ w["inner/kernel"] + w["inner/bias"])
     u, v = np.split(z, 2, axis=-1)

@@ -107,7 +107,7 @@ def transformed(x, dense):
 
 
 def drawn(head):
-    """Draws all weights except LayerNorms from N(0, 1), so that no weight stays at 0."""
+    """Draws all weights of a head except LayerNorms from N(0, 1), so that no weight stays at 0."""
     for i, weight in enumerate(head.weights):
         if "norm" not in weight.path:
             weight.assign(normal(*weight.shape, seed=i))

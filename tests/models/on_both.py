@@ -33,7 +33,7 @@ def called(inputs):
 
 
 def by_steps(model, tokens, context, cache, start=0):
-    """Returns the logits of tokens `(B, L)` that are decoded one at a time with a cache."""
+    """Decodes tokens `(B, L)` one at a time with a cache; returns the logits."""
     found = []
     for t in range(start, tokens.shape[1]):
         logits, cache = model.decode_step(tokens[:, t : t + 1], t, context, cache)
@@ -152,9 +152,9 @@ ATTENTION = {
 
 
 def attention_and_gradient(name, fused: bool):
-    """Returns an attention layer's outputs and the gradient with respect to x.
+    """Returns the outputs of an attention layer and their gradient with respect to its input.
 
-    With `fused`, one kernel computes attention; otherwise attention matrices are materialized.
+    With `fused`, one kernel computes attention. Otherwise, attention matrices are materialized.
     """
     import jax
 

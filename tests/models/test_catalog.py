@@ -101,16 +101,19 @@ BERTS = ("bert", "bert_rab", "swish_rnn", "macaron_bert")
 
 @pytest.fixture(autouse=True)
 def forgotten():
-    """Clears variables without values after each test.
+    """Clears Keras's session after each test.
 
-    Otherwise, Keras would allocate gigabytes for these variables in its next symbolic call.
+    Otherwise, the next symbolic call would allocate gigabytes for variables without values.
     """
     yield
     keras.utils.clear_session(free_memory=False)
 
 
 def shaped(name: str, **changes):
-    """Returns a model, or its encoder, whose weights have shapes but no values."""
+    """Returns a model whose weights have shapes but no values.
+
+    The model is a language model, an encoder or an encoder-decoder.
+    """
     config = catalog.config(name, **changes)
     with keras.StatelessScope(initialize_variables=False):
         kind = EncoderDecoder if isinstance(config, EncoderDecoderConfig) else Encoder
@@ -148,7 +151,10 @@ def matrices(model) -> int:
 
 
 def published(name: str) -> dict:
-    """Returns the published vocabulary size as a keyword argument, if the catalog pads it."""
+    """Returns a model's published vocabulary size as a keyword argument.
+
+    Returns {} if the catalog does not pad the vocabulary of this model.
+    """
     family = name.split("_")[0]
     return {"vocab_size": PIECES[family]} if family in PIECES else {}
 
@@ -181,7 +187,7 @@ def test_all_layers_count_alike(name):
 
 @pytest.mark.parametrize(("sharing", "embedding_dim", "millions"), ABLATIONS)
 def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim, millions):
-    """The paper counts the pooler's 0.59M parameters only in models without sharing."""
+    """The paper counts the pooler's 0.59M parameters only in models with sharing."""
     changes = {"sharing": sharing, "embedding_dim": embedding_dim}
     count = parameters("albert_base", pooler=sharing != "none", **changes)
     assert round(count / 1e6) == millions
@@ -191,8 +197,8 @@ def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim
 def test_the_largest_alberts_are_what_their_shapes_come_to(name, millions):
     """ALBERT's parameter counts follow from its sizes; the slides' 60M and 235M do not.
 
-    The count is V E + 512 E + E D for embeddings, 12 D^2 + 13 D for the one layer, and D^2 for the
-    pooler.
+    The main terms are V E + 512 E + E D for the embeddings, 12 D^2 + 13 D for the shared layer, and
+    D^2 for the pooler.
     """
     config = catalog.config(name)
     d, e, v = config.hidden_dim, config.embedding_dim, config.vocab_size

@@ -92,7 +92,10 @@ def behind(layer, inputs):
 
 
 def frozen(model, *parts):
-    """Builds a model, and sets `trainable` of its parts in the given order."""
+    """Builds a model, and sets `trainable` of its parts in the given order; returns the model.
+
+    Each part is a pair of a function from the model to a layer, and a bool.
+    """
     if not model.built:
         model.build()
     for part, trainable in parts:

@@ -36,7 +36,11 @@ SYSTEMS = {
 
 
 def batches(cross_documents: bool) -> dict:
-    """Returns a batch of the documents, with document ids if rows are packed."""
+    """Returns a batch of `DOCUMENTS`.
+
+    With `cross_documents`, two packed rows hold all documents, and tokens have document ids.
+    Otherwise, each document has its own row.
+    """
     documents = [TokenRows.from_lists([document], V) for document in DOCUMENTS]
     rows = Rows.of(pack_rows(documents, LENGTH, cross_documents), LENGTH, CLS, SEP).token_ids
     assert len(rows) == (2 if cross_documents else len(DOCUMENTS))
@@ -47,7 +51,10 @@ def batches(cross_documents: bool) -> dict:
 
 
 def equal(found, expected):
-    """Checks equality to 1e-5 of each array's largest number, because some gradients are near 0."""
+    """Checks that each array is equal to 1e-5 of its largest magnitude.
+
+    The tolerance is not relative to each number, because some gradients are near 0.
+    """
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 + 1e-5 * np.abs(other).max())
 

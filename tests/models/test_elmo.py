@@ -23,7 +23,10 @@ def drawn(**changes) -> Elmo:
 
 
 def word_vector(w: dict, prefix: str, characters, filters, num_highways) -> np.ndarray:
-    """Computes Kim et al. 2016: maxima of character filters over a word, then highway layers."""
+    """Computes the vector of a word with max-pooled character filters and highway layers.
+
+    The equations are those of Kim et al. 2016.
+    """
     x = w[f"{prefix}table"][characters]  # `(C, E)`
     found = []
     for width, _ in filters:
@@ -44,7 +47,10 @@ def word_vector(w: dict, prefix: str, characters, filters, num_highways) -> np.n
 
 
 def lstm(w: dict, prefix: str, xs: np.ndarray, clip) -> np.ndarray:
-    """Computes Sak et al. 2014 without peepholes, with clipped states: `(L, D) -> (L, P)`."""
+    """Computes an LSTM with projection: `(L, D) -> (L, P)` (Sak et al. 2014).
+
+    There are no peepholes, and states are clipped.
+    """
     cell = {name.split("/")[-1]: w[name] for name in w if name.startswith(f"{prefix}loop")}
     recurrent, projection = cell["recurrent_kernel"], cell["projection"]
     h, c, hs = np.zeros(projection.shape[1]), np.zeros(projection.shape[0]), []
@@ -136,7 +142,10 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
 )
 def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
-    """ELMo's vectors enter at the LSTM's input, its output, or both, as in a NumPy version."""
+    """ELMo's vectors enter at the LSTM's input, at its output, or at both.
+
+    The outputs agree with a NumPy version.
+    """
     config = dataclasses.replace(TAGGER, elmo_place=place)
     model, characters = built(WordTagger, config, noise=0.5), words(2, 7)
     found, w = numpy_of(model(characters)), weights_of(model)
@@ -181,7 +190,7 @@ def test_it_tags_words_whatever_the_padding(elmo):
 
 
 def test_rows_of_padding_are_not_empty_for_the_lstm(monkeypatch):
-    """A row of padding keeps one unmasked position, because cuDNN's LSTM refuses empty rows."""
+    """In a row of padding, one position stays unmasked, because cuDNN's LSTM refuses empty rows."""
     model, characters, masks = built(WordTagger, TAGGER), words(3, 7), []
     characters[1, 4:] = characters[2] = 0
     alone, lstm = numpy_of(model(characters[:2])), model.lstm

@@ -217,7 +217,7 @@ def standardized(x):
 
 
 def test_the_released_macaron_bert_is_the_one_of_its_code(tmp_path):
-    """The released MacaronBERT's embeddings and first layer equal a NumPy version."""
+    """The embeddings and first layer of the released MacaronBERT agree with a NumPy version."""
     recipe = registry.load("macaron_bert_released").changed(model="macaron_bert_tiny")
     dry = {"dropout": 0.0, "attention_dropout": 0.0, "vocab_size": 24, "hidden_dim": 16}
     config = dataclasses.replace(recipe.model_config(24), **dry, feed_forward_dim=32)

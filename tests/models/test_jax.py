@@ -21,9 +21,9 @@ def models():
 
 @pytest.fixture(scope="module")
 def on_jax(models, tmp_path_factory):
-    """Returns the outputs of all models from one JAX process.
+    """Returns the outputs of all models on JAX.
 
-    Importing JAX takes longer than running the models.
+    All models share one process, because importing JAX takes longer than running them.
     """
     folder = tmp_path_factory.mktemp("jax")
     weights = {

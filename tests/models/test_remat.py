@@ -43,7 +43,7 @@ def segments(**options):
 def two_streams(**options):
     """Returns a two-stream model without segments, and a function that computes its query stream.
 
-    Gradients flow from the queries to the keys of the content stream.
+    Gradients flow from the query stream to the keys of the content stream.
     """
     config = EncoderConfig(*SHAPE, 2, positions="transformer_xl", **DROPOUTS, **options)
     network = TwoStreamModel(config, memory_length=3)
@@ -60,7 +60,7 @@ def two_streams(**options):
 
 
 def two_steps(make, remat: bool, jit_compile: bool) -> list[np.ndarray]:
-    """Returns losses and gradients of two steps with dropout, and the final random states."""
+    """Returns the losses and gradients of two steps with dropout, and the final random states."""
     keras.utils.set_random_seed(1)
     network, hidden = make(remat=remat)
     network.build()

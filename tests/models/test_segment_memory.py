@@ -86,9 +86,9 @@ def test_streaming_and_reading_are_segments_of_one_token(block, softmax):
 
 @pytest.mark.parametrize("softmax", SOFTMAXES[1:])
 def test_an_adaptive_softmax_learns_writes_and_is_as_tied_as_said(softmax):
-    """An adaptive softmax has normalized log-probabilities, and its loss is their cross-entropy.
+    """An adaptive softmax gives normalized log-probabilities, and the loss is the cross-entropy.
 
-    Every row of a tied table has a gradient.
+    Every row of a tied embedding table has a gradient.
     """
     token_ids = ids(2, 9, vocab_size=V)
     model = language_model(memory_length=4, **softmax)

@@ -297,7 +297,7 @@ SENTENCES = models.EncoderConfig(24, 16, 48, 2, 2, max_length=16, initializer_ra
 
 
 def pairs(count=3, length=7):
-    """Returns ids `(B, 2, L)`, with padding in some rows."""
+    """Returns token ids `(B, 2, L)`, with padding in some rows."""
     tokens = ids(count, 2, length)
     tokens[0, 1, 3:] = 0
     tokens[-1, 0, 2:] = 0

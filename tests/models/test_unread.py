@@ -79,11 +79,11 @@ def config_of(family):
 
 
 def outputs(config, drawn: bool = True):
-    """Returns a network's weights, and its outputs in inference and training.
+    """Returns the weights of a network, and its outputs in inference and in training.
 
     Args:
         config: configuration of the network.
-        drawn: whether to keep the initial weights instead of fixed random weights.
+        drawn: whether to keep the initial weights. Otherwise, fixed random weights replace them.
     """
     keras.utils.set_random_seed(1)
     network = catalog.network(config)

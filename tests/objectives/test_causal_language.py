@@ -1,4 +1,4 @@
-"""Next-token prediction: GPT, with memory, in both directions (ELMo), or as a second loss."""
+"""Next-token prediction: GPT, memory, both directions (ELMo), and an auxiliary loss."""
 
 import math
 
@@ -74,7 +74,7 @@ BATCH, SEGMENT = 4, 8
 
 
 def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
-    """Returns a network with memory for updates of `turns` micro-batches."""
+    """Returns a segment language model with memory for `turns` micro-batches per update."""
     config = tiny(causal=True, positions="transformer_xl", num_segments=0, num_layers=2)
     network = built(models.SegmentLanguageModel, config, memory_length)
     network.keep_memory(BATCH // turns, turns)
@@ -82,7 +82,10 @@ def remembering(memory_length, turns=1) -> models.SegmentLanguageModel:
 
 
 def streams(count, padded=False) -> tf.data.Dataset:
-    """Returns rows that continue from batch to batch, as in `stream_dataset`."""
+    """Returns `count` batches in which each row continues the same row of the previous batch.
+
+    With `padded`, the rows of batch 1 end with padding.
+    """
     text = ids(BATCH, count * SEGMENT, vocab_size=60)
     rows = np.zeros((count, BATCH, SEGMENT + 2), "int32")
     rows[:, :, 0], rows[:, :, -1] = CLS, SEP
@@ -143,7 +146,7 @@ def test_evaluation_leaves_the_memory_of_training_alone():
 
 
 def test_an_update_s_micro_batches_have_texts_of_their_own():
-    """Three updates on two micro-batches each equal three updates on whole batches."""
+    """Updates with memory on two micro-batches each equal updates on whole batches."""
 
     def trained(turns):
         network, batch = remembering(8, turns), BATCH // turns
@@ -173,9 +176,9 @@ WEIGHTS = np.array([1, 1, 1, 1, 0], "float32")
 
 
 def language_loss(model, token_ids) -> float:
-    """Returns L1, GPT's auxiliary loss of one row: the mean over its inner tokens.
+    """Returns L1, the auxiliary language-modeling loss of GPT, for one row.
 
-    The first and the last token do not count.
+    The loss is the mean over all tokens between the first and the last token.
     """
     real = token_ids[token_ids != 0]
     logits = numpy_of(model.language_model({"token_ids": real[None]}))[0]
@@ -183,7 +186,10 @@ def language_loss(model, token_ids) -> float:
 
 
 def examples(symmetric, choices):
-    """Returns a network and a batch whose fifth example is padding."""
+    """Returns a network, its token ids `(B, N, L)`, and a batch whose fifth example is padding.
+
+    N is 2 for multiple choice and for a symmetric classifier, and otherwise 1.
+    """
     rows, other = task_rows(PAIRS), task_rows([pair and pair[::-1] for pair in PAIRS])
     both = np.stack([rows["token_ids"], other["token_ids"]], axis=1)  # `(B, 2, L)`
     if choices:
@@ -216,7 +222,7 @@ def test_the_losses_are_the_papers(symmetric, choices, language_weight):
 
 
 def sentences() -> dict[str, tf.Tensor]:
-    """Returns the characters and next words of three sentences; the third sentence is shorter."""
+    """Returns the characters and the word ids of three sentences; the third sentence is shorter."""
     characters = words(3, 6)
     answers = np.random.default_rng(1).integers(0, 11, (3, 6)).astype("int32")
     characters[2, 4:], answers[2, 4:] = 0, -1

@@ -130,7 +130,10 @@ BUDGET = 39  # tokens of a row: 15% of 256, rounded up
 
 
 def runs_of(choice, maskable, starts, budget, seed=0):
-    """Returns the span index of each token, `(B, L)`; `budget` is one number or one per row."""
+    """Returns the span index of each token: `(B, L)`.
+
+    `budget` is the number of tokens to choose, as one number or one number per row.
+    """
     lengths, apart = LAWS[choice]
     counts = np.broadcast_to(np.int32(budget), len(maskable))
     chosen = choose_spans(
@@ -149,7 +152,10 @@ def test_the_laws_are_those_of_the_papers():
 
 @pytest.fixture(scope="module")
 def single():
-    """Returns a dict mapping choices to over 10^5 spans in rows of 254 one-token words."""
+    """Returns a dict mapping "ngrams" and "spans" to the span indices of rows of one-token words.
+
+    Each row has 254 words. There are over 10^5 spans of each type.
+    """
     found = {}
     for choice, rows in (("ngrams", 4400), ("spans", 10_000)):
         maskable = np.ones((rows, 256), bool)

@@ -16,7 +16,7 @@ from tests.systems_toy import ELECTRA, SYSTEMS
 
 
 def case(name, block=None):
-    """Returns a system's network, objective and a batch."""
+    """Returns the network, the objective and the first batch of a system."""
     system = SYSTEMS[name]
     keras.utils.set_random_seed(1)
     network = system.network(block or system.blocks[0])
@@ -33,7 +33,7 @@ def static(objective):
 
 
 def fresh(network, batch):
-    """Resets the network's memory for the batch, if it has memory."""
+    """Resets the memory of a network that has memory; returns the network."""
     if hasattr(network, "keep_memory"):
         network.keep_memory(len(batch["token_ids"]))
     return network
@@ -139,7 +139,7 @@ PREPARED = {
 
 
 def prepared(name, count, seed=1, start=0):
-    """Returns batches of the same four rows."""
+    """Returns `count` batches that an objective makes from the same four rows."""
     objective, masking = PREPARED[name]
     rows = tf.data.Dataset.from_tensors({"token_ids": full_rows(4, 64)}).repeat()
     dataset = objective.dataset(rows, masking, VOCABULARY, seed, start).take(count)

@@ -20,14 +20,20 @@ EOS, FIRST = 3, toy.VOCABULARY.size
 
 
 def pair_of(objective, rows, vocabulary=toy.VOCABULARY):
-    """Returns the source and target that an objective makes from rows `[CLS] text [SEP]`."""
+    """Returns the encoder inputs and decoder targets that an objective makes from rows.
+
+    Each row is `[CLS] text [SEP]`.
+    """
     dataset = tf.data.Dataset.from_tensors({"token_ids": rows})
     [batch] = objective.dataset(dataset, MaskingConfig(), vocabulary, seed=1)
     return batch["source"].numpy(), batch["target"].numpy()
 
 
 def joined(source, target) -> list[int]:
-    """Restores the text: each sentinel of the source is replaced by its span in the target."""
+    """Restores a text from T5's encoder input `source` and decoder target `target`.
+
+    Each sentinel in `source` is replaced by the span after that sentinel in `target`.
+    """
     spans, key = {}, None
     for one in target[target != 0][:-1]:
         if one >= FIRST:
@@ -70,7 +76,7 @@ def test_full_rows_fit_exactly_and_nothing_is_lost():
 
 
 def test_every_partition_is_as_likely_on_100_000_draws():
-    """With 4 hidden and 8 visible tokens in 3 spans, all 63 partitions are equally likely."""
+    """With 4 masked and 8 visible tokens in 3 spans, all 63 partitions are equally likely."""
     config = corruption.SpanCorruptionConfig(rate=1 / 3, mean_span=4 / 3)
     assert config.counts(12) == (4, 3)
     text = tf.constant(toy.texts([12] * 100_000, 12))
@@ -125,7 +131,10 @@ KINDS = ("iid_spans", "drop_tokens", "bert_style", "mass_style", "deshuffling", 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_objective_draws_as_its_formula_says(kind):
-    """Each objective hides 3 of 12 tokens at random, and short texts fit their rows."""
+    """Each objective corrupts texts with the probabilities of its definition.
+
+    Short texts fit into their rows.
+    """
     lengths, many = [12, 3, 2, 1, 0], 20_000
     text = toy.texts([12] * many + lengths, 12)
     config = corruption.SpanCorruptionConfig(kind=kind, rate=0.25)
@@ -198,7 +207,7 @@ def test_lengths_follow_poissons_law_until_the_budget_is_spent():
 
 
 def test_every_order_of_spans_and_words_is_as_likely():
-    """With 7 words and hidden spans of 1 and 2 words, all 20 placements are equally likely."""
+    """With 7 words and masked spans of 1 and 2 words, all 20 placements are equally likely."""
     text = toy.texts([7] * 100_000, 8)
     starts = tf.ones(text.shape, tf.bool)
     out = denoising.infill(
@@ -217,7 +226,10 @@ def test_every_order_of_spans_and_words_is_as_likely():
 
 
 def words_in(ids) -> list[tuple]:
-    """Splits ids into words, and leaves [MASK] ids out; an id below 45 begins a word."""
+    """Splits ids into words, without [MASK] ids.
+
+    An id below 45, or an id after [MASK], begins a word.
+    """
     starts = np.flatnonzero((ids < 45) | (np.r_[toy.MASK, ids[:-1]] == toy.MASK))
     words = [tuple(word) for word in np.split(ids, starts[1:])]
     return [word for word in words if word != (toy.MASK,)]

@@ -23,7 +23,10 @@ D = 16
 
 
 class ToyNetwork:
-    """A stand-in network whose hidden states are a variable; it counts projected positions."""
+    """A stand-in network whose hidden states are a variable.
+
+    `projected` is the number of positions for which logits were last computed.
+    """
 
     def __init__(self, rows, length):
         self.hidden = tf.Variable(normal(rows, length, D))
@@ -44,7 +47,7 @@ class ToyNetwork:
 
 
 def batch_of(lengths):
-    """Returns a masked batch; a length of `None` means a row of padding."""
+    """Returns a masked batch of rows with `lengths`; `None` means a row of padding."""
     labels = np.arange(len(lengths), dtype="int32") % 2
     segments = np.zeros((len(lengths), 24), "int32")
     pairs = {"pair_label": labels, "segment_ids": segments}

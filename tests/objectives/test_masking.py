@@ -11,7 +11,7 @@ SEED, OBJECTIVE = (3, 7), MaskedLanguageObjective()
 
 
 def assert_share(hits, draws, probability, what):
-    """Checks a frequency to 4.5 binomial standard deviations.
+    """Checks that a frequency is within 4.5 binomial standard deviations of `probability`.
 
     1 in 150,000 checks of a correct frequency fails.
     """
@@ -154,7 +154,10 @@ def test_a_length_that_is_not_static_is_refused():
 
 
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():
-    """All tokens of a span are masked, kept or replaced together; replacements are independent."""
+    """All tokens of a span are masked, kept or replaced together.
+
+    The random replacements of its tokens are independent.
+    """
     vocabulary = toy.ToyVocabulary(pieces=30_000)
     original = toy.full_rows(1400, 512, pieces=30_000)
     config = MaskingConfig(choice="spans", fate="span", round_up=True)
@@ -166,7 +169,10 @@ def test_a_span_has_one_fate_and_random_pieces_of_its_own():
     firsts = np.flatnonzero(batch["span_positions"][real] == 0)
 
     def of_spans(tokens):
-        """Returns whether all tokens, and whether any token, of each span satisfy a condition."""
+        """Returns two bool arrays that tell, for each span, how many of its tokens are True.
+
+        The first array tells whether all tokens are True, and the second whether any token is True.
+        """
         counts = np.add.reduceat(tokens.astype(int), firsts)
         return counts == np.diff([*firsts, len(tokens)]), counts > 0
 
@@ -219,7 +225,7 @@ def test_a_batch_may_be_one_row(choice):
 
 
 def static_masks(duplicates, epochs=12, rows=12, seed=0):
-    """Returns masks `(epochs, rows, L)` of rows whose order changes each epoch."""
+    """Returns masks `(epochs, rows, L)` of the same rows, which are shuffled in each epoch."""
     rng = np.random.default_rng(seed)
     numbers = np.concatenate([rng.permutation(rows) for _ in range(epochs)])
     batch = {

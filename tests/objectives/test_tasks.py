@@ -31,7 +31,10 @@ def answering(logits):
 
 
 def batch_of(label, weight):
-    """Returns rows of 12 columns, with segment 1 from column 4 and padding in the last 3."""
+    """Returns a batch of rows with 12 positions.
+
+    Segment 1 begins at position 4, and the last 3 positions are padding.
+    """
     tokens = ids(len(weight), 12)
     tokens[:, 9:] = 0
     batch = {
@@ -44,7 +47,10 @@ def batch_of(label, weight):
 
 
 def sentences_of(count, weight, label=None):
-    """Returns examples of `count` sentences; each has 4 tokens and 2 columns of padding."""
+    """Returns a batch of examples with `count` sentences each.
+
+    Every sentence has 4 tokens and 2 positions of padding.
+    """
     tokens = ids(len(weight), count, 6)
     tokens[:, :, 4:] = 0
     batch = {"token_ids": tf.constant(tokens), "weight": tf.constant(weight, tf.float32)}
@@ -91,7 +97,7 @@ def test_spans_are_two_cross_entropies():
 
 
 def test_spans_of_batches_of_several_lengths():
-    """One graph handles any number of rows and positions."""
+    """One traced graph handles any number of rows and positions."""
     labels = np.array([[4, 6], [0, 0]], "int32")
     batch = batch_of(labels, [1, 1])
 

@@ -54,7 +54,10 @@ def full_rows(rows: int, length: int, pieces: int = 60, seed: int = 0) -> np.nda
 
 
 def ragged_rows(lengths, length: int, pieces: int = 60, seed: int = 0) -> np.ndarray:
-    """Returns rows with `lengths` ordinary ids, [CLS], two [SEP] and padding."""
+    """Returns rows `[CLS] a ... [SEP] b ... [SEP]` with padding: `(B, L)` int32.
+
+    `lengths` is the number of ordinary ids in each row.
+    """
     ids = np.random.default_rng(seed).integers(5, pieces, (len(lengths), length)).astype("int32")
     for row, count in zip(ids, lengths, strict=True):
         first = count // 2 + 1
@@ -66,7 +69,7 @@ def ragged_rows(lengths, length: int, pieces: int = 60, seed: int = 0) -> np.nda
 
 
 def words_of(sizes, seed=0):
-    """Returns token ids of words with `sizes` tokens, in `WORD_VOCABULARY`."""
+    """Returns the token ids of words in `WORD_VOCABULARY`; word i has `sizes[i]` tokens."""
     rng = np.random.default_rng(seed)
     return [
         int(rng.integers(5, 45) if place == 0 else rng.integers(45, 60))
@@ -86,13 +89,16 @@ def text_rows(rows, length, seed=0):
 
 
 def word_numbers(row):
-    """Returns the word index of each token; special tokens get -1."""
+    """Returns the word index of each token; special tokens have the index -1."""
     starts = (row < 45) | (np.r_[0, row[:-1]] < 5)
     return np.where(row < 5, -1, np.cumsum(starts))
 
 
 def texts(lengths, room: int, first: int = 10) -> np.ndarray:
-    """Returns texts of ids `first`, `first` + 1, ... with `lengths` tokens: `(B, room)` int32."""
+    """Returns texts of ids `first`, `first` + 1, ...: `(B, room)` int32.
+
+    Text i has `lengths[i]` tokens, followed by zeros.
+    """
     columns = np.arange(room)
     return np.where(columns < np.array(lengths)[:, None], columns + first, 0).astype("int32")
 
@@ -126,7 +132,7 @@ def rows(lengths, length=24, batch=None, **more) -> tf.data.Dataset:
 
 
 def batches(objective, masking, lengths, count=1, seed=1, start=0, **more) -> list[dict]:
-    """Returns the first `count` batches of an objective's dataset."""
+    """Returns `count` batches of an objective's dataset, beginning with batch `start`."""
     dataset = objective.dataset(rows(lengths, **more).skip(start), masking, VOCABULARY, seed, start)
     return list(dataset.take(count))
 
@@ -153,7 +159,7 @@ def loss_and_gradients(objective, network, batch, training=False) -> list[tf.Ten
 
 
 def masked(token_ids, config=None, seed=(3, 7), vocabulary=VOCABULARY, **more) -> dict:
-    """Returns a batch of `mask_tokens` as NumPy arrays."""
+    """Returns the batch that `mask_tokens` makes from `token_ids`, as NumPy arrays."""
     batch = {"token_ids": tf.constant(token_ids), **more}
     seed = tf.constant(seed, tf.int64)
     batch = mask_tokens(batch, seed, config or MaskingConfig(), vocabulary)
@@ -161,7 +167,7 @@ def masked(token_ids, config=None, seed=(3, 7), vocabulary=VOCABULARY, **more) -
 
 
 def masked_at(batch) -> np.ndarray:
-    """Returns a `(B, L)` bool array that is True at masked positions."""
+    """Returns a `(B, L)` bool array that is True at the masked positions of a batch."""
     rows, columns = np.nonzero(batch["masked_weights"])
     where = np.zeros(batch["token_ids"].shape, bool)
     where[rows, batch["masked_positions"][rows, columns]] = True

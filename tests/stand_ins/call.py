@@ -89,7 +89,13 @@ class Call:
         self.state(lambda state: state.setdefault(kind, {}).update({name: value}))
 
     def have(self, kind: str, name: str, what: str):
-        """Returns a resource; raises a `Problem` if it does not exist."""
+        """Returns a resource; raises a `Problem` if it does not exist.
+
+        Args:
+            kind: key of the account's state, such as "machines".
+            name: name of the resource.
+            what: word for the resource in the message.
+        """
         things = self.state().get(kind, {})
         if name not in things:
             raise Problem(f"there is no {what} {name}")

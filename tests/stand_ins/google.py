@@ -1,4 +1,4 @@
-"""The stand-in for Google's command line."""
+"""The stand-in for Google Cloud's command line, `gcloud`."""
 
 import os
 import pathlib

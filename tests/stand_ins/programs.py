@@ -77,7 +77,10 @@ class Programs(Google):
             self.drop("ports", name, "container")
 
     def docker_compose(self):
-        """Starts or stops the service whose file and folder the environment names."""
+        """Records that the service in COMPOSE_FILE starts or stops.
+
+        Raises a `Problem` if the path in COMPOSE_FILE or MODEL_DIR does not exist.
+        """
         for name in ("COMPOSE_FILE", "MODEL_DIR"):
             if not pathlib.Path(os.environ.get(name, "")).exists() or name not in os.environ:
                 raise Problem(f"needs {name}")
@@ -172,7 +175,7 @@ class Programs(Google):
 
 
 def python(words: list[str]) -> int:
-    """Stands in for an environment's Python: `-m MODULE`, `-c CODE` or a file."""
+    """Stands in for the Python of an environment, called with `-m MODULE`, `-c CODE` or a file."""
     first, *rest = words
     if first == "-c":
         compile(rest[0], "-c", "exec")
@@ -204,7 +207,7 @@ def python(words: list[str]) -> int:
 
 
 def make(words: list[str]) -> int:
-    """Makes the environment of a Makefile target."""
+    """Stands in for `make`: writes the virtual environment that a target creates."""
     folders = {"setup": ".venv", "test-beam": ".venv-beam", "test-tpu": ".venv-tpu"}
     folders["engines"] = ".venv-engines"
     [target] = words

@@ -21,7 +21,10 @@ def train_joint(pairs, size: int, **options) -> SentencePieceVocabulary:
 
 
 def train_bytes(lines, size: int, **options) -> bytes:
-    """Trains a SentencePiece model with byte fallback and a translator's special ids."""
+    """Trains a SentencePiece model with byte fallback; returns the serialized model.
+
+    PAD, UNK, BOS and EOS have the ids 0 to 3 by default.
+    """
     model = io.BytesIO()
     options = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "model_type": "bpe", **options}
     sentencepiece.SentencePieceTrainer.train(

@@ -227,7 +227,10 @@ def test_a_pair_of_vocabularies_decodes_as_its_target():
 
 @pytest.fixture
 def release(tmp_path) -> dict:
-    """Writes the two files of an XLM release, whose vocabulary lacks some merged strings."""
+    """Writes the two files of an XLM release; returns a dict mapping argument names to paths.
+
+    Some merged strings are not in the vocabulary.
+    """
     merges = ["h e", "l l", "he ll", "hell o</w>", "w e</w>", "' s</w>"]
     (tmp_path / "codes").write_text("".join(f"{merge} {9 - n}\n" for n, merge in enumerate(merges)))
     pieces = ["hello", "we", "he@@", "w@@", "o", ".", "'s", "d@@"]

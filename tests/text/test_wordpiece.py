@@ -146,9 +146,9 @@ def test_thousands_of_characters_become_pieces_where_the_text_has_them():
 
 
 def test_of_a_piece_that_stands_twice_the_last_id_counts_and_the_others_stay(tmp_path):
-    """A duplicate piece gets the id of its last occurrence, as in Hugging Face's loader.
+    """A duplicate token gets the id of its last occurrence, as in Hugging Face's loader.
 
-    The ids of other pieces do not change.
+    The ids of other tokens do not change.
     """
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIAL, "a", "b", "a", "##c", ""]) + "\n")

@@ -44,7 +44,10 @@ def validate(model, step):
 
 
 def main(run_dir: str, cluster: str | None = None) -> None:
-    """Trains or resumes a run; with `cluster`, as one of several workers."""
+    """Trains or resumes a run.
+
+    With `cluster`, a TF_CONFIG, this process is one of several workers.
+    """
     if cluster:
         os.environ["TF_CONFIG"] = cluster
     strategy = make_strategy("multi_worker" if cluster else None)

@@ -46,7 +46,7 @@ def test_a_saved_checkpoint_is_whole(anywhere):
 
 
 class Killed(BaseException):
-    """An exception that no handler catches, as if the process had died."""
+    """An exception that simulates a killed process; `except Exception` does not catch it."""
 
 
 def dying(function, calls_left: list[int]):

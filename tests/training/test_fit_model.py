@@ -84,7 +84,7 @@ def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_
 
 
 def in_one_program(model, **options):
-    """Compiles a whole update into one program, as on a TPU.
+    """Returns a `tf.function` that runs a whole update as one program, as on a TPU.
 
     All micro-batches must have the same shape.
     """
@@ -209,9 +209,10 @@ def test_fits_arrays_and_single_batches():
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_fit_that_was_stopped_leaves_no_trace_in_the_next(stopped):
-    """After a stopped `fit`, the next `fit` skips no updates.
+    """After a stopped `fit`, each step of the next `fit` makes an update.
 
-    The stop comes within a call of four updates, whose other three steps Keras would skip.
+    Keras counts a call of four updates as one step, so three steps without an update remain when
+    the first `fit` stops.
     """
 
     class Stop(keras.callbacks.Callback):

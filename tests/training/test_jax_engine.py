@@ -93,7 +93,10 @@ def toys(tmp_path_factory):
 
 @pytest.mark.slow
 def test_updates_are_those_of_tensorflow(toys):
-    """Both engines make equal updates with clipping, uneven micro-batches, decay and averaging."""
+    """JAX and TensorFlow make equal updates.
+
+    The runs have clipping, micro-batches of different shapes, weight decay and weight averaging.
+    """
     ours, theirs = (state_of(toys / name, 20) for name in ("from_tensorflow", "tensorflow"))
     assert set(ours) == set(theirs)
     for name, expected in theirs.items():
@@ -148,7 +151,8 @@ def test_engines_that_cannot_be_are_refused(words, sentence, refused, tmp_path):
 def without_keys(path: str, array: np.ndarray) -> np.ndarray:
     """Removes the key biases from the fused bias of an attention layer.
 
-    Their exact gradient is 0, so only rounding errors, which Adam scales up, change key biases.
+    The exact gradient of a key bias is 0, so key biases change only by rounding errors, which Adam
+    scales up.
     """
     if "query_key_value/vars/1" in path:
         queries, _, values = np.split(array, 3)

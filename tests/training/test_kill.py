@@ -43,7 +43,10 @@ class Kill:
 
 
 def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
-    """Returns equally many kills in steps, saves and validations, at seeded random delays."""
+    """Returns `KILLS` planned kills, shared almost equally among steps, saves and validations.
+
+    Delays and processes are drawn with `seed`.
+    """
     rng = random.Random(seed)
     kills = []
     for number in range(KILLS):
@@ -57,7 +60,7 @@ def planned_kills(seed: int, workers: int = 1) -> list[Kill]:
 
 
 def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
-    """Checks that two runs leave equal files, except for timestamps and elapsed seconds."""
+    """Checks that two runs have equal metrics and checkpoints, except for times."""
     name = "metrics.jsonl"
     assert (ours / name).read_bytes() == (theirs / name).read_bytes()
     steps = [[line["step"] for line in read_lines(run / "timing.jsonl")] for run in (ours, theirs)]
@@ -75,7 +78,7 @@ def assert_same_run(ours: pathlib.Path, theirs: pathlib.Path) -> None:
 
 
 def _contents(checkpoint) -> dict:
-    """Returns every array of a checkpoint, and its manifest's fields."""
+    """Returns a dict with all arrays of a checkpoint and the fields of its manifest."""
     found = {}
 
     def add(file, name, item):
@@ -96,7 +99,7 @@ def _contents(checkpoint) -> dict:
 
 
 def run_until_killed(commands: list[list[str]], kill: Kill | None = None) -> list[int]:
-    """Runs toy processes in parallel to their end, or kills some at the moment of `kill`.
+    """Runs toy processes in parallel until they end, or kills some of them as planned in `kill`.
 
     The other processes then have five seconds to end by themselves, because a worker cannot
     continue without the others. After that, all remaining processes are killed.

@@ -96,7 +96,10 @@ CONFIG = TrainingConfig(
 
 
 def numpy_adam(p, gradients, config, decayed):
-    """Computes AdamW in NumPy, with epsilon added to the root of the uncorrected second moment."""
+    """Applies AdamW to `p` in NumPy.
+
+    Epsilon is added to the square root of the uncorrected second moment.
+    """
     m, v = np.zeros_like(p), np.zeros_like(p)
     for t, g in enumerate(gradients, start=1):
         done = min(t - 1, config.warmup_steps)
@@ -142,7 +145,7 @@ def test_sparing_vectors_needs_the_variables():
 
 
 def numpy_adafactor(p, gradients, rate):
-    """Computes algorithm 4 of Shazeer and Stern 2018 with T5's settings.
+    """Applies Adafactor to `p` in NumPy (Shazeer and Stern 2018, algorithm 4), with T5's settings.
 
     Second moments of matrices are factored, and second moments of vectors are not.
     """

@@ -274,7 +274,10 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
 
 
 def limit_files(size):
-    """Limits the size of files in bytes, so that writing fails as on a full disk."""
+    """Limits the size of files to `size` bytes, so that writing fails as on a full disk.
+
+    `None` removes the limit.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
 

@@ -57,10 +57,10 @@ def toy_objective(network, batch, training):
 
 
 def toy_batch(index: int) -> dict[str, np.ndarray]:
-    """Returns batch number `index`.
+    """Returns the batch at `index`, which has random source tokens and targets.
 
-    Sources are random tokens. The target is a fixed permutation of each source token, and 20% of
-    the targets are padding.
+    The target of a token is a fixed permutation of the token ids, and 20% of the targets are
+    padding.
     """
     rng = np.random.default_rng(index)
     source = rng.integers(1, VOCABULARY, SHAPES[index % len(SHAPES)], dtype=np.int32)

@@ -27,11 +27,14 @@ Lines = list[tuple[str, str, str, str]]
 
 
 def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
-    """Makes summary lines with the time of our fastest contender, relative to the reference.
+    """Makes summary lines with the time of this library's fastest implementation.
+
+    The time is relative to the reference, which is an implementation in another library or this
+    library's baseline. The result has a line for each setting.
 
     Args:
         results: content of `results.json`.
-        ours: prefix of the names of our contenders, or several prefixes.
+        ours: prefix of the names of this library's implementations, or several prefixes.
     """
     lines = []
     for setting, rows in results["settings"].items():
@@ -45,7 +48,9 @@ def ratios(results: Mapping, ours: str | tuple[str, ...]) -> Lines:
 
 
 def exponents(results: Mapping) -> Lines:
-    """Makes summary lines on how the cost of a recurrence and of attention grows with length.
+    """Makes summary lines that compare how a recurrence and attention scale with row length.
+
+    The lines contain the exponents of time and memory.
 
     Args:
         results: content of `results.json` of the scaling benchmark.
@@ -61,7 +66,9 @@ def exponents(results: Mapping) -> Lines:
 
 
 def blocks_cost(results: Mapping) -> Lines:
-    """Makes summary lines with the cost of each block, relative to the Transformer, by row length.
+    """Makes summary lines with the cost of each block relative to the Transformer.
+
+    The result has a line for each block and row length.
 
     Args:
         results: content of `results.json` of the scaling benchmark.

@@ -3,7 +3,8 @@
     make bench
     python -m experiments.lab.benchmarks.decoding --batch-sizes 1 32 --rounds 9
 
-All outputs have the same forced length, so that all contenders decode the same number of steps.
+All outputs have the same forced length, so that all implementations decode the same number of
+steps.
 """
 
 import argparse
@@ -56,7 +57,7 @@ command = Benchmark(
 
 @command.measures("Beam search: {size}, beam {beam_size}, {source_length} to {new_tokens} tokens")
 def main(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: times all contenders at each batch size."""
+    """Runs the benchmark: times all implementations at each batch size."""
     peers.begin(options.threads, options.inter_op_threads)
     sizes = {"vocab_size": options.vocab_size}
     peer = peers.MarianPeer(catalog.config(f"transformer_{options.size}", **sizes))
@@ -99,7 +100,7 @@ def main(options: argparse.Namespace) -> Tables:
 def _search(options: argparse.Namespace, model, jit_compile: bool) -> Callable:
     """Returns a function that runs the beam search of this library, `(B, S) -> (B, N)`.
 
-    S is the source length and N the number of new tokens.
+    S is the number of source tokens, and N is the number of new tokens.
 
     Args:
         options: parsed options of the command.

@@ -111,12 +111,11 @@ def systems() -> dict[str, Callable[[], Pretrained]]:
 def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
     """Exports a model in several formats, and returns a dict mapping a format to its table cell.
 
-    A cell has the difference from the outputs of the network, or says why the format is not
-    supported.
+    A cell has the error of the exported model's outputs, or says why the format is not supported.
 
     Args:
         model: the model.
-        forms: keys of `FORMS`.
+        forms: formats, which are keys of `FORMS`.
     """
     given = [FORMS[form] for form in forms]
     options = {name: value for one in given for name, value in one.items()}
@@ -137,7 +136,7 @@ def exported(model: Pretrained, forms: Sequence[str]) -> dict[str, str]:
 
 
 def for_the_hub(model: Pretrained) -> str:
-    """Returns the table cell of a model in the column "Hugging Face"."""
+    """Returns the table cell that says whether a model can be saved for Hugging Face."""
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             folder = hugging_face_folder(model)

@@ -91,7 +91,7 @@ def main(options: argparse.Namespace) -> Tables:
 def text_windows(
     options: argparse.Namespace, ends: list[int], spelled: dict[str, str]
 ) -> dict[int, tuple[Callable, int]]:
-    """Prepares the timed parts of the text for a model.
+    """Prepares the timed parts of the generated text for one model.
 
     Args:
         options: parsed options of the command.
@@ -99,8 +99,9 @@ def text_windows(
         spelled: fields of the model configuration, see `MODELS`.
 
     Returns:
-        A dict mapping the end of a part to a pair. The pair has a function that generates the part,
-        and the size in bytes of the decoding state at the end of the part.
+        A dict mapping the end of a part to a pair. The first element is a function that generates
+        this part of the text. The second element is the size of the decoding state at the end of
+        the part, in bytes.
     """
     keras.utils.set_random_seed(options.seed)
     config = EncoderConfig(

@@ -1,4 +1,7 @@
-"""Shared parts of all benchmarks: options, interleaved timing of contenders, and reports.
+"""Shared parts of all benchmarks: options, interleaved timing, and reports.
+
+A contender is an implementation under comparison. It may belong to this library or to another
+library.
 
 The speed of a machine drifts, because clocks, caches and other load change within minutes.
 Therefore every contender runs once in each round, and each round starts with another contender.
@@ -64,13 +67,13 @@ class Benchmark(Parser):
     Args:
         name: name of the benchmark module.
         description: docstring of the benchmark module, which `--help` prints.
-        unit: unit of work that the contenders count, such as "tokens".
+        unit: unit of work in which speed is measured, such as "tokens".
         packages: names of packages whose versions the report lists.
         parts: additional options of this benchmark.
         rounds: default number of timed rounds.
         warm_up: default number of untimed runs before the timed rounds.
-        threads: default number of threads of every contender; `None` means that contenders use one
-            thread and the flag `--threads` does not exist.
+        threads: default number of threads of every compared implementation; `None` means that each
+            implementation uses one thread and the flag `--threads` does not exist.
     """
 
     def __init__(
@@ -121,8 +124,8 @@ class Benchmark(Parser):
     ) -> Callable[[Callable[..., Tables]], Callable[..., int]]:
         """Returns a decorator that turns a measuring function into a command.
 
-        The function gets the parsed options and returns `Tables`. The command prints the tables and
-        writes the report.
+        The decorated function gets the parsed options and returns `Tables`. The command parses its
+        arguments, calls the function, prints the tables and writes the report.
 
         Args:
             title: format string for the report's title, with option names as fields.
@@ -154,23 +157,23 @@ def interleave(
     warm_up: int,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> list[dict]:
-    """Times the contenders, with one run of each contender in every round.
+    """Times implementations (contenders), with one run of each contender in every round.
 
     Args:
-        contenders: dict mapping a contender's name to a function, which does the work and returns
-            the number of units.
+        contenders: dict mapping the name of a contender to a function, which does the work and
+            returns the number of units of work.
         rounds: number of timed rounds.
         warm_up: number of untimed runs before the rounds, for tracing, compilation and caches.
         cpu_clock: function that returns the CPU seconds used so far; the default counts this
             process.
 
     Returns:
-        A row for each contender, with "name", "units" (units of work in a run), "seconds" (time of
-        each round) and "cpu_seconds" (CPU time of all threads in each round). Other load on the
-        machine affects the CPU time less than the time.
+        A list with a dict for each contender. The dict has "name", "units" (units of work in a
+        run), "seconds" (time of each round) and "cpu_seconds" (CPU time of all threads in each
+        round). Other load on the machine affects the CPU time less than the time.
 
     Raises:
-        UserError: the number of units in a round differs from the number in the warm-up.
+        UserError: a contender did a different number of units in a round than in the warm-up.
     """
     rows = []
     for name, run in contenders.items():
@@ -202,12 +205,16 @@ def quartiles(values) -> list[float]:
 def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
     """Adds "rate", "ratio" and "cpu_ratio" to the rows, as quartiles over the rounds.
 
-    "rate" is the number of units per second. "ratio" is the time per unit, divided by the time per
-    unit of the reference in the same round. "cpu_ratio" is the corresponding ratio of CPU times.
+    "rate" is the number of units of work per second. "ratio" is the time per unit, divided by the
+    time per unit of the reference in the same round. "cpu_ratio" is the corresponding ratio of CPU
+    times. The function also adds "reference", the name of the reference.
 
     Args:
         rows: output of `interleave`.
-        reference: name of the reference; `None` means the first row.
+        reference: name of the row to compare with; `None` means the first row.
+
+    Returns:
+        Copies of the rows with the new fields.
     """
     base = next(row for row in rows if reference in (None, row["name"]))
 
@@ -227,7 +234,7 @@ def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
 
 
 def counted(units: int, work: Callable, *given) -> Callable[[], int]:
-    """Makes a contender that calls `work(*given)` and returns `units`."""
+    """Makes a function that calls `work(*given)` and returns `units`, for `interleave`."""
 
     def run() -> int:
         work(*given)
@@ -237,11 +244,11 @@ def counted(units: int, work: Callable, *given) -> Callable[[], int]:
 
 
 def timed(contenders: Mapping[str, Callable[[], int]], options: argparse.Namespace) -> list[dict]:
-    """Times the contenders, and returns the output of `compare`.
+    """Times implementations, and returns the output of `compare`.
 
     Args:
-        contenders: dict mapping a contender's name to a function; see `interleave`. The first
-            contender is the reference.
+        contenders: dict mapping the name of an implementation to a function; see `interleave`. The
+            first implementation is the reference.
         options: parsed options with `rounds` and `warm_up`.
     """
     return compare(interleave(contenders, options.rounds, options.warm_up))
@@ -296,7 +303,7 @@ def machine(threads: int, packages: Iterable[str]) -> dict:
     """Returns a description of the machine and the software, for the report.
 
     Args:
-        threads: number of threads of every contender.
+        threads: number of threads of every compared implementation.
         packages: names of packages whose versions are included if they are installed.
     """
     versions = {"python": platform.python_version()}

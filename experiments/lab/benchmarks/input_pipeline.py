@@ -4,9 +4,9 @@
     python -m experiments.lab.benchmarks.input_pipeline --text 'novels/*.txt.gz' \\
         --vocabulary vocab.txt
 
-Three contenders make the same rows `[CLS] ids [SEP]` with BERT masking, which predicts 15% of the
-tokens. Of the predicted tokens, 80% are replaced by [MASK] and 10% by a random token. The
-contenders are:
+Three implementations make the same rows `[CLS] ids [SEP]` with BERT masking, which predicts 15% of
+the tokens. Of the predicted tokens, 80% are replaced by [MASK] and 10% by a random token. The
+implementations are:
 
 - the BERT tokenizer of Hugging Face (Rust), with packing and masking in NumPy
 - this library, starting from the same text
@@ -14,7 +14,7 @@ contenders are:
 
 The process uses one core. Tokens per second include [CLS] and [SEP], but no padding.
 
-Before the timing, the benchmark checks that all contenders make equal rows. Without --text, it
+Before the timing, the benchmark checks that all implementations make equal rows. Without --text, it
 generates text in an artificial language whose word frequencies follow Zipf's law. Without
 --vocabulary, it trains a vocabulary on the text.
 """
@@ -83,9 +83,9 @@ def batched(blocks: Iterable[np.ndarray], batch_size: int) -> Iterator[np.ndarra
 def mask_rows(
     token_ids: np.ndarray, vocabulary: WordPieceVocabulary, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Masks each token in a batch independently, as the data collator of Hugging Face does.
+    """Masks tokens at random for masked language modeling, as Hugging Face's data collator does.
 
-    Special tokens are never masked.
+    Each token is selected independently of the others. Special tokens are never selected.
 
     Args:
         token_ids: `(B, L)` ids of the rows.
@@ -109,14 +109,14 @@ def mask_rows(
 
 @dataclasses.dataclass
 class Work:
-    """Text that all contenders read, with methods that make batches.
+    """Text that all compared implementations read, with methods that make batches from the text.
 
     Attributes:
         texts: the documents.
         vocabulary: vocabulary of this library, which the Hugging Face tokenizer also uses.
         length: number of tokens L in a row.
         batch_size: number of rows in a batch.
-        folder: folder for the files that the contenders read.
+        folder: folder for the files that the implementations read.
         tokens: number of tokens in all rows, including [CLS] and [SEP]; set by `check`.
     """
 
@@ -174,10 +174,10 @@ class Work:
             yield Rows.of(rows, self.length, *special).token_ids
 
     def check(self) -> None:
-        """Checks that all contenders make equal rows, and sets `tokens`.
+        """Checks that all compared implementations make equal rows, and sets `tokens`.
 
         Raises:
-            UserError: the rows of two contenders differ.
+            UserError: the rows of two implementations differ.
         """
         theirs, ours = (np.concatenate([*rows]) for rows in (self.their_rows(), self.our_rows()))
         if not np.array_equal(theirs, ours):
@@ -219,11 +219,14 @@ class Work:
         return MaskedLanguageObjective().dataset(dataset, MaskingConfig(), self.vocabulary, seed=0)
 
     def contenders(self, passes: int) -> dict[str, Callable[[], int]]:
-        """Returns a dict mapping the contender's name to a function that makes all batches.
+        """Returns the compared implementations, as a dict for `timed`.
+
+        The dict maps the name of an implementation to a function that makes all batches and returns
+        the number of tokens.
 
         Args:
-            passes: number of passes over the shards, for the contender that reads shards. The other
-                contenders read the text once.
+            passes: number of passes over the shards, for the implementation that reads shards. The
+                other implementations read the text once.
         """
         in_shards = sum(
             int(np.count_nonzero(batch["token_ids"]))
@@ -251,7 +254,7 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
     """Reads a BERT vocabulary, or trains a vocabulary on the first million characters of `texts`.
 
     Args:
-        path: file in the format of vocab.txt; `None` means to train a vocabulary.
+        path: vocabulary file in BERT's vocab.txt format; `None` means to train a vocabulary.
         texts: the documents.
     """
     if path:
@@ -261,7 +264,9 @@ def open_vocabulary(path: str | None, texts: Sequence[str]) -> WordPieceVocabula
 
 
 def read_texts(pattern: str | None, megabytes: float) -> list[str]:
-    """Reads or generates documents, and truncates the last document to reach the total size.
+    """Reads or generates documents with a given total size.
+
+    The function truncates the last document to reach the total size.
 
     Args:
         pattern: glob pattern of text files; `None` means to generate documents.
@@ -294,7 +299,7 @@ def _stay_on_one_core() -> None:
     "Input pipeline of masked language modeling on one core: {megabytes:g} MB of text"
 )
 def main(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: checks and times the contenders at each row length."""
+    """Runs the benchmark: checks and times the implementations at each row length."""
     _stay_on_one_core()
     texts = read_texts(options.text, options.megabytes)
     vocabulary = open_vocabulary(options.vocabulary, texts)

@@ -1,9 +1,9 @@
 """Training steps of a BERT encoder in this library, KerasHub and Model Garden.
 
-This library runs the same step as in a training run. The other libraries run a `tf.function`, with
-and without XLA. All models have post-norm, exact GELU, tied embeddings, logits only at masked
-positions, and AdamW. The inputs have no padding and no attention mask. The models of the other
-libraries have no segment embeddings (2 D weights).
+This library runs the same step as in a training run. The models of KerasHub and Model Garden train
+in a `tf.function`, with and without XLA. All models have post-norm, exact GELU, tied embeddings,
+logits only at masked positions, and AdamW. The inputs have no padding and no attention mask. The
+models of KerasHub and Model Garden have no segment embeddings (2 D weights).
 """
 
 import types
@@ -32,12 +32,12 @@ from macaron_tf.training.config import TrainingConfig
 
 
 def bert_config(setting: StepSetting, family: str = "bert", **changes) -> EncoderConfig:
-    """Returns the configuration of a catalog model with the sizes of `setting`.
+    """Returns the configuration of a catalog encoder with the sizes of `setting`.
 
     Args:
         setting: sizes of the model.
-        family: prefix of the model name, such as "macaron_bert".
-        changes: further fields to replace.
+        family: prefix of the model's name in the catalog, such as "macaron_bert".
+        changes: further configuration fields to replace.
     """
     return catalog.config(
         f"{family}_base",
@@ -87,7 +87,7 @@ def training_step(
     implementation: str = "auto",
     network: PretrainingEncoder | None = None,
 ) -> Contender:
-    """Makes a contender that repeats AdamW updates on one batch.
+    """Makes a `Contender` that repeats AdamW updates of this library's encoder on one batch.
 
     Args:
         setting: sizes of the batch, and dtype policy.
@@ -146,10 +146,15 @@ def on_jax() -> bool:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes the contenders of this library.
+    """Makes this library's contenders: a BERT training step, without and with XLA.
+
+    With JAX, there is only one contender, "ours, JAX".
 
     Args:
         options: fields of `StepSetting`.
+
+    Returns:
+        A dict mapping a name to a `Contender`.
     """
     setting = StepSetting(**options)
     names = {"ours, JAX": False} if on_jax() else {"ours": False, "ours, XLA": True}
@@ -157,12 +162,16 @@ def contenders(**options) -> dict[str, Contender]:
 
 
 def block_contenders(**options) -> dict[str, Contender]:
-    """Makes a contender for each block.
+    """Makes a `Contender` for each block of this library, which runs a training step.
 
-    With `implementation="auto"`, a further contender runs the first block without native kernels.
+    With `implementation="auto"`, TensorFlow and no XLA, a further contender runs the first block
+    without native kernels.
 
     Args:
         options: fields of `StepSetting`.
+
+    Returns:
+        A dict mapping the name of a block to its `Contender`.
     """
     setting = StepSetting(**options)
     found = {
@@ -178,10 +187,13 @@ def block_contenders(**options) -> dict[str, Contender]:
 
 
 def replica_contenders(**options) -> dict[str, Contender]:
-    """Makes contenders that run the same training step on one device and on several devices.
+    """Makes two contenders that run the same training step on one device and on several devices.
 
     Args:
         options: fields of `StepSetting`.
+
+    Returns:
+        A dict mapping a name to a `Contender`.
     """
     setting = StepSetting(**options)
     name, config = next(iter(block_configs(setting).items()))
@@ -196,7 +208,7 @@ def replica_contenders(**options) -> dict[str, Contender]:
 
 
 def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
-    """Makes a contender that repeats updates of a Keras 3 or tf_keras model on one batch.
+    """Makes a `Contender` that repeats updates of a Keras 3 or tf_keras model on one batch.
 
     Args:
         setting: sizes of the batch.
@@ -229,10 +241,13 @@ def peer_step(setting: StepSetting, model, optimizer, jit: bool) -> Contender:
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """Makes a contender that multiplies two large matrices in TensorFlow.
+    """Makes a `Contender` that multiplies two large matrices in TensorFlow.
 
     Args:
-        options: fields of `StepSetting`, of which only `dtype_policy` is used.
+        options: fields of `StepSetting`; only `dtype_policy` is used.
+
+    Returns:
+        A dict mapping the name "TensorFlow gemm" to the `Contender`.
     """
     dtype = keras.DTypePolicy(options["dtype_policy"]).compute_dtype
     matrix = tf.constant(square_matrix(), dtype)
@@ -305,19 +320,25 @@ def model_garden_model(setting: StepSetting):
 
 
 def keras_hub_contenders(**options) -> dict[str, Contender]:
-    """Makes the contenders of KerasHub.
+    """Makes contenders that run a BERT training step in KerasHub, without and with XLA.
 
     Args:
         options: fields of `StepSetting`.
+
+    Returns:
+        A dict mapping a name to a `Contender`.
     """
     return peer_contenders(StepSetting(**options), "KerasHub", keras, keras_hub_model)
 
 
 def model_garden_contenders(**options) -> dict[str, Contender]:
-    """Makes the contenders of Model Garden.
+    """Makes contenders that run a BERT training step in Model Garden, without and with XLA.
 
     Args:
         options: fields of `StepSetting`.
+
+    Returns:
+        A dict mapping a name to a `Contender`.
     """
     import tf_keras
 
@@ -327,13 +348,16 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
 def peer_contenders(
     setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
 ) -> dict[str, Contender]:
-    """Makes two contenders of a library, without and with XLA.
+    """Makes contenders that run a training step in another library, without and with XLA.
 
     Args:
         setting: sizes of the model and the batch, and dtype policy.
         name: name of the library.
         keras: module `keras` or `tf_keras`, which the layers of the library use.
         make: function from `setting` to the model.
+
+    Returns:
+        A dict mapping a name to a `Contender`.
     """
     keras.utils.set_random_seed(setting.seed)
     keras.mixed_precision.set_global_policy(setting.dtype_policy)

@@ -1,4 +1,4 @@
-"""Models with random weights in transformers and CTranslate2, for the decoding benchmarks."""
+"""Models of transformers and CTranslate2 with random weights, for the decoding benchmarks."""
 
 import itertools
 import json
@@ -29,8 +29,8 @@ def begin(threads: int, inter_op_threads: int | None = None) -> None:
     """Sets the number of threads of PyTorch and TensorFlow.
 
     Args:
-        threads: number of threads in PyTorch, and of intra-op threads in TensorFlow.
-        inter_op_threads: number of inter-op threads of TensorFlow; `None` means `threads`.
+        threads: number of PyTorch threads, and number of TensorFlow's intra-op threads.
+        inter_op_threads: number of TensorFlow's inter-op threads; `None` means `threads`.
 
     Raises:
         UserError: PyTorch or transformers is not installed.
@@ -64,7 +64,7 @@ def exact_search(new_tokens: int, beam_size: int = BeamSearchConfig.beam_size) -
 
 
 class HuggingFacePeer:
-    """A model of transformers with random weights.
+    """A model with random weights from the library transformers.
 
     Args:
         kind: model class of transformers.
@@ -101,12 +101,12 @@ class HuggingFacePeer:
 
 
 class MarianPeer(HuggingFacePeer):
-    """A MarianMTModel with random weights, which are chosen so that outputs have varied tokens.
+    """A MarianMTModel of transformers, whose random weights lead to outputs with varied tokens.
 
-    With the usual initial weights, the model repeats one token. Equal outputs of two libraries
-    would then prove little. Large embeddings make the next token depend more on the last token than
-    on the position. Random signs in the last LayerNorm of the decoder keep the tied output matrix
-    from favouring the last token.
+    With the usual initial weights, the model repeats one token, so equal outputs of two libraries
+    would prove little. Therefore the embeddings are large. The next token then depends more on the
+    last token than on the position. The weights of the last LayerNorm in the decoder have random
+    signs. The tied output matrix then does not favour the last token.
 
     Args:
         config: configuration of a post-norm Transformer.
@@ -160,15 +160,15 @@ def in_ctranslate2(runner: type, spec: Any, threads: int, compute_type: str) -> 
 
 
 def _words(rows: np.ndarray) -> list[list[str]]:
-    """Converts ids to strings such as "17", which CTranslate2 uses as subword pieces here."""
+    """Converts ids to strings such as "17", which serve as subword pieces in CTranslate2."""
     return [[str(i) for i in row] for row in rows]
 
 
 class CTranslate2Peer:
-    """The model of a `MarianPeer`, run by CTranslate2.
+    """A CTranslate2 translator with the weights of a `MarianPeer`.
 
     Args:
-        peer: the model.
+        peer: model to convert.
         threads: number of threads.
         compute_type: weight type, one of `COMPUTE_TYPES`.
     """
@@ -203,7 +203,9 @@ class CTranslate2Peer:
 
 
 class GPT2Peer(HuggingFacePeer):
-    """A GPT2LMHeadModel with random weights, whose last token id is the end-of-text token.
+    """A GPT2LMHeadModel of transformers with random weights.
+
+    The last token id is the end-of-text token.
 
     Args:
         config: sizes of the model.
@@ -227,8 +229,8 @@ class GPT2Peer(HuggingFacePeer):
     def ours(self, directory: pathlib.Path) -> Pretrained:
         """Builds a language model of this library with the same weights.
 
-        The model gets a byte-level vocabulary of single bytes, pairs of bytes and the end-of-text
-        token.
+        The vocabulary of the model is a byte-level BPE of single bytes, pairs of bytes and the
+        end-of-text token.
 
         Args:
             directory: folder to which `save_pretrained` writes the model.
@@ -246,10 +248,10 @@ class GPT2Peer(HuggingFacePeer):
 
 
 class CTranslate2GPT2:
-    """The model of a `GPT2Peer`, run by CTranslate2.
+    """A CTranslate2 generator with the weights of a `GPT2Peer`.
 
     Args:
-        peer: the model.
+        peer: model to convert.
         threads: number of threads.
         compute_type: weight type, one of `COMPUTE_TYPES`.
     """

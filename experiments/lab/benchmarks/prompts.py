@@ -3,10 +3,10 @@
     make bench
     python -m experiments.lab.benchmarks.prompts --size base --rounds 5 --out DIR
 
-All contenders have the same weights and generate the same number of tokens after each prompt. All
-contenders except one read a prompt in a single pass (prefill). The contender "token by token" of
-this library reads one prompt token per step. The contender "ours, XLA" compiles only the loop over
-new tokens.
+All implementations have the same weights and generate the same number of tokens after each prompt.
+All implementations except one read a prompt in a single pass (prefill). The implementation "token
+by token" of this library reads one prompt token per step. The implementation "ours, XLA" compiles
+only the loop over new tokens.
 """
 
 import argparse
@@ -62,7 +62,7 @@ command = Benchmark(
 
 @command.measures("GPT-2 {size}: {new_tokens} tokens after prompts with {prompt_tokens} tokens")
 def main(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: times all contenders at each batch size."""
+    """Runs the benchmark: times all implementations at each batch size."""
     config = catalog.config(f"gpt2_{options.size}")
     longest = options.prompt_tokens + options.new_tokens
     if longest > config.max_length:
@@ -122,7 +122,7 @@ def main(options: argparse.Namespace) -> Tables:
 def completed(
     generator: TextGenerator, rows: list[list[int]], config: GenerationConfig
 ) -> np.ndarray:
-    """Generates N new tokens after each prompt, and returns their ids `(B, N)`.
+    """Generates N new tokens after each prompt by greedy decoding, and returns their ids `(B, N)`.
 
     Args:
         generator: generator of this library.
@@ -135,7 +135,9 @@ def completed(
 def compiled(
     generator: TextGenerator, rows: np.ndarray, config: GenerationConfig
 ) -> Callable[[], np.ndarray]:
-    """Returns a function that generates new tokens `(B, N)` in a loop that XLA compiles.
+    """Returns a function that decodes greedily after prompts in a loop that XLA compiles.
+
+    The function returns the ids `(B, N)` of N new tokens after each prompt.
 
     Args:
         generator: generator of this library.

@@ -61,7 +61,7 @@ def contender(implementation: str, jit: bool, arrays: list, step_size: int, gate
     """Returns a function that computes the output of the recurrence and all gradients.
 
     Args:
-        implementation: name of the implementation.
+        implementation: name of a SwishRNN implementation; see `swish_gate`.
         jit: whether XLA compiles the computation.
         arrays: inputs of `swish_gate`; see `_inputs`.
         step_size: step size k of the recurrence.

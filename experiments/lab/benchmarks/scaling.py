@@ -109,13 +109,13 @@ command = Benchmark(
     ),
     argument(
         "--mixers",
-        "names of the layers to measure, from the list above",
+        "names of the layers or blocks to measure, such as SwishRNN or macaron",
         default=MIXERS,
         nargs="+",
         metavar="NAME",
     ),
     *(
-        count(f"--{flag}", f"values of {axis} to measure with --axes {axis}", values, nargs="+")
+        count(f"--{flag}", f"sizes to measure along the axis {axis} of --axes", values, nargs="+")
         for axis, (_, flag, values) in AXES.items()
     ),
     count("--length", "row length L while another size varies", 128),
@@ -169,9 +169,9 @@ class Point:
 def make_stack(mixer: str, point: Point) -> Stack:
     """Builds a stack of layers, `(B, L, D) -> (B, L, D)`.
 
-    The inner width is 3 D for a feed-forward and 2 D for a recurrence, so that parameter counts are
-    equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and L^2 more weights per
-    layer.
+    The inner width is 3 D for a feed-forward layer and 2 D for a recurrence, so that parameter
+    counts are equal. gMLP and aMLP have an inner width of 6 D, as in their paper, and L^2 more
+    weights per layer.
 
     Args:
         mixer: name of the layers, as for `--mixers`.
@@ -199,7 +199,8 @@ def make_stack(mixer: str, point: Point) -> Stack:
 def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
     """Returns a function that runs a forward and backward pass through a stack of layers.
 
-    The function returns the mean output, and the gradients with respect to the input and weights.
+    The returned function has no arguments. It returns the mean output, and the gradients with
+    respect to the input and weights.
 
     Args:
         mixer: name of the layers, as for `--mixers`.
@@ -229,10 +230,10 @@ def make_step(mixer: str, point: Point) -> Callable[[], tuple]:
 
 
 def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
-    """Measures steps in a child process, and yields the peak memory of each step in bytes.
+    """Runs training steps in a child process, and yields the peak memory of each step in bytes.
 
     Args:
-        works: pairs of a point and a mixer.
+        works: pairs of a point and a mixer, one for each step.
         threads: number of threads of the child process.
 
     Raises:
@@ -260,10 +261,15 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
 
 
 def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
-    """Makes contenders, for a child process, that return the peak memory of a step in bytes.
+    """Makes a `Contender` for each step, which returns the peak memory of the step in bytes.
+
+    A child process calls this function.
 
     Args:
         works: pairs of a mixer and a dict with the fields of a `Point`.
+
+    Returns:
+        A dict mapping the index in `works`, as a string, to a `Contender`.
     """
 
     def peak(mixer: str, point: Mapping, steps: int) -> float:
@@ -299,8 +305,8 @@ def _shown(law: Mapping) -> str:
 def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict]:
     """Fits one power law to all sizes, and another power law to the upper half of the sizes.
 
-    The upper half has at least two sizes. In the upper half, the exponent depends less on fixed
-    costs.
+    The upper half has at least two sizes. Its exponent depends less on fixed costs, such as the
+    overhead of calls.
 
     Args:
         sizes: sizes in ascending order.
@@ -315,7 +321,7 @@ def power_laws(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, dict
 
 
 def summary(tables: Mapping[str, list[dict]]) -> harness.Summary:
-    """Makes the `harness.Summary`: exponents, and plots of time and memory on logarithmic axes.
+    """Makes the summary of all tables: exponents, and plots of time and memory on logarithmic axes.
 
     The field "exponents" is a nested dict whose keys are, from outside to inside, axis, mixer,
     cost, and "all" or "upper half".
@@ -396,7 +402,10 @@ def beside_transformer(tables: Mapping[str, list[dict]]) -> list[dict[str, str]]
 
 
 def qualities(block: str) -> dict[str, str]:
-    """Returns the quality of a block as a dict mapping each key of `STUDIES` to a cell."""
+    """Returns the quality of a block in earlier studies, as a dict for table cells.
+
+    The dict maps each key of `STUDIES` to a cell with the mean and standard deviation over seeds.
+    """
     found = {}
     for name, (file, having, metric, key, names) in STUDIES.items():
         wanted = {**having, key: names.get(block, block)}
@@ -408,7 +417,9 @@ def qualities(block: str) -> dict[str, str]:
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
-    """Returns a dict mapping each axis in `--axes` to its points, in ascending order.
+    """Returns the points to measure, as a dict mapping each axis in `--axes` to its points.
+
+    The points of an axis are in ascending order.
 
     Raises:
         UserError: the options contradict each other.

@@ -6,8 +6,8 @@
     .venv-engines/bin/python -m experiments.lab.benchmarks.serving --servers served/sst2 \\
         --tokenizer hf/sst2/tokenizer.json --batch-sizes 1 --clients 8 --out DIR
 
-All contenders are the same BERT classifier with the same random weights. They classify lines of
-varied length. The contenders are:
+All implementations under comparison have the same BERT classifier with the same random weights.
+They classify lines of varied length. The implementations are:
 
 - Hugging Face in PyTorch, with its fast tokenizer (SDPA, inference mode)
 - the Hugging Face model in ONNX Runtime and in OpenVINO, with the same tokenizer
@@ -159,8 +159,8 @@ def made_up_lines(count: int, longest: int, seed: int) -> list[str]:
 class HuggingFaceClassifier(peers.HuggingFacePeer):
     """A `BertForSequenceClassification` with random weights and a fast tokenizer.
 
-    The initial weights have a standard deviation of 0.1, which is five times the standard deviation
-    in BERT. The answers therefore depend on the text.
+    The weights have a standard deviation of 0.1, which is five times BERT's standard deviation.
+    With smaller weights, the answers would hardly depend on the text.
 
     Args:
         config: sizes of the model, except the vocabulary size.
@@ -220,10 +220,11 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         Args:
             path: file to write the ONNX model to.
             threads: number of threads of each engine.
-            int8: whether to add contenders with int8 weights.
+            int8: whether to add models with int8 weights.
 
         Returns:
-            A dict mapping the contender's name to its answer function.
+            A dict mapping the name of an engine, such as "OpenVINO, int8", to a function from lines
+            to class probabilities.
         """
         import onnxruntime
         import onnxruntime.quantization
@@ -307,6 +308,9 @@ def _exported(command: str, place: str, folder: pathlib.Path, output: str, *word
         folder: folder of the exported versions.
         output: name of the model output with the answers.
         words: further arguments of the command.
+
+    Returns:
+        A function from lines to answers, which calls the SavedModel.
     """
     given = [sys.executable, "-m", f"export.{command}", place, *words]
     done = subprocess.run(given, stdout=subprocess.PIPE, text=True, check=False)
@@ -322,7 +326,9 @@ def _exported(command: str, place: str, folder: pathlib.Path, output: str, *word
 
 
 def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) -> Answer:
-    """Exports a network by a .keras file and `export.keras_model`, and loads the SavedModel.
+    """Exports a network by `export.keras_model`, and loads the SavedModel.
+
+    The command reads the network from a .keras file, which the function writes first.
 
     Args:
         network: the network.
@@ -330,6 +336,9 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
         folder: folder for the .keras file and the export.
         output: name of the model output with the answers.
         words: further arguments of `export.keras_model`.
+
+    Returns:
+        A function from lines to answers, which calls the SavedModel.
     """
     folder.mkdir(parents=True, exist_ok=True)
     network.save(folder / "model.keras")
@@ -343,7 +352,7 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
 def our_answers(
     network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Makes the contenders of this library: a SavedModel, a graph in memory, and eager execution.
+    """Makes this library's contenders: a SavedModel, a graph in memory, and eager execution.
 
     Args:
         network: the classifier.
@@ -351,7 +360,7 @@ def our_answers(
         folder: folder for the export.
 
     Returns:
-        A dict mapping the contender's name to its answer function.
+        A dict mapping the name of a contender to a function from lines to class probabilities.
     """
 
     def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
@@ -370,7 +379,7 @@ def our_answers(
 
 
 def in_lite(model: Pretrained, kind: str) -> Answer:
-    """Makes the contender that calls `predict` of a classifier with LiteRT for small requests.
+    """Returns a function that classifies lines by `predict`, with LiteRT for small requests.
 
     Args:
         model: the classifier.
@@ -381,14 +390,15 @@ def in_lite(model: Pretrained, kind: str) -> Answer:
 
 
 def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Answer]:
-    """Makes all contenders for classification.
+    """Makes all implementations under comparison for classification.
 
     Args:
         options: parsed options of the command.
         folder: folder for the exports.
 
     Returns:
-        A dict mapping the contender's name to its answer function. The reference is first.
+        A dict mapping the name of an implementation to a function from lines to class
+        probabilities. The reference is first.
     """
     vocabulary = WordPieceVocabulary.train(made_up_lines(2000, LONGEST, options.seed), 4000)
     changes = {"num_layers": options.layers} if options.layers else {}
@@ -413,10 +423,10 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
 def translators(
     size: str, lines: Sequence[str], new_tokens: int, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Makes the contenders for translation by beam search: a graph in memory and SavedModels.
+    """Makes this library's contenders for translation: a graph in memory and two SavedModels.
 
-    The weights are random. All translations have `new_tokens` tokens, so that all contenders decode
-    the same number of steps.
+    The weights are random. All translations have `new_tokens` tokens, so that beam search takes the
+    same number of steps in all contenders.
 
     Args:
         size: suffix of the model's name in the catalog, such as "tiny".
@@ -425,7 +435,7 @@ def translators(
         folder: folder for the exports.
 
     Returns:
-        A dict mapping the contender's name to a function from lines `(B,)` to translations `(B,
+        A dict mapping the name of a contender to a function from lines `(B,)` to translations `(B,
         1)`.
     """
     vocabulary = SentencePieceVocabulary.train(
@@ -452,11 +462,11 @@ def translators(
 
 
 def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[str]]) -> None:
-    """Checks that all contenders give the same answers as the first contender.
+    """Checks that all implementations give the same answers as the first implementation.
 
     Args:
-        answers: dict mapping the contender's name to its answer function.
-        requests: lines of each request.
+        answers: dict mapping the name of an implementation to a function from lines to answers.
+        requests: lists of lines, one list for each request.
 
     Raises:
         UserError: texts differ, or numbers differ by 1e-4 or more (5e-2 for bfloat16 and int8).
@@ -483,13 +493,13 @@ def check_agreement(answers: Mapping[str, Answer], requests: Sequence[Sequence[s
 def turn(
     answer: Answer, requests: Sequence[Sequence[str]], clients: int, latencies: list[float]
 ) -> int:
-    """Sends all requests, measures their latencies, and returns the number of lines.
+    """Sends all requests, measures their latencies, and returns the total number of lines.
 
     Args:
         answer: function from lines to answers.
-        requests: lines of each request.
+        requests: lists of lines, one list for each request.
         clients: number of threads. A thread waits for each answer before it sends the next request.
-        latencies: list to which the function appends the seconds of each request.
+        latencies: list to which the function appends the latency of each request in seconds.
     """
 
     def one(lines: Sequence[str]) -> float:
@@ -511,13 +521,13 @@ def with_latencies(
     options: argparse.Namespace,
     clients: int = 1,
 ) -> list[dict]:
-    """Times the contenders, and adds latency percentiles to the output of `harness.timed`.
+    """Times all implementations, and adds latency percentiles to the output of `harness.timed`.
 
     The added field "latency_ms" is a dict with the keys "p50", "p95" and "p99".
 
     Args:
-        answers: dict mapping the contender's name to its answer function.
-        requests: lines of each request.
+        answers: dict mapping the name of an implementation to a function from lines to answers.
+        requests: lists of lines, one list for each request.
         options: parsed options of the command.
         clients: number of clients that send requests at the same time.
     """
@@ -624,7 +634,11 @@ def served(name: str, places: Mapping[str, str]) -> Iterator[Answer]:
 
 
 def of_servers(options: argparse.Namespace) -> Tables:
-    """Times an exported model in all servers, with one client and with several clients."""
+    """Times an exported model in all servers, with one client and with several clients.
+
+    Yields:
+        Pairs of a table title and the rows of the table.
+    """
     places, names = {"folder": options.servers}, [*_SERVERS]
     if options.tokenizer:
         onnx = find_version(options.servers) / FILE
@@ -662,6 +676,9 @@ def of_run(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     Args:
         options: parsed options of the command.
         folder: folder for the exports.
+
+    Yields:
+        Pairs of a table title and the rows of the table.
     """
     run = FinetuningRun.open(options.run)
     task, recipe = run.task, run.recipe
@@ -702,6 +719,9 @@ def of_models(options: argparse.Namespace, folder: pathlib.Path) -> Tables:
     Args:
         options: parsed options of the command.
         folder: folder for the exports.
+
+    Yields:
+        Pairs of a table title and the rows of the table.
     """
     answers = classifiers(options, folder)
     what = f"classifier {options.size}" + (f", {options.layers} layers" * bool(options.layers))

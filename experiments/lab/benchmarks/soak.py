@@ -81,11 +81,12 @@ class Soak:
         self._left = 0
 
     def count(self, what: str, example: object = None) -> None:
-        """Counts an outcome.
+        """Counts an outcome of a request or another event.
 
         Args:
-            what: name of the outcome.
-            example: description of a bad outcome for the report; `None` means a good outcome.
+            what: name of the outcome, such as "lost".
+            example: description of a bad outcome, which is kept for the report; `None` means a good
+                outcome.
         """
         with self._lock:
             self.counts[what] += 1
@@ -93,11 +94,12 @@ class Soak:
                 self.examples.append(f"{what}: {str(example)[:300]}")
 
     def judge(self, texts: list[str], said: list[str]) -> None:
-        """Counts an answer as right or wrong.
+        """Checks an answer to a valid request, and counts the answer as right or wrong.
 
         Args:
             texts: texts of the request.
-            said: texts of the answer.
+            said: texts of the answer. A right answer has, for each text of the request, the tag of
+                the model version, a colon, and the text in upper case.
         """
         tags = {text.partition(":")[0] for text in said}
         right = (
@@ -512,7 +514,7 @@ main = single_program(
     count(
         "--seed N", "random seed of the texts, requests and versions (default: %(default)s)", 1, 0
     ),
-    local_place("--out DIR", "folder for the report (default: print the report only)"),
+    local_place("--out DIR", "output folder for the report (default: only print the report)"),
 )
 
 if __name__ == "__main__":

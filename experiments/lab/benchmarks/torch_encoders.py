@@ -26,7 +26,10 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class SdpaLayer(nn.Module):
-    """Transformer layer with one fused projection and one fused attention call."""
+    """Post-norm Transformer layer with `scaled_dot_product_attention` (SDPA).
+
+    One linear layer projects the input to queries, keys and values.
+    """
 
     def __init__(self, setting: StepSetting):
         super().__init__()
@@ -126,11 +129,11 @@ def hugging_face_logits(
 def training_step(
     setting: StepSetting, model: nn.Module, logits: Callable[..., torch.Tensor]
 ) -> Contender:
-    """Makes a contender that repeats AdamW updates on one batch.
+    """Makes a `Contender` that repeats AdamW updates on one batch.
 
     Args:
         setting: sizes of the batch, and dtype policy.
-        model: the model.
+        model: model to train.
         logits: function from ids `(B, L)` and positions `(N,)` to logits `(N, V)`.
     """
     batch, bfloat16 = random_batch(setting), setting.dtype_policy == "mixed_bfloat16"
@@ -161,10 +164,13 @@ def training_step(
 
 
 def gemm_contenders(**options) -> dict[str, Contender]:
-    """Makes a contender that multiplies two large matrices in PyTorch.
+    """Makes a `Contender` that multiplies two large matrices in PyTorch.
 
     Args:
-        options: fields of `StepSetting`, of which only `dtype_policy` is used.
+        options: fields of `StepSetting`; only `dtype_policy` is used.
+
+    Returns:
+        A dict mapping the name "PyTorch gemm" to the `Contender`.
     """
     bfloat16 = options["dtype_policy"] == "mixed_bfloat16"
     dtype = torch.bfloat16 if bfloat16 else torch.float32
@@ -177,10 +183,14 @@ def gemm_contenders(**options) -> dict[str, Contender]:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes all contenders in PyTorch.
+    """Makes contenders that run a BERT training step in PyTorch.
 
     Args:
         options: fields of `StepSetting`.
+
+    Returns:
+        A dict mapping a name to a `Contender`. There is one for the plain model, one for its
+        compiled form, and one for Hugging Face's model.
     """
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)

@@ -2,7 +2,7 @@
 
     python -m experiments.lab.benchmarks.train_step --out DIR
     python -m experiments.lab.benchmarks.train_step --against peers --dtype-policy mixed_bfloat16
-    python -m experiments.lab.benchmarks.train_step --engine jax --against peers --peers torch \
+    python -m experiments.lab.benchmarks.train_step --engine jax --against peers --peers torch \\
         --settings bert_base --dtype-policy mixed_bfloat16
 
 The flag `--against` chooses the comparison:
@@ -68,7 +68,11 @@ command = Benchmark(
     "tokens",
     ("tensorflow", "keras", "jax", "torch", "transformers", "keras-hub", "tf-models-official"),
     argument(
-        "--against", "type of comparison, as described above", default="blocks", choices=AGAINST
+        "--against",
+        "what to compare. blocks: blocks of this library; peers: this library and other libraries; "
+        "replicas: one device and several mirrored devices",
+        default="blocks",
+        choices=AGAINST,
     ),
     argument("--engine", "Keras backend of this library", default="tensorflow", choices=ENGINES),
     harness.several(
@@ -100,9 +104,10 @@ command = Benchmark(
 
 
 def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
-    """Times all contenders in a setting, and returns the output of `harness.compare`.
+    """Times all implementations in a setting, and returns the output of `harness.compare`.
 
-    The reference is the fastest peer or, without peers, the first contender.
+    The reference is the fastest implementation of another library. If this library's blocks or
+    device counts are compared, the reference is the first of them.
 
     Args:
         setting: sizes and options of the training step.
@@ -171,9 +176,10 @@ def add_peaks(
         rows: output of `harness.compare`.
         setting: sizes and options of the training step.
         options: parsed options of the command.
-        owners: dict mapping the name of a contender to the factory that makes the contender.
-        gemm_seconds: dict mapping the module of a factory to the time of `--steps` matrix products
-            in each round, in seconds.
+        owners: dict mapping the name of an implementation to the factory of its `Contender`, as
+            `module:function`.
+        gemm_seconds: dict mapping the module of a factory to the time in seconds that `--steps`
+            matrix products took in each round.
     """
     environment = {**thread_variables(options.threads), **GIVE_BACK_MEMORY}
     peaks = {}
@@ -196,10 +202,10 @@ def add_peaks(
 
 
 def check_sizes(parameters: Mapping[str, int]) -> None:
-    """Checks that all contenders have about the same number of parameters.
+    """Checks that all compared models have about the same number of parameters.
 
     Args:
-        parameters: dict mapping the name of a contender to its parameter count.
+        parameters: dict mapping the name of an implementation to its parameter count.
 
     Raises:
         UserError: a count differs from the first count by more than 1%.
@@ -214,14 +220,19 @@ def check_sizes(parameters: Mapping[str, int]) -> None:
 
 
 def fastest(rows: list[dict], ours: Collection[str]) -> str:
-    """Returns the name of the contender outside `ours` with the lowest median time."""
+    """Returns the name of the fastest implementation of another library.
+
+    Args:
+        rows: output of `harness.interleave`.
+        ours: names of this library's implementations, which do not count.
+    """
     others = [row for row in rows if row["name"] not in ours]
     return min(others, key=lambda row: np.median(row["seconds"]))["name"]
 
 
 @command.measures("Training step of an encoder, against {against}")
 def main(options: argparse.Namespace) -> Tables:
-    """Runs the benchmark: times the contenders in each setting."""
+    """Runs the benchmark: times the implementations in each setting."""
     if options.engine == "jax" and (options.against == "replicas" or options.peaks or options.jit):
         raise UserError(
             "--against replicas, --peaks and --jit are not supported with --engine jax: leave "

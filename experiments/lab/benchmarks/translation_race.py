@@ -39,7 +39,7 @@ OURS = {"ours, float32": "float32", "ours, mixed_bfloat16": "mixed_bfloat16"}
 def write_pieces(
     path: pathlib.Path, rows: Iterable[Sequence[int]], vocabulary: SentencePieceVocabulary
 ) -> None:
-    """Writes a text file for Joey NMT, with lines of space-separated subword pieces.
+    """Writes a text file for Joey NMT, in which spaces separate the subword pieces of a line.
 
     Joey NMT reads this format with `level: word`.
 
@@ -54,9 +54,9 @@ def write_pieces(
 
 
 def write_vocabulary(path: pathlib.Path, vocabulary: SentencePieceVocabulary) -> None:
-    """Writes a vocabulary file for Joey NMT, with one line for each row of the embedding matrix.
+    """Writes a vocabulary file for Joey NMT, with a line for each row of the embedding matrix.
 
-    The file lacks the four special tokens, because Joey NMT adds these tokens itself.
+    The file omits the four special tokens, because Joey NMT adds these tokens itself.
     """
     names = [vocabulary.processor.id_to_piece(i) for i in range(EOS + 1, vocabulary.pieces)]
     names += [f"<padding{i}>" for i in range(vocabulary.pieces, vocabulary.size)]
@@ -115,8 +115,9 @@ def joey_config(
 def updates_per_epoch(lengths: np.ndarray, tokens: int, seed: int) -> float:
     """Simulates the batch sampler of Joey NMT, and returns the mean number of updates per epoch.
 
-    The sampler adds rows to a batch in random order, until the number of rows times the maximum
-    length reaches `tokens`. It does not sort rows by length, so about half of a batch is padding.
+    The sampler adds sentence pairs to a batch in random order, until the number of pairs times the
+    maximum length reaches `tokens`. It does not sort pairs by length, so about half of a batch is
+    padding.
 
     Args:
         lengths: `(N,)` length of the longer side in each of N pairs, including EOS.
@@ -178,7 +179,7 @@ class Trainer:
         self._process.send_signal(signal.SIGCONT)
 
     def look(self) -> None:
-        """Reads the log and sets the attribute `updates`.
+        """Reads the number of updates from the log, and saves it in the attribute `updates`.
 
         Raises:
             UserError: the process has ended.
@@ -227,7 +228,7 @@ class Trainer:
 
 @dataclasses.dataclass(kw_only=True)
 class JoeyTrainer(Trainer):
-    """A process of `python -m joeynmt train`.
+    """A process of `python -m joeynmt train` that can be paused and continued.
 
     Attributes:
         vocabulary: vocabulary that decodes the subword pieces in Joey NMT's translations.
@@ -265,13 +266,16 @@ def equal_recipe(settings: list[str], dropout: float) -> TranslationRecipe:
 
 
 def equal_budget(data: TranslationData, target_tokens: float) -> int:
-    """Finds the batch size with which an update has `target_tokens` target tokens on average.
+    """Finds the batch size at which an update has `target_tokens` target tokens on average.
 
-    The batch size includes padding; the number of target tokens does not.
+    The batch size includes padding, while the number of target tokens excludes padding.
 
     Args:
         data: training data of this library.
         target_tokens: mean number of target tokens in an update.
+
+    Returns:
+        The batch size in tokens.
     """
     longest = data.lengths[-1]
     return min(
@@ -292,14 +296,14 @@ def mean_target_tokens(data: TranslationData, budget: int) -> float:
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
-    """Writes the input files of both libraries, and makes the trainers.
+    """Writes the training files of both libraries, and makes the trainers.
 
     Args:
         options: parsed options of the command.
         work: folder for the files.
 
     Returns:
-        A dict mapping the contender's name to its trainer.
+        A dict mapping a name, such as "Joey NMT, float32", to a `Trainer`.
     """
     recipe = equal_recipe(options.set, options.dropout)
     languages, tfds = recipe.data.languages, Tfds(options.data_dir)

@@ -4,18 +4,18 @@
     python -m experiments.lab.benchmarks.translation_training --data-dir DIR --out OUT \\
         --bleu-minutes 45
 
-The contenders are the commands `experiments.translate train` and `joeynmt train`, on the same
-subword pieces of Multi30k. The model has 4 encoder and 4 decoder layers, width 128 and one dropout
-rate for all of its dropout layers. Training uses Adam and label smoothing. The contenders take
-turns: one process trains for a few updates while the other processes are paused.
+The compared programs are the commands `experiments.translate train` and `joeynmt train`, on the
+same subword pieces of Multi30k. The model has 4 encoder and 4 decoder layers, width 128 and one
+dropout rate for all of its dropout layers. Training uses Adam and label smoothing. The programs
+take turns: one process trains for a few updates while the other processes are paused.
 
 The benchmark counts target tokens, excluding padding. Joey NMT does not sort sentences by length,
 so about half of its batch of 4,096 tokens is padding. By default, a batch of this library has the
 same mean number of target tokens and less padding. Joey NMT always computes in float32 on a CPU.
 
-With `--bleu-minutes N`, each contender trains alone for N minutes, including start-up and
-validation. The report has a curve of the tokenized BLEU of greedy translations against time. If OUT
-already has the curve of a contender, that contender is not trained again.
+With `--bleu-minutes N`, each program trains alone for N minutes, including start-up and validation.
+The report has a curve of the tokenized BLEU of greedy translations against time. If OUT already has
+the curve of a program, that program does not train again.
 
 `make .venv-joeynmt/installed` installs Joey NMT.
 """
@@ -73,7 +73,7 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
     """Times the trainers in interleaved rounds, and returns the output of `harness.compare`.
 
     Args:
-        trainers: dict mapping the contender's name to its trainer.
+        trainers: dict mapping the name of a library and data type to its trainer.
         options: parsed options of the command.
     """
     turns = {
@@ -91,7 +91,7 @@ def rates(trainers: Mapping[str, Trainer], options: argparse.Namespace) -> list[
 
 
 def bleu_curve(trainer: Trainer, minutes: float) -> list[dict]:
-    """Trains one contender for `minutes`, and returns its BLEU curve.
+    """Runs one trainer for `minutes`, and returns its BLEU curve.
 
     The curve has a point for each validation. A point is a dict with "updates", "target_tokens"
     (estimated from the mean per update), "minutes" since the start, and "bleu".
@@ -123,7 +123,7 @@ def bleu_curves(
     The function also writes the report after each curve.
 
     Args:
-        trainers: dict mapping the contender's name to its trainer.
+        trainers: dict mapping the name of a library and data type to its trainer.
         options: parsed options of the command.
         facts: output of `harness.machine`.
     """
@@ -158,7 +158,7 @@ def bleu_table(curves: Mapping[str, list[dict]]) -> str:
     """Formats a Markdown table of all points in the curves.
 
     Args:
-        curves: dict mapping the contender's name to its curve; see `bleu_curve`.
+        curves: dict mapping the name of a trainer to its curve; see `bleu_curve`.
     """
     cells = "{updates:,} {target_tokens:,.0f} {minutes:.1f} {bleu:.1f}"
     rows = [

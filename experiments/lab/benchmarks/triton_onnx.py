@@ -57,9 +57,10 @@ main = single_program(
     __doc__,
     "experiments.lab.benchmarks.triton_onnx:run",
     local_place(
-        "onnx FILE", "ONNX file OUT/VERSION/onnx/model.onnx that `export.saved_model --onnx` wrote"
+        "onnx FILE",
+        "ONNX file written by `export.saved_model --onnx`, such as OUT/1/onnx/model.onnx",
     ),
-    local_place("tokenizer FILE", "tokenizer.json that `export.hugging_face` wrote"),
+    local_place("tokenizer FILE", "file tokenizer.json written by `export.hugging_face`"),
     argument(
         "--host ADDRESS", "IP address to listen on (default: %(default)s)", default="127.0.0.1"
     ),
@@ -72,8 +73,8 @@ main = single_program(
     ),
     count(
         "--batch-delay-us N",
-        "maximum time that a request waits until its batch is full, in microseconds (default: "
-        "%(default)s)",
+        "maximum time that a request waits for other requests to fill its batch, in microseconds "
+        "(default: %(default)s)",
         0,
         0,
     ),

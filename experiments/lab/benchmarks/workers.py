@@ -1,4 +1,4 @@
-"""Child processes that run contenders.
+"""Child processes that run the implementations under comparison (contenders) of a benchmark.
 
 Two frameworks in one process would share CPU threads, the allocator and process-wide settings.
 Therefore each child process imports one framework. Between its runs, a child process waits on a
@@ -38,7 +38,8 @@ CLEAR = pathlib.Path("/proc/self/clear_refs")
 def peak_of(run: Callable[[], object]) -> int:
     """Returns the number of bytes by which `run()` raises the peak resident set size (RSS).
 
-    Call `run` at least once before this function, so that tracing and compilation do not count.
+    Call `run` at least once before you call this function, so that tracing and compilation do not
+    count.
     """
     gc.collect()
     # Writing 5 resets the peak RSS to the current RSS; see proc(5).
@@ -62,10 +63,11 @@ def memory_of(field: str, pid: int | str = "self") -> int:
 
 @dataclass(frozen=True)
 class Contender:
-    """Work that a child process runs and a benchmark times, such as training steps.
+    """An implementation under comparison, which a child process runs and a benchmark times.
 
     Attributes:
-        run: function that runs a number of steps and returns a number, such as the loss.
+        run: function that runs a given number of steps, such as training steps, and returns a
+            number, such as the loss.
         parameters: number of parameters of the model.
     """
 
@@ -83,7 +85,7 @@ class Worker(contextlib.AbstractContextManager):
         environment: additional environment variables of the child process.
 
     Attributes:
-        parameters: dict mapping the name of a contender to its parameter count.
+        parameters: dict mapping the name of a `Contender` to its parameter count.
         cpu_seconds: CPU seconds of all threads in the child process, at the end of its last run.
 
     Raises:
@@ -103,15 +105,14 @@ class Worker(contextlib.AbstractContextManager):
         self.parameters: dict[str, int] = self._reply()
 
     def run(self, name: str, steps: int) -> float:
-        """Runs a contender in the child process.
+        """Runs steps of a `Contender` in the child process.
 
         Args:
             name: name of the contender.
-            steps: number of steps. The value -1 means that the peak memory of one step is measured.
+            steps: number of steps. The value -1 requests the peak memory of one step instead.
 
         Returns:
-            The result of `Contender.run`. If `steps` is -1, the result is the peak memory of a step
-            in bytes.
+            The result of `Contender.run` or, if `steps` is -1, the peak memory in bytes.
         """
         with contextlib.suppress(
             BrokenPipeError
@@ -122,9 +123,12 @@ class Worker(contextlib.AbstractContextManager):
         return figure
 
     def peak(self, name: str) -> int:
-        """Returns the peak memory of a contender's step in bytes, after two warm-up steps.
+        """Returns the peak memory of one step of a `Contender` in bytes, after two warm-up steps.
 
         The environment of the child process must include `GIVE_BACK_MEMORY`; see `peak_of`.
+
+        Args:
+            name: name of the contender.
         """
         self.run(name, 2)
         return int(self.run(name, -1))
@@ -147,9 +151,9 @@ class Worker(contextlib.AbstractContextManager):
 
 
 def main() -> None:
-    """Runs the child process: executes each line of stdin until the parent closes the pipe.
+    """Runs the child process: executes one request per line of stdin until the pipe is closed.
 
-    A line is a JSON list with the name of a contender and the number of steps; see `Worker.run`.
+    A line is a JSON list with the name of a `Contender` and the number of steps; see `Worker.run`.
     """
     # Redirects stdout of libraries to stderr, because stdout carries the replies.
     replies = os.fdopen(os.dup(1), "w")

@@ -29,9 +29,12 @@ from experiments import command_line as cli
 _PRETRAINING = cli.together(
     cli.STUDY,
     cli.argument(
-        "--systems NAME", "names of the comparisons to run (default: all comparisons)", nargs="+"
+        "--systems NAME",
+        "names of the comparisons to run, which are the subfolders of OUT (default: all "
+        "comparisons)",
+        nargs="+",
     ),
-    cli.count("--jobs N", "number of training runs at the same time (default: %(default)s)", 2),
+    cli.count("--jobs N", "maximum number of simultaneous training runs (default: %(default)s)", 2),
     cli.settings("training.max_steps=500, in every pre-training run"),
 )
 
@@ -82,7 +85,9 @@ main = cli.program(
             default="mnli",
         ),
         cli.DATA_DIR,
-        cli.count("--jobs N", "number of training runs at the same time (default: %(default)s)", 2),
+        cli.count(
+            "--jobs N", "maximum number of simultaneous training runs (default: %(default)s)", 2
+        ),
         cli.settings("training.max_steps=500, in every training run"),
     ),
 )

@@ -86,10 +86,10 @@ _RATE = "training.learning_rate=1e-4"
 
 
 class Study:
-    """Comparisons that the options of a command select, and the report of the results.
+    """Report of several comparisons, with methods that run the comparisons and add their results.
 
     Args:
-        options: parsed options of the command.
+        options: parsed options of the command; `options.systems` selects comparisons.
         known: all comparisons of the command.
         more: names of further parts that `--systems` may select.
     """
@@ -131,7 +131,9 @@ class Study:
     def measure(
         self, title: str, rows: list[dict], figures: Callable[[dict], dict], scale: float = 100
     ) -> None:
-        """Computes further scores of runs, and adds a table with a row for each arm to the report.
+        """Computes further scores of trained models, and adds a table of the scores to the report.
+
+        The table has a row for each arm, with the mean and standard deviation over seeds.
 
         Args:
             title: heading of the table.
@@ -176,7 +178,10 @@ def encoders(options: argparse.Namespace) -> None:
     study.compare(*tasks, *source)
 
     def told(row: dict) -> dict[str, float]:
-        """Returns the pair accuracy of a run on each corpus in `_PAIRS`."""
+        """Returns the pair accuracies of a run, as a dict with a key for each pair objective.
+
+        The accuracy is measured on the corpus of that pair objective in `_PAIRS`.
+        """
         found = {}
         for kind, folder in _PAIRS.items():
             file = pathlib.Path(row["run"]) / f"{folder}.json"
@@ -197,14 +202,17 @@ def encoders(options: argparse.Namespace) -> None:
 
 
 def sentence_scores(data: list[str], row: dict) -> dict[str, float]:
-    """Returns Spearman correlations of mean-pooled sentence vectors on the STS-B development set.
+    """Returns Spearman correlations on STS-B for mean-pooled sentence vectors of an encoder.
 
-    BERT is scored before and after training on STS-B. All other encoders are scored only before
-    training on STS-B.
+    All encoders are evaluated without training on STS-B ("mean pooling"). BERT is also evaluated
+    after training on STS-B ("Sentence-BERT").
 
     Args:
         data: the argument `--data-dir`, for further commands.
         row: result of a run from `compare`.
+
+    Returns:
+        A dict mapping "mean pooling" and "Sentence-BERT" to the correlation on the development set.
     """
     run = pathlib.Path(row["run"])
 

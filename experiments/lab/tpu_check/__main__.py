@@ -43,8 +43,8 @@ main = cli.single_program(
     ),
     cli.argument(
         "--topology CHIP:SHAPE",
-        "TPU generation and number of chips along each axis, such as v5e:2x2. Without --mesh, only "
-        "the generation matters, because the step is compiled for one core (default: v4:2x2x1; "
+        "TPU generation and number of chips along each axis, such as v5e:2x2. Without --mesh, the "
+        "shape has no effect, because the step is compiled for one core (default: v4:2x2x1; "
         "repeatable)",
         action="append",
     ),
@@ -55,28 +55,29 @@ main = cli.single_program(
     ),
     cli.count(
         "--compilations N",
-        "maximum number of compilations for each recipe and topology. The first compilation has "
-        "the batch size of --batch, and the others search for the largest batch that fits "
-        "(default: %(default)s)",
+        "maximum number of compilations for each recipe and topology. The first compilation uses "
+        "the batch size of --batch. The further compilations search for the largest batch that "
+        "fits into memory (default: %(default)s)",
         4,
     ),
     cli.local_place(
         "--json FILE",
-        "JSON file to which the command adds the results of each recipe (default: print the "
-        "results only)",
+        "JSON file to which the command appends the results of each recipe (default: only print "
+        "the results)",
     ),
     cli.switch(
         "--resume",
-        "skip each check whose result is already in the file of --json, with the same commit, "
-        "package versions and settings",
+        "skip each check whose result is already in the file of --json, if the commit, the package "
+        "versions and the settings are the same",
     ),
     cli.local_place(
         "--markdown FILE",
-        "Markdown file for a table of the results; with --json, the table contains all results in "
-        "the JSON file (default: no table)",
+        "output Markdown file for a table of the results; with --json, the table contains all "
+        "results in the JSON file (default: no table)",
     ),
     cli.local_place(
-        "--hlo DIR", "folder for the optimized HLO text of each compilation (default: not written)"
+        "--hlo DIR",
+        "output folder for the optimized HLO text of each compilation (default: write no HLO text)",
     ),
     cli.argument(
         "--engine",

@@ -55,7 +55,7 @@ def search(
 ) -> dict[int, dict]:
     """Searches for the largest number of rows that fits, by compiling the step several times.
 
-    The search ends if a compilation fails for another reason than memory.
+    The search ends early if a compilation fails for a reason other than memory.
 
     Args:
         compiled: function from a number of rows to the output of `compile_step`.
@@ -80,7 +80,8 @@ def search(
 def _next(results: dict[int, dict], limit: int) -> int | None:
     """Returns the next number of rows to compile, or `None` if the search is complete.
 
-    The function interpolates the memory linearly in the number of rows, up to the limit.
+    The function chooses the number of rows at which the memory would reach the limit, assuming that
+    memory grows linearly with the number of rows.
 
     Args:
         results: dict mapping the number of rows to the output of `compile_step`.
@@ -261,12 +262,13 @@ def _dynamic(module) -> list[str]:
 
 
 def _as_on_a_tpu(module) -> None:
-    """Converts a program for a CPU, in place, to the program that TensorFlow writes for a TPU.
+    """Converts a program that TensorFlow wrote for a CPU to the program for a TPU, in place.
 
     The function removes `mhlo.copy`, which has no effect and which libtpu cannot read. It also
-    replaces the generator of random bits, because TensorFlow chooses the generator by the device. A
-    CPU uses Philox, whose state is a key and two counters. A TPU uses the chip's own generator,
-    whose state is a key and one counter. Philox would take half of the cycles in a BERT step.
+    replaces the generator of random bits, because TensorFlow uses a different generator for each
+    type of device. A CPU uses Philox, whose state is a key and two counters. A TPU uses the chip's
+    own generator, whose state is a key and one counter. Philox would take half of the cycles in a
+    BERT step.
 
     Args:
         module: StableHLO module of a TensorFlow step.

@@ -67,7 +67,11 @@ class _Instruction(NamedTuple):
         return re.findall(r"%([\w.\-]+)", self.rest.partition(")")[0])
 
     def called(self, *keys: str) -> list[str]:
-        """Returns the names of computations in the attributes `keys`, such as `body`."""
+        """Returns the names of the computations that the instruction calls.
+
+        Args:
+            keys: attributes that contain names of computations, such as `body`.
+        """
         found = []
         for key in keys:
             for braced, plain in re.findall(rf"\b{key}=(?:\{{([^}}]*)\}}|%?([\w.\-]+))", self.rest):
@@ -91,7 +95,10 @@ _UNKNOWN = _Instruction("", "", "")
 
 
 class _Computation(dict[str, _Instruction]):
-    """HLO computation, as a dict mapping name to instruction. The last instruction is the root."""
+    """HLO computation, as a dict mapping name to instruction.
+
+    The last instruction in the dict is the root of the computation.
+    """
 
     def final(self, name: str) -> _Instruction:
         """Returns the instruction `name` or, for a copy or bitcast, the copied instruction."""

@@ -139,11 +139,13 @@ def _layer(config, block: str, length: int, memory: int | None) -> Activations:
 
 
 def measured() -> dict[str, tuple[int, float]]:
-    """Returns a dict mapping model name to row length and measured activation bytes per row.
+    """Returns the measured activation bytes of the models that `tpu_check` has compiled.
 
-    The values come from the recipes that `tpu_check` has compiled. The activation bytes are the
-    compiler's temporaries minus the gradients. If memory is scarce, the compiler recomputes
-    activations instead of keeping them.
+    The activation bytes are the compiler's temporaries minus the gradients. If memory is scarce,
+    the compiler recomputes activations instead of keeping them.
+
+    Returns:
+        A dict mapping the name of a model to a pair of row length and activation bytes per row.
     """
     found = {}
     for file in ("tpu_check.json", "tpu_check_slides.json"):
@@ -194,9 +196,10 @@ share. A v4 core has {CHIPS["v4"].core_gib} GiB, and a v5e core has {CHIPS["v5e"
 
 
 def _agreement(known: dict[str, tuple[int, float]]) -> str:
-    """Formats the range of the ratio of computed to measured activation bytes over base models.
+    """Formats the minimum and maximum ratio of computed to measured activation bytes.
 
-    The range excludes models whose measured row length differs from the computed row length.
+    Only models of base size are included. Models whose measured row length differs from the
+    computed row length are excluded.
 
     Args:
         known: output of `measured`.
@@ -211,11 +214,12 @@ def _agreement(known: dict[str, tuple[int, float]]) -> str:
 
 
 def _cells(name: str, seen: tuple[int, float] | None) -> tuple[int, list[str]]:
-    """Returns the parameter count of a model, as sort key, and the cells of its table row.
+    """Returns the parameter count of a model, as sort key, and the cells of the model's table row.
 
     Args:
         name: name of the model.
-        seen: measured row length and activation bytes; `None` means that they are unknown.
+        seen: measured row length and activation bytes; `None` means that the model was not
+            measured.
     """
     config, parameters = catalog.CONFIGS[name], parameters_of(name)
     by_formula = isinstance(config, (EncoderConfig, EncoderDecoderConfig))

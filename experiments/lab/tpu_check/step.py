@@ -37,7 +37,7 @@ _LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib",
 
 
 class Sources:
-    """Source lines of the ops in a `tf.Graph`, including ops in its loops and inner functions.
+    """Source lines of the ops in a `tf.Graph`, including ops in loops and inner functions.
 
     Args:
         graph: the graph; `None` means no ops.
@@ -116,7 +116,12 @@ def _innermost(frames) -> str | None:
 
 
 def refused(message: str) -> list[tuple[str, str | None]]:
-    """Extracts pairs of a problem and an op (or `None`) from an error of the TF XLA bridge."""
+    """Extracts the problems and the affected ops from an error message of the TF XLA bridge.
+
+    Returns:
+        A list of pairs: a description of the problem, and the name of the op, or `None` if the
+        message names no op.
+    """
     lacking = re.findall(r"(\w+) \(No registered '\w+' OpKernel[^{]*\{\{node ([^}]+)\}\}", message)
     if lacking:
         return [(f"{kind} cannot be compiled by XLA", op) for kind, op in dict.fromkeys(lacking)]
@@ -136,7 +141,9 @@ class Shape(NamedTuple):
 
 
 class Step:
-    """Train step of a recipe. There is a subclass for each class of recipes.
+    """Train step of a recipe, as `fit` runs it.
+
+    There is a subclass for each class of recipes.
 
     Attributes:
         settings: settings for a TPU, which are applied before the settings of `--set`.
@@ -192,7 +199,7 @@ class Step:
         return model
 
     def trace(self, model: TrainedModel, shape: Shape) -> Traced:
-        """Traces an optimizer update from one micro-batch.
+        """Traces an optimizer update that reads one micro-batch.
 
         Args:
             model: output of `build`.
@@ -224,7 +231,10 @@ class Step:
         return Traced(hlo, sources=sources)
 
     def _lower(self, model: TrainedModel, shape: Shape) -> Traced:
-        """Lowers an update for JAX, with one micro-batch per index along the mesh axis `data`."""
+        """Lowers an update of the JAX engine to StableHLO.
+
+        The update reads one micro-batch for each index along the mesh axis `data`.
+        """
         import jax
         from jax._src.interpreters import mlir
 
@@ -301,7 +311,8 @@ class Pretraining(Step):
 class Translation(Step):
     """Train step of a translation recipe, with rows of the maximum length.
 
-    Training batches have several shapes. The step has the longest rows, which need the most memory.
+    Training batches have several shapes. This step uses the shape with the longest rows, which
+    needs the most memory.
     """
 
     settings = (*Step.settings, "data.batching.length_multiple=8")
@@ -368,7 +379,10 @@ _STEPS: dict[type[Recipe], type[Step]] = {
 
 
 def step_of(name: str, settings: list[str] = ()) -> Step:
-    """Makes the step of the recipe `name`, with the settings for a TPU and then `settings`."""
+    """Makes the train step of the recipe `name`.
+
+    The settings for a TPU are applied first, followed by `settings`.
+    """
     recipe = registry.load(name)
     if type(recipe) not in _STEPS:
         raise UserError(

@@ -1,9 +1,9 @@
 """Preparation of a corpus with an Apache Beam pipeline.
 
-The pipeline writes the same files as a single process. Workers read parts of the sources, tokenize
-the documents in chunks, and store the chunks in a scratch folder inside the folder of the corpus.
-Only two steps run on a single worker: grouping documents into blocks, and numbering the rows and
-files of the blocks. Both steps need only document sizes and row counts.
+The pipeline writes the same files as `writing.prepare` without Beam. Workers read parts of the
+sources, tokenize the documents in chunks, and store the chunks in a scratch folder inside the
+folder of the corpus. Only two steps run on a single worker: grouping documents into blocks, and
+numbering the rows and files of the blocks. Both steps need only document sizes and row counts.
 """
 
 import dataclasses
@@ -102,7 +102,8 @@ def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
     """Adds the steps that prepare a corpus to a Beam pipeline.
 
     Args:
-        parts: ((source index, part index), source) for each part of each source.
+        parts: one tuple ((source index, part index), `CorpusSource` of the part) for each part of
+            each source.
     """
     once = pipeline | "once" >> beam.Create([None])
     chunks = (
@@ -135,12 +136,13 @@ def _build(pipeline: beam.Pipeline, steps: "_Steps", parts: list) -> None:
 
 
 class _Chunk(NamedTuple):
-    """Document sizes of a chunk that one worker tokenized.
+    """Sizes of the documents in a chunk that one worker tokenized.
 
     Attributes:
         key: indices of source, part and chunk.
         sizes: `(documents,)` int64, number of token ids of each document.
-        lines: total number of lines of the documents, or 0 if `draws_languages` is false.
+        lines: total number of lines of the documents, or 0 if `CorpusConfig.draws_languages` is
+            false.
     """
 
     key: Key
@@ -149,13 +151,15 @@ class _Chunk(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Position of a document in a chunk. Blocks are formed from positions instead of documents.
+    """Location and size of a document in a tokenized chunk.
+
+    Blocks are formed from these records, so that the worker that forms them reads no documents.
 
     Attributes:
         key: key of the chunk.
         index: index of the document in the chunk.
         size: number of token ids of the document.
-        repeated, held_out: flags of the `MixedDocument`.
+        repeated, held_out: values of these attributes in the `MixedDocument`.
     """
 
     key: Key
@@ -175,7 +179,8 @@ class _Block:
         before: sum of `counted` over all earlier blocks.
         files: number of training files of the block.
         first_file: index of the first training file of the block.
-        part: tuple with the block's file of validation rows. The tuple is empty for segment pairs.
+        part: tuple with one file, which has the block's validation rows. The tuple is empty for
+            segment pairs.
         train: training files of the block.
     """
 
@@ -194,8 +199,8 @@ class _Block:
 class _Steps:
     """Pipeline steps, which the Beam workers run.
 
-    A worker may run a step again, because the step then replaces each file by the same bytes in one
-    atomic write.
+    Beam may run a step twice. The second run replaces each file by the same bytes, in one atomic
+    write per file.
     """
 
     config: CorpusConfig
@@ -217,7 +222,7 @@ class _Steps:
     def read(
         self, part: tuple[tuple[int, int], CorpusSource]
     ) -> Iterator[tuple[Key, list[MixedDocument]]]:
-        """Yields (key, chunk) for each chunk of documents in a part."""
+        """Reads a part of a source, and yields the key and the documents of each chunk."""
         key, source = part
         allow(source.source)  # workers do not see the command line, where the user named the source
         texts = open_source(source, self.tfds)
@@ -273,7 +278,11 @@ class _Steps:
             before += block.counted
 
     def hold_out(self, block: _Block) -> _Block:
-        """Writes the validation rows of a block of running text."""
+        """Chooses the validation rows of a block, and sets `files` and `part` of the block.
+
+        The validation rows of running text are written to a file. A block of segment pairs has no
+        validation rows.
+        """
         packed: PackedBlock = self.load(f"packed-{block.number}")
         train, held_out = packed.divided(self.config, block.before, set())
         part = ()
@@ -282,10 +291,10 @@ class _Steps:
         return dataclasses.replace(block, files=len(train), part=part)
 
     def number_files(self, _, found: Iterable[_Block]) -> Iterator[tuple[_Block, Shards]]:
-        """Sets `first_file` of each block, and yields (block, validation files).
+        """Yields each block with `first_file` set, and the validation files of all earlier blocks.
 
-        The validation files are the files of all earlier blocks if documents may be repeated.
-        Otherwise no step needs the files, and the tuple is empty.
+        Unless documents may be repeated, no step needs the validation files, and the tuple of files
+        is empty.
         """
         first, parts = 0, ()
         for block in _in_order(found):
@@ -294,7 +303,7 @@ class _Steps:
             parts += block.part if self.config.repeats else ()
 
     def write(self, given: tuple[_Block, Shards]) -> _Block:
-        """Writes the training rows of a block."""
+        """Writes the training rows of a block to files, and returns the block with `train` set."""
         block, parts = given
         packed: PackedBlock = self.load(f"packed-{block.number}")
         kept = set(writing.read_records(self.out, parts if packed.repeated.any() else ()))
@@ -308,7 +317,7 @@ class _Steps:
 
 @functools.cache
 def _packer(config: CorpusConfig, out: epath.Path) -> Packer:
-    """Returns the packer of a corpus. Each worker reads the vocabulary from `out` only once."""
+    """Returns the packer of the corpus in `out`. Each worker reads the vocabulary only once."""
     return Packer(config, load_encoder_vocabulary(out))
 
 

@@ -44,7 +44,10 @@ class CorpusSource(Settings):
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Language codes in `language`. A source of translation pairs has two codes."""
+        """Codes in `language` as a tuple, which has two codes for translation pairs.
+
+        The tuple is empty if `language` is `None`.
+        """
         if self.language is None:
             return ()
         return (self.language,) if isinstance(self.language, str) else self.language
@@ -58,7 +61,8 @@ class CorpusSource(Settings):
 class CorpusConfig(Settings):
     """Settings of a pre-training corpus.
 
-    A row with a translation pair is `[CLS] a [SEP] b [SEP]` for every value of `packing`.
+    A translation pair always becomes a row `[CLS] a [SEP] b [SEP]`. `packing` has no effect on
+    translation pairs.
 
     Attributes:
         sources: sources of the documents. A source may also be written as its name or as a tuple
@@ -69,24 +73,29 @@ class CorpusConfig(Settings):
             document. With "sentence_order" (ALBERT), half of the rows have their segments swapped.
         packing: content of a row. For running text, "doc_text" takes as many tokens as fit from one
             document, and "full_text" continues with the next document. "doc_sentences" and
-            "full_sentences" do the same with whole sentences. For pairs, "segment_pair" takes as
-            many sentences as fit, and "sentence_pair" takes two sentences. All values except
-            "doc_text" and "full_text" are from RoBERTa (Liu et al. 2019, table 2). `None` means
-            "doc_text" for running text and "segment_pair" for pairs.
-        language_alpha: exponent alpha of language sampling with q_i ~ p_i^alpha, where p_i is the
-            share of language i in all lines of text. XLM uses 0.5 (Conneau and Lample 2019, section
-            3.1). `None` means that each document is read once. If `batch_alpha` is set,
-            `language_alpha` affects only the text that trains the vocabulary.
-        batch_alpha: exponent alpha for drawing one language per training batch with
-            q_i ~ p_i^alpha. XLM uses 0.7. Updates on running text and on translation pairs then
-            alternate. `None` means that a batch mixes languages.
+            "full_sentences" are the variants of "doc_text" and "full_text" that take only whole
+            sentences. For pairs, "segment_pair" takes as many sentences as fit, and "sentence_pair"
+            takes two sentences. All values except "doc_text" and "full_text" are from RoBERTa (Liu
+            et al. 2019, table 2). `None` means "doc_text" for running text and "segment_pair" for
+            pairs.
+        language_alpha: exponent alpha of language sampling. Language i is drawn with a probability
+            proportional to p_i^alpha, where p_i is the share of language i in all lines of text.
+            XLM uses 0.5 (Conneau and Lample 2019, section 3.1). `None` means that each document is
+            read once. If `batch_alpha` is set, `language_alpha` affects only the text on which the
+            vocabulary is trained.
+        batch_alpha: exponent alpha for drawing one language per training batch. Language i is drawn
+            with a probability proportional to p_i^alpha, where p_i is the share of language i in
+            the rows. XLM uses 0.7. Updates on running text and on translation pairs then alternate.
+            `None` means that a batch mixes languages.
         validation_every: interval between held-out rows. One in `validation_every` rows of running
             text is a validation row. For segment pairs, one in `validation_every` documents is held
-            out, including two of the first three. Training never sees held-out text.
+            out, and the first and third document always are. Held-out text never occurs in training
+            rows.
         validation_run: number of consecutive rows of running text that form a run. Runs are held
             out as a whole, one in every `validation_every` runs.
         rows_per_shard: approximate number of rows per file. A file ends at the end of a document.
-        seed: seed for the order of the documents and for the choice of segment pairs.
+        seed: seed of the order in which documents are drawn from the sources, and of the splits,
+            replacements and swaps in segment pairs.
         sentence_splitter: name of the sentence splitter, if rows consist of whole sentences.
     """
 
@@ -205,12 +214,15 @@ class CorpusConfig(Settings):
 
     @property
     def repeats(self) -> bool:
-        """Whether documents may be repeated."""
+        """Whether a document may occur several times, because sources or languages have weights."""
         return self.weights is not None or self.draws_languages
 
 
 def _source(given: Any) -> CorpusSource | dict:
-    """Builds a source from a name or a tuple. Returns a dict unchanged for `Settings` to read."""
+    """Converts a name or a tuple to a `CorpusSource`.
+
+    A `CorpusSource` is returned unchanged, and so is a dict, which `Settings` converts later.
+    """
     match given:
         case CorpusSource() | dict():
             return given

@@ -45,9 +45,12 @@ def open_source(
     becomes one line.
 
     Args:
-        source: the source.
+        source: source of documents or translation pairs.
         tfds: folder of TensorFlow Datasets.
         max_documents: maximum number of documents to read; `None` means no limit.
+
+    Returns:
+        Iterator of the texts of documents, or of the two halves of each translation pair.
 
     Raises:
         UserError: the source cannot be read, has no translation pair, or is the default corpus in
@@ -76,7 +79,8 @@ def open_source(
 def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusSource]:
     """Splits a source into consecutive parts that can be read in parallel.
 
-    A part is one file, or 10,000 records of a TFDS split. Sources of other types are a single part.
+    A part is a `CorpusSource` for one file, or for 10,000 records of a TFDS split. A source of
+    another type is a single part.
     """
     if source.is_translation:
         return [source]
@@ -102,8 +106,9 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
 def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
     """Returns a fingerprint of the content of a source without reading all text.
 
-    The fingerprint is the list of the files' `content_stamps`. The default corpus has no files. Its
-    list has one tuple: the SHA-256 of the wheel, 0, and the version of the text extraction.
+    The fingerprint is a list of the `content_stamps` of all files. For the default corpus, which
+    has no files, the list has one tuple: the SHA-256 of the wheel, 0, and the version of the text
+    extraction.
     """
     embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
     files = source_files(source.source, source.split, source.languages, tfds)
@@ -111,7 +116,7 @@ def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
 
 
 def count_corpus(config: CorpusConfig, tfds: Tfds | None = None) -> int | None:
-    """Counts the documents of a corpus, or returns `None` if that requires reading the sources."""
+    """Counts the documents of a corpus, or returns `None` if counting requires reading them."""
     if config.repeats or config.has_translations:
         return None
     counts = [count_documents(s.source, s.split, tfds) for s in config.sources]
@@ -142,19 +147,20 @@ def mixed_documents(
 ) -> Iterator[MixedDocument]:
     """Draws documents from sources until every source has been read completely.
 
-    With weights, each draw chooses a source with probability proportional to its weight. A source
-    that has been read completely starts again. For example, with 100 and 10,000 documents and
-    weights 1 and 4, the first source is read 25 times. Without weights, each draw chooses one of
-    the unfinished sources with equal probability, and no document is repeated.
+    With weights, the source of each document is drawn with a probability proportional to the weight
+    of the source. A source that has been read completely starts again. For example, with 100 and
+    10,000 documents and weights 1 and 4, the first source is read 25 times. Without weights, the
+    source of each document is drawn from the unfinished sources with equal probability, and no
+    document is repeated.
 
     Args:
         readers: functions that open the sources. Each source has at least one document.
-        weights: weight of each source, or `None`.
+        weights: weight of each source; `None` means that no document is repeated.
         seed: seed of the draws. The order depends on the seed and on the number of documents in
             each source, but not on their text.
         hold_out_every: interval between held-out documents, counted without repetitions. Documents
-            0 and 2 are always held out, so that a small corpus has two. `None` means that no
-            document is held out.
+            0 and 2 are always held out, so that even a small corpus has two held-out documents.
+            `None` means that no document is held out.
     """
     rng = np.random.default_rng(seed)
     opened = [_readings(reader) for reader in readers]
@@ -198,7 +204,7 @@ def corpus_mixture(
 ) -> Iterator[MixedDocument]:
     """Draws the documents of a corpus from its sources.
 
-    If `config.draws_languages`, the function first reads all sources to count their lines.
+    If `config.draws_languages` is True, the function first reads all sources to count their lines.
 
     Args:
         config: settings of the corpus.
@@ -224,7 +230,8 @@ def draw_documents(
 
     Args:
         config: settings of the corpus.
-        readers: functions that open the sources. The items may be other objects than documents.
+        readers: functions that open the sources. The opened iterators may yield objects other than
+            documents.
         sizes: document count and line count of each source. Only needed if `config.draws_languages`
             is true.
     """
@@ -255,16 +262,16 @@ def _source_reader(source, tfds, max_documents) -> Callable[[], Iterator[Text]]:
 def language_weights(
     sources: Sequence[CorpusSource], sizes: Sequence[tuple[int, int]], alpha: float
 ) -> list[float]:
-    """Computes source weights that draw language i with q_i = p_i^alpha / sum_j p_j^alpha.
+    """Computes source weights, so that the share of language i is p_i^alpha / sum_j p_j^alpha.
 
     In XLM (Conneau and Lample 2019, section 3.1), p_i is the share of language i in all sentences.
-    This function uses the share in all lines, and q_i is the share of language i in the drawn
+    This function uses the share in all lines, and the resulting share is the share in the drawn
     lines. Because weights apply to documents, a source with long documents gets a smaller weight.
     If a language has several sources, the language's weight is divided in proportion to document
     counts. The translation pairs of two languages count as a separate language.
 
     Args:
-        sources: the sources.
+        sources: sources of the corpus, each with a language.
         sizes: document count and line count of each source.
         alpha: exponent from 0 to 1. With 0 all languages are equally likely. With 1 a language is
             drawn in proportion to its line count.
@@ -287,11 +294,11 @@ def tokenized_documents(
 ) -> Iterator[TokenRows]:
     """Splits documents into sentences and tokenizes them.
 
-    Small documents are tokenized together, and large documents in parts. Each half of a translation
-    pair is one sentence.
+    One call of the tokenizer takes several small documents or a part of a large document. Each half
+    of a translation pair is one sentence.
 
     Args:
-        texts: the documents.
+        texts: texts of documents, or the two halves of each translation pair.
         vocabulary: vocabulary that encodes the sentences.
         splitter: name of a splitter for `split_sentences`; `None` means that each line is one
             sentence.
@@ -321,8 +328,8 @@ def tokenized_documents(
 def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
     """Yields (line, splittable, last) for each line or half of a translation pair.
 
-    `splittable` is false for a half of a translation pair, which stays a single sentence. `last` is
-    true for the last line of a document.
+    `splittable` is False for a half of a translation pair, because the half is a single sentence.
+    `last` is True for the last line of a document and the second half of a translation pair.
     """
     for text in texts:
         is_text = isinstance(text, str)
@@ -332,11 +339,11 @@ def _lines(texts: Iterable[Text]) -> Iterator[tuple[str, bool, bool]]:
 
 
 def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Yields lists of consecutive items with about `_GROUP` characters in total.
+    """Groups consecutive items into lists of about `_GROUP` characters each.
 
     Args:
-        items: the items.
-        size: function that returns the number of characters of an item.
+        items: items in the order in which the lists contain them.
+        size: function that returns the number of characters in an item.
     """
     group, characters = [], 0
     for item in items:
@@ -350,7 +357,7 @@ def _grouped(items: Iterable[Item], size: Callable[[Item], int]) -> Iterator[lis
 
 
 def chunked(documents: Iterable[MixedDocument]) -> Iterator[list[MixedDocument]]:
-    """Yields lists of whole documents with about `_GROUP` characters in total."""
+    """Groups whole documents into lists of about `_GROUP` characters each."""
 
     def size(document: MixedDocument) -> int:
         text = document.text
@@ -365,7 +372,7 @@ class CorpusDocument:
 
     Attributes:
         sentences: token ids, one sentence or one half of a translation pair per row.
-        repeated, held_out: flags of the `MixedDocument`.
+        repeated, held_out: values of these attributes in the `MixedDocument`.
         languages: language ids of the first and second half, which differ only in translation
             pairs. If the corpus does not distinguish languages, the ids are (0, 0).
     """
@@ -385,10 +392,10 @@ def corpus_documents(
 ) -> Iterator[CorpusDocument]:
     """Tokenizes documents that were drawn from the sources of a corpus.
 
-    The function reads some documents ahead of the document that it yields.
+    The function reads up to about `_GROUP` characters ahead of the document that it yields.
 
     Args:
-        mixture: the drawn documents.
+        mixture: documents that `corpus_mixture` drew.
         vocabulary: vocabulary that encodes the sentences.
         config: settings of the corpus.
     """

@@ -69,7 +69,8 @@ class Rows(NamedTuple):
 def running_rows(block: Sequence[CorpusDocument], config: CorpusConfig) -> list[Row]:
     """Packs the running text and the translation pairs of a block of documents.
 
-    A row of running text has a single language, and a row of a translation pair has two languages.
+    All documents in a row of running text have the same language. A row with a translation pair has
+    two languages.
 
     Returns:
         Rows sorted by `owner`, the document with which a row begins.
@@ -130,9 +131,10 @@ def pack_rows(
 
 
 def _end(document: TokenRows, start: int, room: int, whole_sentences: bool) -> int:
-    """Returns the end of the longest range from `start` on that fits into `room` ids.
+    """Returns the end of the longest token range from `start` on that has at most `room` ids.
 
-    With `whole_sentences` the range ends at a sentence end, and is empty if no sentence fits.
+    The end is exclusive. With `whole_sentences`, the range consists of whole sentences, and is
+    empty if not even one sentence fits.
     """
     if not whole_sentences:
         return min(start + room, len(document.ids))
@@ -148,32 +150,35 @@ def pack_pairs(
     short_probability: float = 0.1,
     single_sentences: bool = False,
 ) -> list[Row]:
-    """Packs pairs of segments `[CLS] a [SEP] b [SEP]` for BERT or ALBERT.
+    """Packs pairs of segments into rows `[CLS] a [SEP] b [SEP]` for BERT or ALBERT.
 
-    Consecutive sentences are collected up to a target length, and the collected sentences are split
-    in two at random, as in BERT's `create_pretraining_data` (Devlin et al. 2019, appendix A.2). A
-    pair that is too long loses ids one by one, always at a random end of the longer segment.
+    Consecutive sentences of a document are collected until they reach a target length, as in BERT's
+    `create_pretraining_data` (Devlin et al. 2019, appendix A.2). A random sentence boundary divides
+    the collected sentences into the segments a and b. If the pair is too long for a row, ids are
+    removed one by one, each from a random end of the segment that is longer at the time.
 
-    With "next_sentence" (BERT), sentences from another document replace b in half of the pairs. The
-    replaced sentences begin the next pair. A single collected sentence becomes a, and b then always
-    comes from another document. If documents are short, more than half of the pairs are random.
+    With "next_sentence" (BERT), b is replaced by sentences from another document in half of the
+    pairs, and the next pair begins with the replaced sentences. If only one sentence was collected,
+    the sentence becomes a, and b always comes from another document. With short documents, b
+    therefore comes from another document in more than half of the pairs.
 
     With "sentence_order" (ALBERT, Lan et al. 2020, section 3.1), a and b are consecutive segments
-    of one document, and a and b are swapped in half of the pairs. A single collected sentence is
-    split at a random id. A sentence of a single id gives no pair. ALBERT's released code instead
-    pairs a single sentence with another document and labels the pair as swapped. More than half of
-    its labels are then 1, and a model can predict many labels from a change of topic.
+    of one document, and are swapped in half of the pairs. If only one sentence was collected, the
+    sentence is divided at a random token. A sentence of a single token gives no pair. In ALBERT's
+    released code, a single sentence instead becomes a, b comes from another document, and the pair
+    gets the label 1 of a swapped pair. More than half of the labels are then 1, and a model can
+    predict many labels from the change of topic.
 
     Args:
         documents: token ids of each document, one sentence per row of `TokenRows`. "next_sentence"
-            needs two documents with text.
+            needs at least two documents with text.
         length: row length L, at least 5.
         rng: generator that draws target lengths, splits, replacements and swaps.
         pairs: "next_sentence" or "sentence_order".
         short_probability: probability that the target length is drawn from 2 to L - 3 ids.
             Otherwise the target length is L - 3.
         single_sentences: whether each segment is a single sentence, as in SENTENCE-PAIR (Liu et al.
-            2019, section 4.2). Single sentences have no target length.
+            2019, section 4.2). `short_probability` then has no effect.
     """
     halves = _HALVES[pairs]
     numbers = [number for number, document in enumerate(documents) if len(document.ids)]
@@ -223,7 +228,8 @@ def _next_sentence(usable, index, first, end, target, rng):
     """Makes a "next_sentence" pair from sentences `first` to `end - 1` of document `index`.
 
     Returns:
-        Both segments, the label, and the index of the sentence with which the next pair begins.
+        Segments a and b, the label (1 if b comes from another document), and the index of the
+        sentence with which the next pair begins.
     """
     ids, offsets = usable[index].ids, usable[index].offsets
     cut = first + 1 if end - first < 2 else int(rng.integers(first + 1, end))
@@ -236,7 +242,12 @@ def _next_sentence(usable, index, first, end, target, rng):
 
 
 def _sentence_order(usable, index, first, end, target, rng):
-    """Makes a "sentence_order" pair, with the arguments and results of `_next_sentence`."""
+    """Makes a "sentence_order" pair from sentences `first` to `end - 1` of document `index`.
+
+    Returns:
+        Segments a and b, the label (1 if a and b are swapped), and `end`, the index of the sentence
+        with which the next pair begins.
+    """
     ids, offsets = usable[index].ids, usable[index].offsets
     start, stop = int(offsets[first]), int(offsets[end])
     if end - first > 1:
@@ -251,10 +262,10 @@ _HALVES = {"next_sentence": _next_sentence, "sentence_order": _sentence_order}
 
 
 def _stretch(document: TokenRows, target: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns the ids of whole sentences from a random sentence on.
+    """Returns the ids of consecutive sentences, the first of which is drawn at random.
 
-    The result has at least one sentence. Further sentences are added up to `target` ids or the end
-    of the document.
+    The result has at least one sentence. Further sentences are added until the result has at least
+    `target` ids or the document ends.
     """
     offsets = document.offsets
     start = int(rng.integers(len(offsets) - 1))
@@ -267,10 +278,10 @@ def _trimmed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Trims two segments to `room` ids in total.
 
-    BERT's code removes ids one by one from a random end of the longer segment. This function gives
-    results of the same distribution, but draws the number of ids to remove at each end from a
-    binomial distribution. The loop would be slow for a segment that is a whole book without full
-    stops.
+    BERT's code removes ids one by one from a random end of the longer segment. The results of this
+    function have the same distribution as the results of BERT's code, but this function draws the
+    number of ids to remove at each end from a binomial distribution. Removing ids one by one would
+    be slow for a segment that is a whole book without full stops.
     """
     keep_a = min(len(a), max(room - len(b), (room + 1) // 2))
     kept = []
@@ -283,12 +294,13 @@ def _trimmed(
 
 @dataclasses.dataclass(frozen=True)
 class RecordFormat:
-    """Binary layout of a row in a record, with L token ids and then the values of further columns.
+    """Binary layout of a record, which holds one row: L token ids, then one value per column.
 
     Attributes:
         sequence_length: row length L.
-        columns: names of the further columns, in order. The possible names are "boundary" (position
-            where the second segment begins), "pair_label", "language" and "second_language".
+        columns: names of the columns after the token ids, in order. The possible names are
+            "boundary" (position where the second segment begins), "pair_label", "language" and
+            "second_language".
         wide: whether an integer takes four bytes instead of two bytes.
     """
 
@@ -315,14 +327,14 @@ class RecordFormat:
 
     @property
     def file_bytes(self) -> int:
-        """Bytes per record in its file, including TFRecord's 16 bytes of length and checksums."""
+        """Size of a record in a TFRecord file in bytes, with 16 bytes for length and checksums."""
         return self.numbers * (4 if self.wide else 2) + 16
 
     def encoded(self, rows: Rows, languages: np.ndarray) -> list[bytes]:
-        """Encodes N rows as N records.
+        """Encodes N rows as N records, one bytes object per row.
 
         Args:
-            rows: the rows.
+            rows: N rows of `sequence_length` ids.
             languages: `(N, 2)` language ids of the first and second half of each row.
         """
         known = {
@@ -402,7 +414,7 @@ class PackedBlock:
         documents: number of documents in the block.
         tokens: number of ids without padding.
         records: the N encoded rows.
-        repeated: `(N,)` bool, whether the document of a row was already read before.
+        repeated: `(N,)` bool, True if the document with which a row begins was already read before.
         languages: `(N, 2)` language ids of the first and second half of each row.
     """
 
@@ -414,7 +426,7 @@ class PackedBlock:
 
     @property
     def counted(self) -> int:
-        """Number of rows that may become validation rows, without rows of repeated documents."""
+        """Number of rows whose document is not repeated. Only these rows may be validation rows."""
         return int((~self.repeated).sum())
 
     def divided(
@@ -451,7 +463,10 @@ class PackedBlock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Packer:
-    """Packer of document blocks. The rows do not depend on the process that packs a block."""
+    """Tokenizer and packer of document blocks.
+
+    The rows of a block do not depend on the process that packs the block.
+    """
 
     config: CorpusConfig
     vocabulary: PieceVocabulary
@@ -482,8 +497,8 @@ class Packer:
         """Packs the documents of one split into segment pairs.
 
         Args:
-            documents: the documents.
-            seeds: integers that, together with the seed of the corpus, seed the choice of pairs.
+            documents: documents of the split.
+            seeds: integers that seed the random choices, together with the seed of the corpus.
             count: number of documents to record in the block, including held-out documents.
 
         Raises:

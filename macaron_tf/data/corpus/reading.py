@@ -66,7 +66,7 @@ def check_shards(
 
     Args:
         folder: folder of the corpus.
-        shards: the shards to check.
+        shards: shards of the corpus in `folder`.
         record: layout of the rows.
         verify: whether to check the SHA-256 of each shard as well.
         mend: end of the error message, which says what the user can do.
@@ -156,8 +156,8 @@ def read_index(folder: epath.Path) -> tuple[CorpusConfig, dict[str, Any], Corpus
 class RowOrder:
     """Seeded order of the rows of a corpus, with a new order in each epoch.
 
-    Each epoch shuffles the shards and divides them into groups of consecutive shards. Then it
-    shuffles the rows within each group. The numbers of shards in two groups differ by at most one.
+    In each epoch, the shards are shuffled and divided into groups of consecutive shards. The rows
+    are then shuffled within each group. The shard counts of any two groups differ by at most one.
 
     Attributes:
         paths: paths of the non-empty shards.
@@ -176,7 +176,7 @@ class RowOrder:
 
     @functools.cached_property
     def groups(self) -> int:
-        """Number of groups in an epoch."""
+        """Number of groups of shards in an epoch."""
         shards = max(1, self.shuffled_rows // max(self.rows))
         return -(-len(self.paths) // shards)
 
@@ -195,8 +195,9 @@ class RowOrder:
         Args:
             start_row: index of the first row, counted over all epochs.
             batch_size: number of rows per batch, B.
-            decode: function from N records to a tensor `(N, ...)`. It is called once per group,
-                before shuffling, because shuffling and batching strings takes twice as long.
+            decode: function from N records to a tensor `(N, ...)`. The function is called once per
+                group, before shuffling, because shuffling and batching records as strings takes
+                twice as long.
             repeat: whether to continue with further epochs forever.
             drop_remainder: whether to leave out a last batch of fewer than B rows.
 
@@ -263,7 +264,7 @@ class RowOrder:
         return group * len(self.paths) // self.groups
 
     def _shards(self, epoch: tf.Tensor) -> tf.Tensor:
-        """Returns the indices of all S shards in the order of an epoch, `(S,)` int64."""
+        """Returns the indices of all S shards in the reading order of an epoch, `(S,)` int64."""
         if self.seed is None:
             return tf.range(len(self.paths), dtype=tf.int64)
         # No group has the index -1, so that the seed differs from the seeds of all groups.
@@ -291,9 +292,9 @@ def _permutation(count: tf.Tensor, seed: tuple[int, int], *numbers: tf.Tensor | 
 class PretrainingCorpus:
     """A prepared corpus of rows of a fixed length. The seed and the step determine each batch.
 
-    `PretrainingCorpus.open` opens a corpus. Each epoch shuffles the shards, then the rows within
-    groups of shards (see `RowOrder`). A corpus of fewer than `shuffled_rows` rows is shuffled as a
-    whole.
+    `PretrainingCorpus.open` opens a corpus. In each epoch, the shards are shuffled, and the rows
+    are then shuffled within groups of shards (see `RowOrder`). If a corpus has fewer rows than
+    `shuffled_rows`, all of its rows are shuffled together.
 
     Attributes:
         folder: folder of the shards, on disk or in a bucket (`gs://`).
@@ -302,8 +303,8 @@ class PretrainingCorpus:
         shards: dict mapping each split to its shards.
         shuffled_rows: approximate number of rows that are shuffled together.
         whole: dict mapping each split to all shards of the corpus, if this object is only a part of
-            it. Row indices count the rows of these shards. `None` means that this object is the
-            whole corpus.
+            the corpus. Row indices then count the rows of all shards. `None` means that this object
+            is the whole corpus.
     """
 
     folder: epath.Path
@@ -319,9 +320,9 @@ class PretrainingCorpus:
 
         Args:
             folder: folder of the corpus.
-            verify: whether to check the SHA-256 of every shard and not only its size, which takes
-                about a second per gigabyte. `None` means True for a local folder and False for a
-                bucket.
+            verify: whether to check the SHA-256 of every shard in addition to its size. Computing
+                SHA-256 takes about a second per gigabyte. `None` means True for a local folder and
+                False for a bucket.
 
         Raises:
             UserError: the folder has no finished corpus, or a file is missing or damaged.
@@ -338,7 +339,7 @@ class PretrainingCorpus:
 
     @functools.cached_property
     def record(self) -> RecordFormat:
-        """Binary layout of the rows in the files."""
+        """Binary layout of the records in the shards."""
         return RecordFormat.of(self.config, self.vocabulary.size)
 
     @functools.cached_property
@@ -363,7 +364,7 @@ class PretrainingCorpus:
         return sum(shard.rows for shard in self.shards[split])
 
     def summary(self) -> str:
-        """Returns row counts, row length, task and vocabulary size in one line."""
+        """Returns row counts, row length, pre-training task and vocabulary size in one line."""
         kind = self.config.pairs.replace("_", " ") if self.config.paired else "running text"
         if self.config.languages:
             kind += f" in {', '.join(self.config.languages)}"
@@ -410,9 +411,12 @@ class PretrainingCorpus:
         return dataclasses.replace(self, shards=part, whole=self.whole or self.shards)
 
     def shard_error(self, error: tf.errors.OpError) -> UserError | None:
-        """Converts an error of reading to a `UserError`, or returns `None` for other errors.
+        """Converts an error that TensorFlow raised while reading the corpus to a `UserError`.
 
         This method checks all shards, because TensorFlow's error often does not name the file.
+
+        Returns:
+            The `UserError`, or `None` if reading the corpus did not cause `error`.
         """
         # The file sizes show all damage except changed bytes, which make TFRecord's checksums fail.
         try:
@@ -450,8 +454,8 @@ class PretrainingCorpus:
             drop_remainder: whether to leave out a last batch of fewer than B rows. If False, the
                 batch dimension of the dataset's `element_spec` is `None`.
             numbered: whether batches also have "row_number" `(B,)` int64, the index of each row in
-                the unshuffled split, and "epoch" `(B,)` int64. Masks that are seeded by both
-                arrays are the same for every batch size.
+                the unshuffled split, and "epoch" `(B,)` int64. Masks that are seeded by these two
+                arrays do not depend on the batch size.
 
         Returns:
             Dataset of known cardinality. Batches have the arrays of `RecordFormat.features`.
@@ -510,9 +514,9 @@ class PretrainingCorpus:
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
-    """Adds "document_ids" `(B, L)` int32 to batches.
+    """Adds "document_ids" `(B, L)` int32 to batches, the index of each token's document in its row.
 
-    The ids number the documents in each row from 0. A [SEP] is the last token of a document.
+    The first document of a row has the index 0. A [SEP] is the last token of a document.
 
     Args:
         rows: dataset of batches with "token_ids" `(B, L)`.
@@ -530,8 +534,8 @@ def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
 def process_seed(seed: int, process: int) -> int:
     """Returns an independent seed for one of several training processes.
 
-    Process 0 gets `seed`. Every other process gets 63 bits of its own child of NumPy's
-    `SeedSequence(seed)`.
+    Process 0 gets `seed`. Every other process gets 63 bits from a child of NumPy's
+    `SeedSequence(seed)`. The index of the process is the child's spawn key.
     """
     if not process:
         return seed
@@ -552,11 +556,11 @@ def language_batches(
 ) -> tf.data.Dataset:
     """Returns an infinite dataset of training batches, each in one language or one language pair.
 
-    The language of a batch is drawn with q_i ~ p_i^alpha, where p_i is the share of language i in
-    the rows, and alpha is `batch_alpha` of the corpus. If the corpus also has translation pairs,
-    updates on running text and on translation pairs alternate, and language pairs are drawn by the
-    same rule. Only the seed and the index of a batch determine its language, so that a resumed run
-    reads the same batches.
+    Language i is drawn with a probability proportional to p_i^alpha, where p_i is the share of
+    language i in the rows, and alpha is `batch_alpha` of the corpus. If the corpus also has
+    translation pairs, updates on running text and on translation pairs alternate, and language
+    pairs are drawn by the same rule. Only the seed and the index of a batch determine its language,
+    so that a resumed run reads the same batches.
 
     Args:
         corpus: corpus with `batch_alpha`.
@@ -579,7 +583,7 @@ def language_batches(
 
     @tf.autograph.experimental.do_not_convert
     def drawn(part: tf.Tensor) -> tf.Tensor:
-        """Draws an index into `files` for each batch from `part * _DRAWS` to the next multiple."""
+        """Draws an index into `files` for each of `_DRAWS` batches from `part * _DRAWS` on."""
         numbers = tf.range(_DRAWS, dtype=tf.int64) + part * _DRAWS
         # The row orders of the splits are seeded by [seed, 0] and [seed, 1].
         key = tf.random.experimental.stateless_fold_in(
@@ -623,17 +627,18 @@ def stream_dataset(
 ) -> tf.data.Dataset:
     """Returns batches for models with memory, such as Transformer-XL.
 
-    Row b of batch t + 1 continues row b of batch t. For this, the rows of the split, in the order
-    of the files, are divided into B texts of n consecutive rows each. Fewer than B rows at the end
-    are left out. Only the index of a batch determines its rows, so that a resumed run reads the
-    same batches. Of the rows before `start_step`, the dataset reads at most one shard per text.
+    Row b of batch t + 1 continues row b of batch t. To this end, the rows of the split, in the
+    order of the files, are divided into B texts of n consecutive rows each. Up to B - 1 rows at the
+    end of the split are left out. Only the index of a batch determines its rows, so that a resumed
+    run reads the same batches. Of the rows before `start_step`, the dataset reads at most one shard
+    per text.
 
     Args:
         corpus: the corpus. Consecutive rows are continuous text if `packing` is "full_text".
         split: "train" or "validation".
         batch_size: number of rows per batch, B.
         start_step: index of the first batch.
-        repeat: whether the texts start again after n batches, forever.
+        repeat: whether all texts start again after every n batches, forever.
         turns: number of micro-batches per update, A. Each micro-batch has its own texts. There are
             then A B texts, and row b of batch t + A continues row b of batch t.
         bidirectional: whether the second half of a batch reads the texts of the first half backward
@@ -685,7 +690,7 @@ def stream_dataset(
         return tf.data.Dataset.from_tensor_slices(tf.reverse(records, [0]))
 
     def rows(start: tf.Tensor, count: int, back: bool) -> tf.data.Dataset:
-        """Reads `count` rows from row `start` on, backward if `back` is True."""
+        """Reads `count` rows, beginning with row `start`, in reverse order if `back` is True."""
         shard = tf.searchsorted(firsts, [start], side="right", out_type=tf.int64)[0] - 1
         if back:
             ends = firsts + tf.constant([shard.rows for shard in shards], tf.int64)

@@ -1,4 +1,7 @@
-"""Preparation of a corpus, shard by shard. A killed run can resume and writes the same bytes."""
+"""Preparation of a corpus, shard by shard.
+
+A killed run can resume, and then writes the same bytes as a run that was not killed.
+"""
 
 import dataclasses
 import itertools
@@ -46,10 +49,10 @@ def prepare(
 ) -> reading.PretrainingCorpus:
     """Writes a corpus as shards of rows of equal length, and opens it.
 
-    If the process is killed, the next call continues after the last complete shard, and the corpus
-    has the same bytes in the end. The call reads the documents of complete shards again but does
-    not tokenize them. If the folder has a finished corpus with the same settings and sources, the
-    call only opens that corpus.
+    If the process is killed, the next call continues after the last complete shard, and writes the
+    same bytes as an uninterrupted call. The next call reads the documents of complete shards again
+    but does not tokenize them. If the folder has a finished corpus with the same settings and
+    sources, the call only opens that corpus.
 
     Training rows contain no validation text. For running text, rows of repeated documents (see
     `mixed_documents`) never become validation rows, and a training row that equals a validation row
@@ -61,10 +64,12 @@ def prepare(
         vocabulary: vocabulary that encodes the text; a copy is saved in the folder.
         out: folder of the corpus, on disk or in a bucket (`gs://`).
         tfds: folder of TensorFlow Datasets.
-        processes: number of processes that tokenize and pack. Each process takes about 0.5 GB. The
-            files do not depend on this number, which may change when a corpus is resumed.
-        write: function that replaces these processes, such as `beam.write`. `None` means that this
-            function writes the corpus. A replacement always starts from the beginning.
+        processes: number of processes that tokenize and pack. Each process takes about 0.5 GB of
+            memory. The files do not depend on the number of processes, so that a call may resume a
+            corpus with another number.
+        write: function that writes the corpus instead of these processes, such as `beam.write`. The
+            function gets the packer, `out`, the settings record and `tfds`, and always starts from
+            the beginning. `None` means that the processes write the corpus.
 
     Raises:
         UserError: a source cannot be read or has no text; the folder cannot be written; another
@@ -142,11 +147,12 @@ def _write(packer: Packer, out: epath.Path, settings: dict, begun, tfds, process
 
 @dataclasses.dataclass(eq=False)
 class CorpusWriter:
-    """Writer of shards, which records its progress after each block.
+    """Writer of shards. The writer records the state of the corpus after each block.
 
-    For running text, the writer holds out rows. It writes the validation rows of each block to a
-    separate file and collects these files at the end. For segment pairs, it holds out documents. It
-    keeps their token ids in memory and packs them into validation pairs at the end.
+    For running text, rows are held out. The writer writes the validation rows of each block to a
+    separate file, and joins these files at the end. For segment pairs, whole documents are held
+    out. The writer keeps the token ids of held-out documents in memory, and packs these documents
+    into validation pairs at the end.
 
     Attributes:
         packer: packer of the corpus.
@@ -167,13 +173,16 @@ class CorpusWriter:
         self._kept_rows: set[bytes] = set(read_records(self.out, begun))
 
     def hold_out(self, document: CorpusDocument) -> CorpusDocument:
-        """Stores `document` for the validation pairs if it is held out, and returns `document`."""
+        """Keeps `document` for the validation pairs if it is held out, and returns `document`.
+
+        A repetition of a held-out document is not kept.
+        """
         if document.held_out and not document.repeated:
             self._kept_documents.append(document)
         return document
 
     def write(self, block: PackedBlock) -> None:
-        """Writes the shards of the next block."""
+        """Writes the shards of the next block, and records the new state of the corpus."""
         state, config = self.state, self.packer.config
         train, held_out = block.divided(config, state.counted, self._kept_rows)
         validation = state.validation
@@ -289,9 +298,9 @@ def check_settings(found: dict, wanted: dict, out: epath.Path) -> None:
 
 
 def _contents(sources: list[dict]) -> list[dict]:
-    """Removes file names from sources, because files may move.
+    """Replaces the name of each source by its type, because the files of a source may move.
 
-    The content stamps in the record show whether the content of the files has changed.
+    The content stamps in the settings record show whether the content of the files has changed.
     """
     named = [Source.of(source["source"]) for source in sources]
     names = [str(name) if name.is_embedded else name.kind for name in named]
@@ -315,13 +324,20 @@ def begun_state(out: epath.Path, settings: dict, record: RecordFormat) -> readin
 
 
 def write_state(out: epath.Path, name: str, settings: dict, state: reading.CorpusState) -> None:
-    """Records settings and complete shards in the file `name`. `INDEX` marks a finished corpus."""
+    """Writes the settings and the state of a corpus to the file `name`.
+
+    The name is `PROGRESS` while the corpus is unfinished, and `INDEX` for a finished corpus.
+    """
     record = {"format": reading.FORMAT, "settings": settings, "state": dataclasses.asdict(state)}
     storage.write_aside(out / name, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def remove_leftovers(out: epath.Path) -> None:
-    """Removes files that a killed process left in an unfinished corpus."""
+    """Removes all files of the preparation that a finished corpus does not need.
+
+    These files are temporary files, files of single blocks, the scratch folder of Beam, and
+    `progress.json`.
+    """
     patterns = ("part-*.tfrecord", ".tmp-*.tfrecord-*", ".tmp-*.json-*", reading.PROGRESS)
     for path in out.iterdir():
         if any(map(path.match, patterns)):

@@ -35,7 +35,8 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     Attributes:
         PLACE: URL of the web folder.
         SIZE: total size of the files for messages, such as "19 MB".
-        FILES: file names with a placeholder `{}` for each language code of the configuration.
+        FILES: file names. A name with the placeholder `{}` means one file for each language of the
+            configuration.
     """
 
     VERSION = tfds.core.Version("1.0.0")
@@ -104,11 +105,11 @@ class Multi30k(PublishedSet, skip_registration="multi30k" in _FOREIGN):
 class Iwslt14(PublishedSet, skip_registration="iwslt14" in _FOREIGN):
     """TED talks in German and English from IWSLT 2014 (Cettolo et al. 2014).
 
-    The preparation equals fairseq's `prepare-iwslt14.sh`. The texts are lower-cased and tokenized
-    by the Moses tokenizer, with its escapes. Training pairs have 1 to 175 words on each side, and
-    the longer side has at most 1.5 times as many words as the shorter side. Every 23rd pair is a
-    validation pair. The test set consists of dev2010, dev2012 and tst2010 to tst2012. The set has
-    160,239 training pairs, 7,283 validation pairs and 6,750 test pairs.
+    The preparation follows fairseq's `prepare-iwslt14.sh`. The texts are lower-cased and
+    tokenized by the Moses tokenizer, which escapes special characters. Training pairs have 1 to 175
+    words on each side, and the longer side has at most 1.5 times as many words as the shorter side.
+    Every 23rd pair is a validation pair. The test set consists of dev2010, dev2012 and tst2010 to
+    tst2012. The set has 160,239 training pairs, 7,283 validation pairs and 6,750 test pairs.
     """
 
     PLACE = "http://dl.fbaipublicfiles.com/fairseq/data/iwslt14"
@@ -199,7 +200,10 @@ OWN = {b.name: b for b in (Multi30k, Iwslt14, Conll2003Ner, Swag) if b.name not 
 def _by_hand(
     dl_manager: tfds.download.DownloadManager, name: str, files: Iterable[str]
 ) -> dict[str, epath.Path] | None:
-    """Returns paths of files in a set's manual folder, or `None` if a file is missing."""
+    """Returns a dict mapping each file name to its path in the manual folder of a set.
+
+    Returns `None` if a file is missing.
+    """
     try:
         folder = dl_manager.manual_dir / name
     except AssertionError:  # the folder does not exist

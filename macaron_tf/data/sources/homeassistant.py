@@ -42,8 +42,8 @@ def read_homeassistant(
     """Reads translation pairs of the default corpus. The first call downloads the wheel (51 MB).
 
     Args:
-        language: language code after "homeassistant:" in the name of the source, which must not be
-            English. `None` means that the name has no code.
+        language: language code after "homeassistant:" in the name of the source. This code must be
+            the language that is not English. `None` means that the name has no code.
         split: "train" (96% of the pairs), "validation" (2%) or "test" (2%).
         source_lang, target_lang: language codes, exactly one of which is "en".
 
@@ -71,7 +71,7 @@ def read_homeassistant(
 
 
 def read_homeassistant_documents(language: str, split: str) -> list[str]:
-    """Reads the documents of a language that are in a split; see `wheel_documents`."""
+    """Reads the documents of one language and one split, as `wheel_documents` forms them."""
     _check_split(split)
     return wheel_documents(fetch_homeassistant(), language)[split]
 
@@ -119,9 +119,9 @@ def wheel_languages(wheel: str | os.PathLike) -> list[str]:
 def wheel_pairs(wheel: str | os.PathLike, language: str) -> dict[str, list[tuple[str, str]]]:
     """Reads the pairs of English and another language from a wheel, and splits the pairs.
 
-    An English sentence is in exactly one split, ignoring case. Validation and test sets have only
-    the most frequent translation of each sentence. Pairs with equal sides or without words are left
-    out.
+    Pairs whose English sentences are equal, ignoring case, are in the same split. Validation and
+    test sets have only the most frequent translation of each English sentence. Pairs with equal
+    sides or without words are left out.
 
     Returns:
         Dict mapping each split to its distinct (English, other) pairs.
@@ -168,7 +168,7 @@ def wheel_documents(wheel: str | os.PathLike, language: str) -> dict[str, list[s
 def _components(
     wheel: str | os.PathLike, language: str, beside_english: bool = False
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yields a list of (English, other) texts for each component.
+    """Yields a list of (English, other) texts for each component of Home Assistant.
 
     Args:
         wheel: path of the wheel.
@@ -204,7 +204,8 @@ def _check_split(split: str) -> None:
 def _split_of(key: str) -> str:
     """Returns the split of an English text: 2% test, 2% validation and 96% train.
 
-    The split depends only on a hash of the text, so that it is the same for all languages.
+    The split depends only on a hash of the English text. All translations of the text are therefore
+    in the same split.
     """
     bucket = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") % 100
     return "test" if bucket < 2 else "validation" if bucket < 4 else "train"

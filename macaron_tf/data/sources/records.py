@@ -51,7 +51,9 @@ class Records:
     def rows(
         self, fields: Sequence[str], may_be_null: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[Any]]]:
-        """Yields (location, values of `fields`) for each record. Error messages quote the location.
+        """Yields the location and the values of `fields` for each record.
+
+        The location names the file, and the line or record, for error messages.
 
         Args:
             fields: names of the fields to read. The name `translation.en` means the entry `en` of
@@ -70,7 +72,7 @@ class Records:
                 raise _empty(path)
 
     def texts(self, fields: Sequence[str]) -> Iterator[list[str]]:
-        """Yields the values of `fields` of each record, without the location.
+        """Yields the texts in `fields` for each record, without the location.
 
         Raises:
             UserError: a record is invalid (see `rows`), or a value is not a text.

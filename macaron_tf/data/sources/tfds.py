@@ -97,7 +97,7 @@ class PreparedSplit(NamedTuple):
                 yield [text(field, item) for field, item in zip(fields, values, strict=True)]
 
     def chunks(self, fields: Sequence[str]) -> Iterator[dict[str, tf.Tensor | tf.RaggedTensor]]:
-        """Yields batches of the values of `fields`, in the order of the records on disk."""
+        """Yields dicts mapping field name to the values in 1,024 consecutive records on disk."""
         with self.reading():
             records = self.records().map(lambda record: {name: record[name] for name in fields})
             total = self.builder.info.splits[self.split].num_examples
@@ -240,9 +240,9 @@ def _download(name: str, tfds: Tfds) -> None:
 
 @contextlib.contextmanager
 def _few_retries() -> Iterator[None]:
-    """Limits the retries of TFDS downloads to 6 s in total, in a `with` block.
+    """Limits each TFDS download in a `with` block to 5 retries, with pauses of 6 s in total.
 
-    TFDS's default of 10 retries takes 210 s.
+    With TFDS's default of 10 retries, the pauses take 210 s.
     """
     from tensorflow_datasets.core.download import downloader  # there is no public setting
 

@@ -40,14 +40,15 @@ class Task(Settings):
             `"classification"` includes regression. `"spans"` is extractive question answering.
             `"tags"` assigns a class to each word. `"choice"` is multiple choice among the `second`
             fields.
-        question: fields of the question that the choices answer, in multiple choice.
-        lists: fields that hold lists in a TensorFlow Datasets record, in multiple choice. One field
-            holds the choices. Three fields hold the questions, the choices per question and the
-            right choices. An empty tuple means that each choice has a field of its own.
+        question: in multiple choice, fields of the question that the choices answer.
+        lists: in multiple choice, fields that hold lists in a TensorFlow Datasets record. One name
+            is the field of the choices of a single question. Three names are the fields of several
+            questions, their choices and their correct choices. An empty tuple means that each
+            choice has a field of its own.
         source: default source of the examples, in the notation of `read_examples`,
             `read_questions` and `read_tagged`. `None` means that the user must give a source.
-        validation_splits: names of the development sets. The first development set selects the
-            best model.
+        validation_splits: names of the validation splits. The best model is selected by its score
+            on the first of these splits.
         score_range: lowest and highest score in regression. `None` means any number.
         unanswerable: whether a question may have no answer in its context.
         symmetric: whether the order of the two texts is irrelevant.
@@ -59,8 +60,8 @@ class Task(Settings):
         label: label column of a table.
         mean, deviation: mean and standard deviation of the scores in regression. The model learns
             (score - mean) / deviation.
-        usual_tag: predicted tag of words without a token if there is no tag O. `None` means the
-            first tag.
+        usual_tag: tag that is predicted for words without a token if there is no tag O. `None`
+            means the first tag.
 
     Example:
         Task("spam", first=("subject", "body"), labels=("ham", "spam"), metrics=("f1",))
@@ -116,7 +117,11 @@ class Task(Settings):
 
     @property
     def grouped(self) -> bool:
-        """Whether a metric is MultiRC's exact match, which scores all answers to a question."""
+        """Whether a metric is MultiRC's exact match.
+
+        Exact match counts a question as correct only if all of its answers are classified
+        correctly.
+        """
         return "em" in (*self.metrics, *self.more_metrics)
 
 
@@ -128,9 +133,13 @@ def _glue(name: str, file: str, *fields: str, suite: str = "glue", **options) ->
 
 
 def _squad(name: str, version: str, *metrics: str, **options) -> Task:
-    """Makes a task of SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018). F1 is the main metric.
+    """Makes a task of SQuAD 1.1 or 2.0 (Rajpurkar et al. 2016, 2018).
 
-    SQuAD 2.0 uses F1 at the best threshold for unanswerable questions.
+    Args:
+        name: name of the task.
+        version: configuration of the TFDS set, such as "v1.1".
+        metrics: main metric, and then further metrics to report.
+        options: further attributes of `Task`.
     """
     fields, options["source"] = (("question",), ("context",)), f"tfds:squad/{version}"
     decides, *others = metrics

@@ -39,9 +39,9 @@ def encode_pairs(
     2018, figure 1). Start and delimiter are [CLS] and [SEP], which begin a row and end a document
     in pre-training. "Extract" is [MASK], which does not occur in causal pre-training.
 
-    Rows that are too long are truncated as in BERT (Devlin et al. 2019, `_truncate_seq_pair`). The
-    longer text loses its last token until the row fits. If both texts are equally long, the second
-    text loses its last token.
+    Rows that are too long are truncated as in BERT (Devlin et al. 2019, `_truncate_seq_pair`).
+    Until the row fits, the last token of the longer text is removed, or the last token of the
+    second text if both texts are equally long.
 
     `keras_hub.layers.MultiSegmentPacker` is not used, because it pads all rows to one fixed length
     and cannot put [CLS] at the end.
@@ -171,7 +171,7 @@ def encode_choices(
     max_length: int,
     causal: bool = False,
 ) -> dict[str, tf.Tensor]:
-    """Encodes each context with its choice by `encode_pairs`.
+    """Encodes pairs of a context and a choice by `encode_pairs`.
 
     The question precedes the choice, as in `[CLS] context [SEP] question choice [SEP]` (Liu et al.
     2019 (RoBERTa), section 5.3). For a causal model the question follows the context (Radford et
@@ -191,7 +191,7 @@ def encode_choices(
 
 
 def check_length(max_length: int, least: int, needs: str, mend: str = "") -> None:
-    """Raises if a row of `max_length` ids has no room for a token of each text.
+    """Checks that a row of `max_length` ids has room for at least one token of each text.
 
     Args:
         max_length: maximum number of ids in a row.
@@ -253,9 +253,10 @@ def encode_examples(
     language_id: int = 0,
     special: bool = True,
 ) -> EncodedExamples:
-    """Tokenizes a split by `encode_pairs`, or multiple choice by `encode_choices`.
+    """Tokenizes the examples of a split.
 
-    Multiple choice gets one row per choice.
+    A multiple-choice example becomes one row per choice, encoded by `encode_choices`. Every other
+    example becomes one row, encoded by `encode_pairs`.
 
     Args:
         max_length, causal, special: arguments of `encode_pairs`. `special` does not apply to
@@ -298,7 +299,7 @@ def encode_examples(
 class EncodedSentences(EncodedExamples):
     """Tokenized sets of sentences without segments, such as pairs or triplets.
 
-    `labels` may be `None`.
+    `labels` may be `None`, as for triplets.
 
     Attributes:
         cut: number of sentences that were truncated to `max_length`.
@@ -351,7 +352,8 @@ class Windows(NamedTuple):
 
     Attributes:
         ids: ragged `(M, None)`, token ids of each window.
-        starts: ragged `(B, None)` int64 with M values, start position of each window in its row.
+        starts: ragged `(B, None)` int64 with M values in total, start position of each window in
+            its row.
     """
 
     ids: tf.RaggedTensor
@@ -367,7 +369,7 @@ def windows_over(rows: tf.RaggedTensor, rooms: tf.Tensor, stride: int) -> Window
         rows: ragged ids `(B, None)`.
         rooms: `(B,)` int64, maximum window length for each row, 1 or more.
         stride: number of ids between the starts of two windows. A row whose maximum window length
-            is less than `stride` uses that length as its stride, so that no id is lost.
+            is less than `stride` uses its maximum window length as stride, so that no id is lost.
     """
     lengths = rows.row_lengths()
     steps = tf.minimum(tf.constant(stride, tf.int64), rooms)

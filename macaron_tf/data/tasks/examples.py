@@ -36,8 +36,8 @@ _ONE_FILE = {
 def may_be_unlabelled(split: str) -> bool:
     """Returns whether a split may lack labels.
 
-    This is the case for names that begin with "test" or "all". Other splits must have labels, so
-    that a misspelt label column in a training file is an error.
+    Labels may be missing from splits whose names begin with "test" or "all". Other splits must have
+    labels, so that a misspelt label column in a training file is an error.
     """
     return split.startswith(("test", "all"))
 
@@ -47,17 +47,19 @@ class Examples:
     """A split of N examples with one or several texts each, in the order of the source.
 
     Attributes:
-        texts: one sequence of N texts for each text of an example. For multiple choice, the first
-            sequence has the contexts, and one sequence follows for each choice. For triplets, the
-            sequences are anchors, positives and negatives. An example with fewer choices has ""
-            for each missing choice. Sequences of more than 16 MB are stored on disk as `Texts`.
+        texts: tuple of sequences of N texts, where `texts[t][n]` is text t of example n. In
+            multiple choice, text 0 is the context, and texts 1, 2 and so on are the choices. If an
+            example has fewer choices than other examples, "" stands for each missing choice. In
+            triplets, the texts are the anchor, the positive and the negative. A sequence of more
+            than 16 MB is stored on disk as `Texts`.
         labels: `(N,)` int32 classes or indices of the correct choices, or float32 scores. Scores
-            from the user's table are float64, because they may have any range. `None` means that
-            the labels are secret, or that the examples are triplets.
+            from the user's table are float64, because such scores may have any range. `None` means
+            that the labels are secret, or that the examples are triplets.
         indices: `(N,)` int64, index of each example in the benchmark, which submission files need.
         groups: `(N, 2)` int64, paragraph index and question index of each example, for tasks that
             also score all answers to a question together.
-        questions: N questions about the contexts. `None` means that choices answer no question.
+        questions: in multiple choice, question that the choices of each example answer. `None`
+            means that the choices answer no question.
     """
 
     texts: tuple[Sequence[str], ...]
@@ -108,7 +110,7 @@ def read_examples(
     if the name of the split begins with "test" or "all".
 
     Args:
-        task: the task.
+        task: classification, regression or multiple-choice task.
         split, tfds: arguments of `open_set`.
         source: name of the source, in the form `tfds:NAME[/CONFIG][:VERSION]`, `tsv:FILE`,
             `jsonl:FILE`, `parquet:FILE`, `datasets:DIR` or `python:MODULE:FUNCTION`; `None` means
@@ -140,7 +142,7 @@ def read_examples(
 
 
 def _joined(columns: Sequence[Sequence[str]]) -> Sequence[str]:
-    """Joins the columns of each example by spaces."""
+    """Joins the texts of several columns by spaces, separately for each example."""
     if len(columns) == 1:
         return columns[0]
     return Texts.of(map(" ".join, zip(*columns, strict=True)))
@@ -295,7 +297,7 @@ def _of_table(task: Task, table: Table) -> _Columns:
 
 
 def _check_choices(task: Task, choices: Sequence[str], answer: int | None, where: str) -> None:
-    """Raises a `UserError` if the correct choice is empty, or fewer than two are not empty."""
+    """Raises a `UserError` if the correct choice is empty, or fewer than two choices have text."""
     there = [bool(choice.strip()) for choice in choices]
     missing = "" if sum(there) > 1 else "fewer than two choices have text"
     if answer is not None and not missing and not there[answer]:
@@ -333,7 +335,8 @@ def _parse_label(task: Task, text: str, where: str) -> int | float:
 def look_of(label: str) -> str:
     """Normalizes a label, so that labels that look alike become equal.
 
-    Case, white space and invisible characters are removed. A number such as "01" becomes "1.0".
+    Letters become lower-case, and white space and invisible characters are removed. A number such
+    as "01" becomes "1.0".
     """
     seen = _UNSEEN.sub("", unicodedata.normalize("NFC", label)).casefold()
     with contextlib.suppress(ValueError):
@@ -342,7 +345,7 @@ def look_of(label: str) -> str:
 
 
 def warn_alike(places: Mapping[str, str]) -> None:
-    """Prints a warning for each label that looks like another label.
+    """Prints a warning for each label that looks like an earlier label.
 
     Args:
         places: dict mapping each label to the file and line where it first occurs.
@@ -388,10 +391,10 @@ def read_triplets(source: str, split: str) -> Examples:
 
 
 def read_senteval(folder: str) -> dict[str, Examples]:
-    """Reads the STS test sets of Sentence-BERT (table 1) from a folder with SentEval's layout.
+    """Reads the STS test sets on which Sentence-BERT is evaluated from a folder of SentEval.
 
-    As in the paper, the pairs from all subsets of a year form one set. Pairs without a score, such
-    as most pairs of STS16, are left out.
+    As in the paper (Reimers and Gurevych 2019, table 1), the pairs from all subsets of a year form
+    one set. Pairs without a score, such as most pairs of STS16, are left out.
 
     Args:
         folder: folder `data/downstream` of SentEval. It may contain STS/STS12-en-test to
@@ -433,7 +436,7 @@ def read_senteval(folder: str) -> dict[str, Examples]:
 
 
 def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """Yields the location of each line after the header, and its cells in some columns.
+    """Yields the location and the cells in `columns` of each line after the header.
 
     Args:
         path: path of a tab-separated file.

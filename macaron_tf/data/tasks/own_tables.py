@@ -91,7 +91,7 @@ class TableSettings(Settings):
             )
 
     def check_task(self, task: Task) -> None:
-        """Checks that columns and classes are set only for a task on the user's table.
+        """Checks that columns and classes are set only if `task` is a task on the user's table.
 
         Raises:
             UserError: a column or the classes are set for another task.
@@ -110,7 +110,7 @@ class TableSettings(Settings):
             )
 
     def described(self, task: Task) -> Task:
-        """Returns a copy of a task with these columns and classes.
+        """Returns a copy of `task` with the columns and classes of these settings.
 
         A task with fixed columns and classes is returned unchanged.
         """
@@ -125,13 +125,19 @@ class TableSettings(Settings):
         return dataclasses.replace(task, **fields, deviation=self.deviation or 1.0)
 
     def filled(self, task: Task, source: str | None, tfds: Tfds | None = None) -> "TableSettings":
-        """Returns a copy with the columns and classes found in the training split of a source.
+        """Returns a copy of these settings in which missing values come from a training table.
 
-        Columns and classes that are already set are kept.
+        Missing column names come from the header. Missing classes come from the data set, or from
+        the labels of the examples. For the task choose, missing classes are 1, 2 and so on if the
+        data set has no class names. For the task tag, a missing `usual_tag` is the most frequent
+        tag, unless there is a tag O. For the task regress, `mean` and `deviation` are computed from
+        the scores, unless `deviation` is set. Columns and classes that are set are kept. For a task
+        with fixed columns and classes, these settings are returned unchanged.
 
         Args:
-            task: the task.
-            source: name of the source; `None` means the default source of the task.
+            task: task for which the table is read.
+            source: name of the source, whose split "train" is read; `None` means the default source
+                of the task.
             tfds: folder of TensorFlow Datasets.
 
         Raises:
@@ -179,7 +185,7 @@ class TableSettings(Settings):
         return _replaced(found, str(source), names or _classes(known, table))
 
     def _with_columns(self, task: Task, table: Table) -> "TableSettings":
-        """Returns a copy with the columns found in the header of a table."""
+        """Returns a copy of these settings, with missing columns from the header of `table`."""
         header = [name for name in table.header if name]
         if not header:
             raise UserError(
@@ -219,11 +225,12 @@ class TableSettings(Settings):
     def held(self, labels: Sequence | np.ndarray, source: str) -> np.ndarray:
         """Draws the held-out examples, stratified by class or score, and prints their number.
 
-        The examples are shuffled and then sorted by label. One in every 1 / `held_out` consecutive
-        examples is held out.
+        The examples are shuffled and then sorted by label. From every 1 / `held_out` consecutive
+        examples, one example is drawn.
 
         Args:
-            labels: N labels. Only a NumPy array is sorted; the tags of sentences are not.
+            labels: N labels. A NumPy array of classes or scores is sorted. A list with the tags of
+                each sentence is not sorted.
             source: name of the source, for messages.
 
         Returns:

@@ -126,7 +126,7 @@ def question_prompts(questions: Questions, style: str = "plain") -> list[Prompt]
     """Builds prompts for questions about a context with free-text answers.
 
     Args:
-        questions: the questions.
+        questions: questions with contexts and known answers.
         style: key of `QUESTIONS`.
 
     Raises:
@@ -183,9 +183,9 @@ def _whole(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
 def read_last_words(source: Source, split: str) -> list[Prompt]:
     """Reads prompts for last-word prediction (LAMBADA, Paperno et al. 2016).
 
-    Each line of the file is a passage whose last word is the answer. A few-shot prompt is "PASSAGE
-    ____ . ->", so that the solved examples show that the answer is a single word (Brown et al.
-    2020, section 3.1.2).
+    Each line of the file is a passage. Its last word is the answer, and PASSAGE below is the rest
+    of the line. A few-shot prompt is "PASSAGE ____ . ->", so that the solved examples show that the
+    answer is a single word (Brown et al. 2020, section 3.1.2). A zero-shot prompt is "PASSAGE".
 
     Args:
         source: source in the form `lambada:FILE`.

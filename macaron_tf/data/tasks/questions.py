@@ -64,7 +64,7 @@ def read_questions(
     """Reads a split of an extractive question answering task.
 
     Args:
-        task: the task.
+        task: task with the kind "spans".
         split, tfds: arguments of `open_set`.
         source: name of the source. `None` means the default source of the task.
             `tfds:NAME[/CONFIG][:VERSION]` is a TFDS set with the fields of SQuAD. `squad:FILE` is a
@@ -290,7 +290,7 @@ def encode_question_examples(
 
     Args:
         vocabulary: vocabulary that encodes the texts.
-        examples: the questions.
+        examples: questions of the split.
         max_length, stride, max_question: arguments of `encode_questions`.
     """
 
@@ -317,11 +317,11 @@ def encode_question_examples(
 
 
 def _labels(examples: Questions, positions: WindowPositions, limits: np.ndarray) -> np.ndarray:
-    """Finds the first and last position of the first correct answer in each window.
+    """Finds the first and last token of the first correct answer in each window.
 
     Args:
-        examples: the questions.
-        positions: positions of the windows.
+        examples: questions with known answers.
+        positions: result of `encode_questions` for all questions.
         limits: `(M,)`, position after the last context token of each window.
 
     Returns:

@@ -1,7 +1,7 @@
 """Storage of texts and token ids: in memory up to 16 MB, and in temporary files beyond 16 MB.
 
-A fine-tuning set can therefore exceed the memory. Only a few numbers per example always stay in
-memory: text offsets, row lengths and labels.
+A fine-tuning set can therefore be larger than the memory. Only text offsets, row lengths and labels
+always stay in memory.
 """
 
 import array
@@ -20,7 +20,7 @@ _KEPT = 1 << 24  # maximum number of bytes in memory, beyond which the bytes are
 
 
 class _Pool:
-    """A growing sequence of bytes, in memory and in a temporary file.
+    """A growing sequence of bytes. Whenever 16 MB are in memory, they move to a temporary file.
 
     The file has no name, so the operating system deletes the file after its last use.
     """
@@ -49,7 +49,7 @@ class _Pool:
         self.written, self._kept = self.size, bytearray()
 
     def read(self, start: int, end: int) -> bytes:
-        """Returns the bytes `start:end`, which must come from a single call of `add`."""
+        """Returns the bytes `start:end`, all of which a single call of `add` must have added."""
         if start >= self.written:
             return bytes(self._kept[start - self.written : end - self.written])
         return os.pread(self._file.fileno(), end - start, start)
@@ -61,7 +61,7 @@ class _Pool:
 
 
 class Texts(Sequence):
-    """A growing sequence of texts, which is stored on disk beyond 16 MB."""
+    """A growing sequence of texts. If the texts exceed 16 MB, they are stored on disk."""
 
     def __init__(self):
         self._pool, self._ends, self._rows = _Pool(), array.array("q", [0]), None
@@ -79,11 +79,11 @@ class Texts(Sequence):
         self._ends.append(self._pool.size)
 
     def settled(self) -> "Texts | list[str]":
-        """Returns these texts, converted to a list if no text is on disk."""
+        """Returns this object if a text is on disk, and otherwise a list of the texts."""
         return self if self._pool.written else list(self)
 
     def taken(self, rows: np.ndarray) -> "Texts":
-        """Returns the texts at the indices `rows`, which share this object's storage."""
+        """Returns a sequence of the texts at the indices `rows`, without copying the texts."""
         found = Texts()
         found._pool, found._ends = self._pool, self._ends
         found._rows = rows if self._rows is None else self._rows[rows]
@@ -104,19 +104,19 @@ class Texts(Sequence):
 
 
 class GrowingRows:
-    """A growing collection of token id rows, which is stored on disk beyond 16 MB."""
+    """A growing sequence of rows of token ids. If the ids exceed 16 MB, they are stored on disk."""
 
     def __init__(self, vocabulary_size: int):
         self._dtype = np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.int32)
         self._pool, self._lengths = _Pool(), []
 
     def add(self, ids: np.ndarray) -> None:
-        """Adds M rows `(M, L)` without their padding (id 0)."""
+        """Appends the M rows of `ids` `(M, L)`, without padding (id 0)."""
         self._pool.add(ids[ids != 0].astype(self._dtype).tobytes())
         self._lengths.append((ids != 0).sum(axis=1))
 
     def rows(self) -> TokenRows:
-        """Returns all rows. Ids on disk are memory-mapped."""
+        """Returns all rows that were added. Ids on disk are memory-mapped."""
         offsets = np.zeros(sum(map(len, self._lengths)) + 1, np.int64)
         np.cumsum(np.concatenate(self._lengths), out=offsets[1:])
         if self._pool.written:

@@ -20,7 +20,7 @@ def parse_task_source(task: Task, source: str | None, *forms: str) -> Source:
     """Parses a source name for a task.
 
     Args:
-        task: the task.
+        task: task that reads the source. Its name occurs in error messages.
         source: name of the source. `None` means the default source of the task.
         forms: accepted forms besides `tfds:NAME`, such as "tsv:FILE".
 
@@ -44,7 +44,7 @@ class Table:
     - `tsv:FILE` is a tab-separated file, or a CSV file if its name ends in `.csv`. The first line
       is the header.
     - `python:MODULE:FUNCTION` is a Python function. `FUNCTION(split)` returns one dict per example,
-      from the name of each column to a text or number.
+      which maps column names to texts or numbers.
     - `tfds:NAME` is a TensorFlow Datasets set. Its texts may be empty.
     - `jsonl:FILE`, `parquet:FILE` and `datasets:DIR` have records, whose fields are the columns.
 
@@ -106,7 +106,9 @@ class Table:
     def rows(
         self, columns: Sequence[str], may_be_empty: Sequence[str] = ()
     ) -> Iterator[tuple[str, list[str]]]:
-        """Yields (location, texts in `columns`) for each row. Error messages quote the location.
+        """Yields the location and the texts in `columns` for each row.
+
+        The location names the source, and the line or record, for error messages.
 
         Args:
             columns: names of the columns to read.
@@ -177,7 +179,7 @@ def _text(where: str, column: str, value: Any, classes: Sequence[str]) -> str:
     Args:
         where: location of the record, for error messages.
         column: name of the column.
-        value: the value.
+        value: text, number, class index, or list of such values.
         classes: class names of the column. The tuple is empty if the column has no class labels.
     """
     if isinstance(value, list):

@@ -34,7 +34,8 @@ class TaggedSentences:
 
     Attributes:
         words: words of each sentence.
-        labels: `(words,)` int32 tag indices for each sentence. `None` means unknown tags.
+        labels: `(words,)` int32 tag indices for each sentence. `None` means that the tags
+            are unknown.
     """
 
     words: list[list[str]]
@@ -44,7 +45,7 @@ class TaggedSentences:
         return len(self.words)
 
     def take(self, rows: np.ndarray) -> "TaggedSentences":
-        """Returns the sentences at the indices `rows`."""
+        """Returns the sentences with the indices `rows`, in that order."""
         labels = self.labels and [self.labels[row] for row in rows]
         return TaggedSentences([self.words[row] for row in rows], labels)
 
@@ -56,7 +57,8 @@ def read_tagged(
 
     Args:
         split, tfds: arguments of `open_set`.
-        source: source of the sentences, in a notation below. `None` means the task's own source.
+        source: source of the sentences, in one of the notations below. `None` means the default
+            source of the task.
 
             - `tfds:NAME[/CONFIG][:VERSION]` has records with words in `tokens` and class indices
               in `ner`.
@@ -243,7 +245,9 @@ def _is_comment(line: str, tags: Set[str]) -> bool:
 
 
 class WordPositions(NamedTuple):
-    """Positions of the first tokens of W words. The outputs at these positions predict the tags.
+    """Positions of the first token of each of W words.
+
+    The outputs of a tagger at these positions predict the tags of the words.
 
     Attributes:
         rows: `(W,)` int64 window indices. A word without a token, such as a control character, has
@@ -301,7 +305,7 @@ def word_probabilities(logits: tf.Tensor, positions: WordPositions, outside: int
     """Computes the probability of each tag for each word, `(W, C)` float32.
 
     Args:
-        logits: outputs of the tagger `(M, L, C)` for M windows and C tags.
+        logits: outputs of the tagger `(M, L, C)` for M windows of L ids and C tags.
         positions: positions of W words.
         outside: tag index of words without a token, see `Task.outside`.
     """

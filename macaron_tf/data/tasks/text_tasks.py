@@ -17,11 +17,11 @@ _STEP = 0.2  # scores are rounded to multiples of this step, so STS-B has 26 dif
 
 
 def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
-    """Converts examples to (source, target) lines.
+    """Converts examples to (source, target) lines for a text-to-text model.
 
-    A source has the names of the task and its fields, "mrpc sentence1: ... sentence2: ...". A
-    target is the name of the class, or a score rounded to a multiple of 0.2, such as "3.8". If the
-    examples have no labels, all targets are "".
+    A source is the task name, and then each field name and its text, as in "mrpc sentence1: ...
+    sentence2: ...". A target is the name of the class, or a score rounded to a multiple of 0.2,
+    such as "3.8". If the examples have no labels, all targets are "".
 
     References: Raffel et al. 2020 (T5), section 2.4 and appendix D.
     """
@@ -34,7 +34,7 @@ def as_texts(task: Task, examples: Examples) -> list[tuple[str, str]]:
 
 
 def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
-    """Converts questions to (source, target) lines.
+    """Converts questions to (source, target) lines for a text-to-text model.
 
     A source is "question: ... context: ...", and a target is the first correct answer. The target
     is "" if a question is unanswerable or the answers are secret.
@@ -49,10 +49,11 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
 
 
 def _names(task: Task) -> tuple[str, str, bool]:
-    """Returns the prefix of each of the two texts of a task, and whether to swap the texts.
+    """Returns the prefixes of the first and second text in a source line, and whether to swap.
 
     The code of T5 sorts the fields of GLUE by name, so that the hypothesis of MNLI precedes its
-    premise. For a task with one text, the second prefix is a space.
+    premise. If the texts are swapped, the first prefix belongs to the second text of the task. For
+    a task with one text, the second prefix is a space.
     """
     turned = task.kind == "classification" and () < task.second < task.first
     names = (" ".join(fields) for fields in (task.first, task.second))
@@ -65,7 +66,7 @@ def source_text(task: Task, first: str, second: str | None) -> str:
     """Joins one or two texts of a task to a source line, as `as_texts` describes.
 
     Args:
-        task: the task.
+        task: task whose name and field names are added to the texts.
         first: first text.
         second: second text; `None` for a task with one text.
     """
@@ -76,10 +77,10 @@ def source_text(task: Task, first: str, second: str | None) -> str:
 
 
 def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
-    """Computes `source_text` in a graph.
+    """Converts lines to source lines like `source_text`, by TensorFlow operations.
 
     Args:
-        task: the task.
+        task: task whose name and field names are added to the texts.
         lines: `(B,)` strings, each with one text or two texts separated by a tab.
     """
     before, between, turned = _names(task)
@@ -93,7 +94,7 @@ def source_texts(task: Task, lines: tf.Tensor) -> tf.Tensor:
 
 
 def in_one_line(texts: tf.Tensor) -> tf.Tensor:
-    """Computes `" ".join(text.split())` in a graph for each of the strings `(B,)`."""
+    """Computes `" ".join(text.split())` for each of B strings, by TensorFlow operations."""
     return tf.strings.strip(tf.strings.regex_replace(texts, f"{WHITE_SPACE}+", " "))
 
 
@@ -122,14 +123,14 @@ def read_answer(task: Task, text: str) -> int | float | None:
 def read_answers(task: Task, texts: Sequence[str], labels: np.ndarray) -> np.ndarray:
     """Parses N answer texts of a model into predictions for the metrics.
 
-    In classification, a text that is not a class name becomes a wrong class. If Matthews'
-    correlation is the metric, the text becomes the class -1 instead, as in T5's released code. With
-    wrong classes, a model that never answers with a class name would have a strong negative
-    correlation. In regression, a text that is not a number becomes the minimum score, or 0 if the
-    scores have no minimum.
+    In classification, a text that is not a class name counts as a prediction of a wrong class. If
+    Matthews' correlation is the metric, the text becomes the class -1 instead, as in T5's released
+    code. With wrong classes, a model that never answers with a class name would have a strong
+    negative correlation. In regression, a text that is not a number becomes the minimum score, or 0
+    if the scores have no minimum.
 
     Args:
-        task: the task.
+        task: task whose classes or scores the texts name.
         texts: N answer texts.
         labels: `(N,)` correct classes or scores, which determine the wrong classes.
 

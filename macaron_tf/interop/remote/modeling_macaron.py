@@ -6,7 +6,7 @@ A folder with this file and weights can be loaded without macaron_tf:
 
 A layer is one step of a numerical solver for the differential equation x' = f(x). The field
 `layers` of `config.json` lists the sub-layers of each layer. A sub-layer computes one summand of f.
-In shapes, B is the batch size, L the sequence length, D `hidden_dim` and H `num_heads`.
+In shapes, B is the batch size, L is the sequence length, D is `hidden_dim`, and H is `num_heads`.
 """
 
 import math
@@ -47,21 +47,24 @@ SETTINGS = {
 
 
 class MacaronConfig(PretrainedConfig):
-    """Configuration of a model, with `SETTINGS` as attributes.
+    """Configuration of a model, whose attributes are the keys of `SETTINGS`.
 
-    `layers` contains a list of sub-layers for each layer. A sub-layer is a dict with these keys:
+    The attribute `layers` contains a list of sub-layers for each layer. A sub-layer is a dict with
+    these keys:
 
-    - `name`: name of the weights. Sub-layers with the same name share weights. - `mixer`: key of
-    `MIXERS`. The settings of the mixer are further keys. - `step_size`: step size of the solver. -
-    `solver`: key of `SOLVERS`. - `bias`: name of an attention's relative position bias. The key is
-    optional. - `window`: window size of sliding-window attention, with half of the positions on
-    each side.
-      The key is optional.
-    - `rotary_base`: base of an attention's rotary positions. The key is optional.
+    - `name`: name of the weights. Sub-layers with the same name share weights.
+    - `mixer`: key of `MIXERS`. The settings of the mixer are further keys.
+    - `step_size`: step size of the solver.
+    - `solver`: key of `SOLVERS`.
+
+    These keys are optional:
+
+    - `bias`: name of the relative position bias that the attention uses.
+    - `window`: window size of sliding-window attention. Half of the window is on each side of a
+      position.
+    - `rotary_base`: base of the attention's rotary positions.
     - `joined`: whether the next sub-layer starts from the same input, so that both steps are added.
-      The key is optional.
-    - `norm`: name of another sub-layer whose norm is used, or `None` for no norm. The key is
-      optional.
+    - `norm`: name of another sub-layer whose norm is used; `None` means no norm.
     """
 
     model_type = "macaron"
@@ -133,9 +136,9 @@ def sinusoids(positions, width):
 
 
 def rotary_angles(config, base, dim, positions):
-    """Computes the angles of rotary positions `(..., L)`, of shape `(..., L, dim / 2)`.
+    """Computes the angles `(..., L, dim / 2)` that rotary embeddings use for `positions (..., L)`.
 
-    `rotary_scaling` is `(factor,)` or Llama 3's `(factor, low, high, length)`.
+    The setting `rotary_scaling` is empty, `(factor,)`, or Llama 3's `(factor, low, high, length)`.
     """
     frequencies = base ** (-2.0 * torch.arange(dim // 2, dtype=torch.float64) / dim)
     if config.rotary_scaling:
@@ -150,7 +153,10 @@ def rotary_angles(config, base, dim, positions):
 
 
 def rotated(x, angles):
-    """Rotates channel pairs (i, i + r / 2) of x `(B, H, L, d)` by `angles (..., L, r / 2)`."""
+    """Rotates the channel pairs (i, i + r / 2) of `x (B, H, L, d)` by `angles (..., L, r / 2)`.
+
+    The channels from r to d stay unchanged.
+    """
     half = angles.shape[-1]
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     first, second, rest = x.tensor_split([half, 2 * half], dim=-1)
@@ -169,7 +175,7 @@ def alibi(heads, positions):
 
 
 def hidden_score(dtype):
-    """Returns the score of masked positions.
+    """Returns the attention score that excludes a position from the softmax.
 
     The score is finite, so that a sequence of only padding does not give NaN.
     """
@@ -260,8 +266,9 @@ class FeedForward(nn.Module):
 class SwishRNN(nn.Module):
     """SwishRNN layer (Lei et al. 2022): `((C + b_c) * gate(x W2 + b_s)) W3 + b_3`.
 
-    C is the recurrence `c[i] = Swish(c[i - k] - x1[i]) + x1[i]` over x1 = x W1. Its k chains are
-    independent of each other, so one step of the loop advances all chains. R is the inner width.
+    C is the recurrence `c[i] = Swish(c[i - k] - x1[i]) + x1[i]` over x1 = x W1, where k is the
+    setting `distance`. The recurrence consists of k independent chains, so one step of the loop
+    advances all chains. R is the inner width.
     """
 
     def __init__(self, config, step):
@@ -297,8 +304,8 @@ class SwishRNN(nn.Module):
 class Gating(nn.Module):
     """Spatial gating of gMLP: `u * (W norm(v) + b)`.
 
-    The input `(B, L, F)` is split into u and v. W `(L, L)` mixes positions, either as a full matrix
-    or as a Toeplitz matrix with one weight per distance.
+    The input `(B, L, F)` is split into u and v, each `(B, L, F / 2)`. W `(L, L)` mixes positions.
+    The parameters of W are a full matrix, or a Toeplitz matrix with one weight per distance.
     """
 
     def __init__(self, config, width):
@@ -350,7 +357,10 @@ MIXERS = {
 
 
 class SubLayer(nn.Module):
-    """Mixer, such as attention, with its norm and dropout. It computes a summand of f."""
+    """Mixer, such as attention, with its norm and dropout.
+
+    A sub-layer computes one summand of f in the differential equation x' = f(x).
+    """
 
     def __init__(self, config, step):
         super().__init__()
@@ -360,7 +370,7 @@ class SubLayer(nn.Module):
         self.add_module(self.kind, MIXERS[self.kind](config, step))
 
     def forward(self, moved, x, norm, step_size, solver, *context):
-        """Returns `moved` plus one step of the solver, which starts at `x`."""
+        """Returns `moved` plus one step of the solver, whose start point is `x`."""
         mixer, point, slopes = self.get_submodule(self.kind), x, []
         for row in SOLVERS[solver]:
             slopes.append(self.dropout(mixer(norm(point) if self.pre else point, *context)))
@@ -405,7 +415,7 @@ class Stack(nn.Module):
         self.final_norm = layer_norm(config) if self.pre else None
 
     def forward(self, x, mask, positions):
-        """Returns `x` and the output of each layer, each `(B, L, D)`."""
+        """Returns a tuple of `x` and the output of each layer, each `(B, L, D)`."""
         states, biases = [x], {}
         for layer in self.layers:
             start = x

@@ -178,14 +178,14 @@ def reduced_by_row(
 
 
 def numbers_by_count(table: np.ndarray, counted: tf.Tensor) -> tf.Tensor:
-    """Looks up each row's number of True values in a table.
+    """Returns the table entry for the number of True values in each row.
 
     Args:
         table: `(L + 1, ...)`, one entry for each count from 0 to L.
         counted: `(B, L)` bool.
 
     Returns:
-        `(B, ...)`, the table entry of each row.
+        `(B, ...)`.
     """
     return tf.gather(tf.constant(table), tf.reduce_sum(tf.cast(counted, tf.int32), axis=-1))
 
@@ -220,7 +220,7 @@ def _fill(sizes: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def ngram_lengths(longest: int = 3) -> np.ndarray:
-    """Returns the probabilities of n-grams of n = 1 to `longest` words, proportional to 1/n.
+    """Returns the probabilities of n-gram lengths n = 1 to `longest`, proportional to 1/n.
 
     Args:
         longest: maximum number of words in an n-gram.
@@ -235,7 +235,7 @@ def ngram_lengths(longest: int = 3) -> np.ndarray:
 
 
 def span_lengths(longest: int = 10, p: float = 0.2) -> np.ndarray:
-    """Returns the probabilities of spans of 1 to `longest` words.
+    """Returns the probabilities of span lengths from 1 to `longest` words.
 
     The span length has a truncated geometric distribution. With the defaults, the mean is 3.8
     words.
@@ -275,7 +275,7 @@ def choose_spans(
         counts: `(B,)` int32, maximum number of tokens to choose. Fewer tokens are chosen if every
             free word has more tokens than the remaining count.
         seed: `(2,)` or `(B, 2)` int.
-        lengths: `(N,)`, probabilities of spans of 1 to N words.
+        lengths: `(N,)`, probabilities of the span lengths 1 to N, in words.
         apart: whether to keep at least one unmasked word between two spans. SpanBERT's released
             code instead merges adjacent spans, so its span lengths do not follow `lengths`.
 

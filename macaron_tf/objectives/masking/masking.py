@@ -134,9 +134,10 @@ def mask_tokens(
         - `masked_weights (B, P)` float32, 1 at masked tokens. A row with fewer than P masked tokens
           is padded with 0 in these three entries.
         - with `config.choice == "spans"`, the entries of `outer_boundaries`.
-        - if the batch has `pair_label`, `pair_weights (B,)` float32, the number of masked tokens in
-          the batch divided by the number of rows that are not all padding. The weight is 0 at rows
-          of padding. Replicas that share the batch therefore use equal row weights.
+        - if the batch has `pair_label`, `pair_weights (B,)` float32. The weight of a row is the
+          number of masked tokens in the batch divided by the number of rows that are not all
+          padding, or 0 for a row of padding. Rows on different replicas that share the batch
+          therefore have equal weights.
 
     References: Devlin et al. 2018 (BERT), section 3.1 and appendix A.1; the references of
     `MaskingConfig`.

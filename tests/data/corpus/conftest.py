@@ -1,4 +1,7 @@
-"""A toy corpus of consecutive numbers. Each number is one token that identifies its document."""
+"""Fixtures with a toy corpus of consecutive numbers, each of which is one token.
+
+The numbers in a row tell from which document they come.
+"""
 
 import pathlib
 from collections.abc import Iterator
@@ -15,9 +18,10 @@ BOTH = ("train", "validation")
 
 
 def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
-    """Returns the config of a small corpus, which reads folder "a".
+    """Returns the configuration of a small corpus with rows of 16 tokens.
 
-    With `weights`, the corpus mixes folders "a" and "b".
+    The corpus reads folder "a" of `texts`. With `weights`, the corpus mixes folders "a" and "b"
+    with these sampling weights. `settings` are further fields of `CorpusConfig`.
     """
     sources = (f"text:{texts}/a/*.txt",)
     if weights:
@@ -52,7 +56,7 @@ def halves_of(corpus: PretrainingCorpus, ids: np.ndarray) -> tuple[list[int], li
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
-    """Returns a dict mapping file names to contents; the lock file is left out."""
+    """Returns a dict mapping file names in `folder` to contents; the lock file is left out."""
     return {p.name: p.read_bytes() for p in sorted(folder.iterdir()) if p.name != ".lock"}
 
 
@@ -81,13 +85,13 @@ def texts(tmp_path_factory) -> pathlib.Path:
 
 @pytest.fixture
 def out(tmp_path) -> pathlib.Path:
-    """Returns the folder where `make` prepares a corpus."""
+    """Returns the folder in which `make` writes a corpus by default."""
     return tmp_path / "out"
 
 
 @pytest.fixture
 def make(texts, vocabulary, out):
-    """Returns a function that prepares the number corpus with given settings."""
+    """Returns `make(**settings)`, which prepares and returns the number corpus."""
 
     def make(out=out, vocabulary=vocabulary, processes=1, write=None, **settings):
         config = config_of(texts, **settings)
@@ -101,7 +105,7 @@ def sources(texts, tmp_path) -> tuple[CorpusSource, ...]:
     """Returns corpus sources in two languages, and a source of translation pairs.
 
     Numbers below 600 are language "a", and numbers from 600 on are language "b". The third source
-    has 40 translation pairs. Pair 7 is too long.
+    has 40 translation pairs. Pair 7 is too long for a row.
     """
     pairs = [(f"{n} {n + 1}", f"{n + 600}") for n in range(40)]
     pairs[7] = (" ".join(["7"] * 20), "607")

@@ -112,7 +112,10 @@ def test_shares_of_lines_in_expectation(alpha):
 
 
 def test_shares_of_a_hundred_thousand_draws():
-    """With alpha 0.5 and one-line documents, shares are proportional to square roots of counts."""
+    """With alpha 0.5, languages are sampled in proportion to the square roots of their line counts.
+
+    Every document has one line.
+    """
     counts = [80_000, 2_000, 500]
     sources = [CorpusSource("text:x", language=language) for language in ("en", "de", "ne")]
     weights = language_weights(sources, [(n, n) for n in counts], 0.5)
@@ -160,7 +163,10 @@ def test_documents_of_a_corpus(tmp_path, monkeypatch, capsys):
 
 
 def texts_of(source: CorpusSource, tfds, count: int | None = None) -> list:
-    """Splits a source into parts, and returns the texts of the parts in order."""
+    """Splits a source into parts, and returns the texts of the parts in order.
+
+    Asserts that the source has `count` parts, unless `count` is `None`.
+    """
     parts = source_parts(source, tfds)
     assert count is None or len(parts) == count
     return [text for part in parts for text in open_source(part, tfds)]

@@ -38,9 +38,10 @@ KINDS = {
 
 @pytest.fixture
 def settings(request, sources, monkeypatch):
-    """Returns the settings of a corpus type.
+    """Returns the corpus settings that the fixture parameter names.
 
-    Makes tokenization groups small, so that the toy corpus has several groups.
+    Tokenizes only about 600 characters per tokenizer call, so that the toy corpus needs several
+    calls.
     """
     monkeypatch.setattr(documents, "_GROUP", 600)
     found = dict(KINDS[request.param])
@@ -49,9 +50,10 @@ def settings(request, sources, monkeypatch):
 
 @pytest.fixture
 def agrees(texts, vocabulary, settings, tmp_path):
-    """Returns `agrees(**engine)`.
+    """Returns `agrees(**engine)`, which asserts that `prepare` with `engine` writes the same files.
 
-    It asserts that an engine writes the same files as a single process.
+    `engine` holds arguments of `prepare`, such as `processes=2`. The files are compared with the
+    files that `prepare` writes by default, in a single process.
     """
 
     def agrees(**engine):
@@ -75,7 +77,7 @@ def test_processes(agrees):
 
 @pytest.mark.parametrize("settings", ["next_sentence"], indirect=True)
 def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypatch, capsys):
-    """Killing a preparation and resuming it with 1 or 2 processes does not change its files."""
+    """A preparation that is killed and resumed with 1 or 2 processes writes the same files."""
     monkeypatch.setattr(progress, "_SECONDS", 0)
     make(tmp_path / "whole", **settings)
     lines = capsys.readouterr().err.splitlines()
@@ -91,7 +93,10 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
 
 
 def pipeline(*options: str):
-    """Returns a writer that uses Apache Beam; skips the test if Beam is not installed."""
+    """Returns a function that writes a corpus with Apache Beam and these pipeline options.
+
+    Skips the test if Beam is not installed.
+    """
     reason = "Apache Beam has an environment of its own: make test-beam"
     pytest.importorskip("apache_beam", reason=reason)
     from macaron_tf.data.corpus import beam
@@ -119,7 +124,7 @@ def test_the_sentence_of_a_worker(make, tmp_path):
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
-    """Returns the process ids of the workers that a preparation has started."""
+    """Returns the process ids of the worker processes that a preparation has started."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -131,7 +136,7 @@ def workers_of(process: subprocess.Popen) -> list[int]:
 
 @pytest.mark.slow
 def test_workers_killed_at_random(vocabulary, tmp_path):
-    """If a worker is killed, a new worker replaces the killed worker.
+    """A new worker replaces a worker that is killed.
 
     If all processes are killed, the same command resumes the preparation.
     """

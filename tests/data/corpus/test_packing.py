@@ -22,7 +22,10 @@ CLS, SEP = 2, 3
 
 
 def in_sentences(*documents: list[int]) -> list[TokenRows]:
-    """Returns one document per list of sentence lengths; token ids count up from 10 throughout."""
+    """Returns one document for each list of sentence lengths.
+
+    The token ids count up from 10 through all documents.
+    """
     bounds = 10 + np.cumsum([0, *map(sum, documents)])
     return [
         TokenRows(np.arange(a, b), np.unique(np.cumsum([0, *lengths])))

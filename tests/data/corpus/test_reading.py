@@ -30,7 +30,7 @@ ROWS = 90
 
 
 def lines_corpus(folder, vocabulary, validation_every=10) -> PretrainingCorpus:
-    """Returns a corpus of 100 one-row documents, 10 per shard; document n repeats the number n."""
+    """Returns a corpus of 100 one-row documents, 10 per shard. Document n is "n n n"."""
     (folder / "lines.txt").write_text("\n".join(f"{n} {n} {n}" for n in range(100)))
     shape = {"sequence_length": 8, "validation_every": validation_every, "rows_per_shard": 10}
     config = CorpusConfig((f"text-lines:{folder}/lines.txt",), **shape)
@@ -94,7 +94,7 @@ def test_sizes_of_batches(corpus):
 
 
 def test_the_files_of_several_processes(corpus, monkeypatch):
-    """Three processes share ten files, and their row counts differ by at most 10."""
+    """Three processes share ten shards, and their row counts differ by at most 10."""
     assert corpus.shard(0, 1).rows("train") == ROWS
     parts = [corpus.shard(index, 3) for index in range(3)]
     names = [{shard.name for shard in part.shards["train"]} for part in parts]
@@ -223,7 +223,17 @@ def paths(tmp_path_factory) -> tuple[str, ...]:
 
 
 def order_of(order, start, repeat, count=-1, size=2) -> list[int]:
-    """Reads rows in a row order from position `start` on; returns the row indices."""
+    """Returns the indices of the rows that `order` reads from position `start` on.
+
+    Asserts that each row has the epoch that follows from its position.
+
+    Args:
+        order: row order of the shards.
+        start: position of the first row.
+        repeat: whether to read further epochs after the first.
+        count: maximum number of rows; -1 means no limit.
+        size: number of rows per batch.
+    """
     batches = order.batches(start, size, tf.strings.to_number, repeat, drop_remainder=False)
     rows = batches.unbatch().take(count).as_numpy_iterator()
     found, places = [], []
@@ -370,7 +380,7 @@ def languages(make, sources):
 
 
 def language_of(batch) -> tuple[int, ...]:
-    """Returns a batch's one or two language ids in order; asserts that all rows agree."""
+    """Returns the ids of the one or two languages in a batch; asserts that all rows agree."""
     [found] = {tuple(dict.fromkeys(row)) for row in batch["language_ids"].tolist()}
     return found
 
@@ -378,7 +388,8 @@ def language_of(batch) -> tuple[int, ...]:
 def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch):
     """Each batch has one language or one language pair.
 
-    Updates on text and on translation pairs alternate, and restarts are exact.
+    Updates on text and updates on translation pairs alternate. A reader that starts at a later
+    batch returns the same batches.
     """
     monkeypatch.setattr(reading, "_DRAWS", 64)
     whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)

@@ -164,7 +164,7 @@ def test_weights_repeat_but_hold_out(make):
 
 
 def test_sources_that_cannot_be_read(make, tmp_path):
-    """Sources without documents, without text or in another language raise errors.
+    """Sources without documents, without text or in another language than declared raise errors.
 
     Errors that readers raise are tested in tests/data/sources.
     """
@@ -203,9 +203,18 @@ def test_progress_is_shown(make, tmp_path, monkeypatch, capsys):
 
 
 def made_with_kills(monkeypatch, make, out, check=lambda: None, operations=3, **settings):
-    """Prepares a corpus, and kills and restarts the preparation every few file operations.
+    """Prepares a corpus, but interrupts the preparation every few file operations.
 
-    Returns the corpus and the number of kills.
+    Each interruption is followed by `check` and a restart. Returns the corpus and the number of
+    interruptions.
+
+    Args:
+        monkeypatch: fixture that replaces the file operations.
+        make: function that prepares the corpus.
+        out: folder of the corpus.
+        check: function called after each interruption.
+        operations: minimum number of file operations before an interruption.
+        settings: corpus settings.
     """
     rename, remove = storage.tf.io.gfile.rename, PosixGPath.unlink
     left = kills = 0  # `left`: number of file operations until the kill
@@ -450,7 +459,10 @@ def test_sentence_order_of_several_languages(make, sources):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_languages_come_again_but_hold_out(make, sources, out, tmp_path, monkeypatch, alpha):
-    """Oversampled languages repeat training rows only, and kills do not change the files."""
+    """Languages that are sampled more than once repeat training rows, but no validation rows.
+
+    Interrupted preparations write the same files.
+    """
     settings = {"sources": sources, "language_alpha": alpha, "rows_per_shard": 40}
     corpus = make(tmp_path / "whole", **settings)
     rows = {split: {tuple(row) for row in rows_of(corpus, split).tolist()} for split in BOTH}

@@ -1,4 +1,4 @@
-"""Our TFDS builders, which prepare the recipes' data sets from small copies of published files."""
+"""TFDS builders of the recipes' data sets, tested with small versions of the published files."""
 
 import gzip
 import io
@@ -27,7 +27,10 @@ TED = ("TED.dev2010", "TEDX.dev2012", "TED.tst2010", "TED.tst2011", "TED.tst2012
 
 @pytest.fixture
 def published(tmp_path, monkeypatch):
-    """Returns a folder with small copies of all published files, which replaces downloads."""
+    """Returns a folder with small versions of all published files.
+
+    The builders read this folder instead of downloading the files.
+    """
     folder = tmp_path / "published"
     folder.mkdir()
     for builder in builders.OWN.values():

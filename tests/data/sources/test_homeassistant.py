@@ -138,7 +138,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def fake_pip(monkeypatch, script):
-    """Runs a Python script, with the download folder as argument, in place of pip."""
+    """Replaces `pip download` by a Python script, which gets the download folder as argument."""
     real = subprocess.Popen
 
     def popen(command, **options):

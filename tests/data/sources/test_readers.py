@@ -1,4 +1,4 @@
-"""Readers of pairs and documents from files and TFDS sets, and their one-line errors."""
+"""Readers of pairs and documents from files and TFDS data sets, and their one-line errors."""
 
 import bz2
 import gzip
@@ -31,7 +31,7 @@ def read(source, split="train"):
 
 @pytest.fixture
 def files(disk_or_bucket) -> epath.Path:
-    """Returns a folder with line-aligned translation files and with two document files."""
+    """Returns a folder with line-aligned files, a table of translation pairs, and two documents."""
     folder = storage.as_path(disk_or_bucket)
     english = "one\ntwo\u2028lines\n\nfour\n".encode()
     for name, content in {

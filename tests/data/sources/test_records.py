@@ -36,7 +36,10 @@ def write_jsonl(path, rows):
 
 
 def write_set(folder, rows, files=2, features=None):
-    """Writes rows in the `save_to_disk` format of `datasets` 4; returns the Arrow table."""
+    """Writes rows in the `save_to_disk` format of `datasets` 4; returns the Arrow table.
+
+    The rows are split into `files` files. `features` describes the columns.
+    """
     pa = pytest.importorskip("pyarrow")
     folder.mkdir(parents=True)
     table = pa.Table.from_pylist(rows)
@@ -53,9 +56,9 @@ def write_set(folder, rows, files=2, features=None):
 
 
 def write_all(folder):
-    """Writes the same records in every format.
+    """Writes the same records as JSON lines, Parquet files and `save_to_disk` folders.
 
-    The set in folder `dict` has two splits.
+    The folder `dict` has the splits "train" and "validation".
     """
     parquet = pytest.importorskip("pyarrow.parquet")
     write_jsonl(folder / "a.jsonl", ROWS)

@@ -139,7 +139,7 @@ def test_tfds_errors(tfds, tmp_path):
 
 
 def prepare(folder, features, **splits):
-    """Writes a TFDS set glue/toy with the given features and splits."""
+    """Writes a TFDS data set glue/toy with the given features and splits."""
     tfds = pytest.importorskip("tensorflow_datasets")
     tfds.dataset_builders.store_as_tfds_dataset(
         name="glue",
@@ -275,7 +275,8 @@ def test_pairs_that_people_disagreed_on_are_left_out(tmp_path, labels, kept):
 def write_senteval(folder, **changes: str) -> None:
     """Writes a SentEval folder with two STS16 subsets, STS-B and SICK.
 
-    `changes` maps the last part of a file name, such as "headlines", to new content.
+    `changes` maps the last part of a file name without extension, such as "headlines", to the new
+    content of that file.
     """
     header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
     files = {

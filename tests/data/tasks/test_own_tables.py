@@ -18,7 +18,15 @@ CHOICES = "context\tquestion\tchoice1\tchoice2\tchoice3\tlabel\n"
 
 
 def filled(task, folder, content: str, name: str = "own.tsv", **settings):
-    """Writes a table; returns the settings inferred from its content, and the resulting task."""
+    """Writes a table, and returns (settings completed from its content, task for the table).
+
+    Args:
+        task: task whose columns and classes the table defines.
+        folder: folder for the table.
+        content: content of the table.
+        name: file name of the table.
+        settings: table settings that are not inferred.
+    """
     kind = "conll" if name.endswith(".txt") else "tsv"
     data = gzip.compress(content.encode()) if name.endswith(".gz") else content.encode()
     (folder / name).write_bytes(data)

@@ -16,7 +16,10 @@ from macaron_tf.text.token_rows import JoinedRows
 
 @pytest.mark.parametrize("second", [False, True])
 def test_examples_on_the_disk_are_those_in_memory(tmp_path, monkeypatch, vocabulary, second):
-    """Texts, held-out rows, ids, batches and fingerprints are equal on disk and in memory."""
+    """Stored examples and examples in memory have the same texts, ids, batches and fingerprints.
+
+    The same rows are held out for validation.
+    """
     monkeypatch.setenv("MACARON_TF_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
     words = ["ä low", "new", "lower", "wide newer"]

@@ -20,7 +20,7 @@ COLOURS = ("red", "blue", "green")
 def no_long_text(monkeypatch):
     """Leaves texts of 100 words or more out of the comparison that checks an export.
 
-    Each word takes a step of four LSTMs in Python.
+    Long texts are slow, because each word takes a step of four LSTMs in Python.
     """
     short = tuple(text for text in certificate.TEXTS if len(text.split()) < 100)
     monkeypatch.setattr(certificate, "TEXTS", short)

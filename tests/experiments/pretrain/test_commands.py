@@ -36,7 +36,10 @@ def corpus(source, tmp_path_factory) -> str:
 
 
 def long_run(steps: int = 90, sources: str = "text:/nowhere/*") -> list[str]:
-    """Returns the settings of a run with dropout and three validations, on a prepared corpus."""
+    """Returns the settings of a run with dropout and three validations.
+
+    Without `sources`, the corpus must already exist.
+    """
     changes = [f"training.validate_every={steps // 3}", f"training.save_every_steps={steps // 3}"]
     changes += ["training.schedule=inverse_sqrt", "model.dropout=0.1", "vocabulary.size=999"]
     return [*toy_settings(sources, steps), *changes, "model.num_layers=2"]

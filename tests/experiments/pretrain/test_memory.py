@@ -1,4 +1,4 @@
-"""Pre-training with memory: bit-identical resumption, and evaluation with longer memories."""
+"""Pre-training with segment memory: bit-identical resumption, and evaluation of longer memories."""
 
 import json
 import shutil
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
 
 @pytest.mark.slow
 def test_two_micro_batches_of_four_texts_are_one_of_eight(settings, corpus, tmp_path):
-    """Training with two micro-batches of four texts or one batch of eight gives equal weights."""
+    """Two micro-batches of four rows and a batch of eight rows give equal weights and memories."""
     settings = [*settings, "training.max_steps=3", "training.epsilon=0.01"]
     assert train(XL, tmp_path / "parts", corpus, settings) == 0
     settings += ["batch_size=8", "training.accumulation_steps=1"]

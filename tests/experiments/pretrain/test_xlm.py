@@ -80,7 +80,7 @@ def test_clm_reads_one_language_a_batch_from_position_0_on(sources, tmp_path):
 
 
 def test_mlm_and_tlm_take_turns_update_by_update(translated):
-    """MLM and TLM updates alternate.
+    """Updates alternate between masked and translation language modeling.
 
     A dataset that starts at a later batch has the same batches and masks.
     """

@@ -33,7 +33,10 @@ def opened(name: str, options=None, size: int = 2, seed: int = 1, **changes) -> 
 
 
 def write_pieces(path, tunes: str, **changes) -> None:
-    """Copies a MATLAB file of piano rolls; `changes` maps splits to functions."""
+    """Copies the MATLAB file `tunes` of piano rolls to `path`.
+
+    `changes` maps the name of a split to a function that returns the changed split.
+    """
     pieces = scipy.io.loadmat(tunes)
     pieces |= {split: change(pieces[split]) for split, change in changes.items()}
     scipy.io.savemat(path, {name: split for name, split in pieces.items() if name[0] != "_"})

@@ -23,7 +23,7 @@ from tests.experiments.task_toys import validations
 
 
 def train(run, settings, *arguments) -> int:
-    """Trains the small recipe with settings that compile fast; returns the exit status."""
+    """Runs `translate train` with settings that compile fast; returns the exit status."""
     settings = [*settings, "data.batching.shapes=1", "data.validation_lines=2"]
     return main(["train", "multi30k_macaron_tiny", str(run), *arguments, *flags(settings)])
 
@@ -225,7 +225,7 @@ def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
 
 @pytest.fixture
 def repeating(monkeypatch):
-    """Replaces the translator of every run by one that repeats the source."""
+    """Replaces the translator of every run by a stand-in that repeats the source."""
 
     def translator(run, checkpoint=None, decoding=None, seed=1, backward=False):
         rows = lambda lines: [types.SimpleNamespace(best=lines, hypotheses=lines)]  # noqa: E731

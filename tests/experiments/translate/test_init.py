@@ -1,4 +1,4 @@
-"""Translation models whose weights start from pre-trained models, on number pairs."""
+"""Translation models that are initialized from pre-trained models, on number pairs."""
 
 import pathlib
 
@@ -30,10 +30,10 @@ XLM, BART = "multi30k_xlm_tiny", "multi30k_bart_tiny"
 
 
 def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1) -> str:
-    """Writes a text, and a pre-training run on that text with random weights; returns its path.
+    """Writes texts and a pre-training run with random weights; returns the path of the run.
 
     Args:
-        folder: folder for the run and its text.
+        folder: folder for the run and its texts.
         recipe: `xlm_tiny` (English and German), `bart_tiny` or `t5_tiny` (English).
         settings: further settings.
         seed: seed of the weights.
@@ -55,7 +55,7 @@ def make_start(folder: pathlib.Path, recipe: str, *settings: str, seed: int = 1)
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
-    """Returns a dict mapping names to paths of pre-training runs."""
+    """Returns a dict mapping names such as "xlm" and "bart" to paths of pre-training runs."""
     folder = tmp_path_factory.mktemp("starts")
     causal = ["objective=causal_language", "model.causal=True"]
     return {
@@ -74,7 +74,7 @@ def german_text(tmp_path_factory):
 
 
 def settings(source, steps, **changes):
-    """Returns settings for number pairs; the start determines the model sizes."""
+    """Returns settings for number pairs; the pre-trained model determines the model sizes."""
     kept = [one for one in number_settings(source, steps) if not one.startswith("model.")]
     quick = {"training.save_every_steps": 4, "training.validate_every": 8, "average_last": 1}
     quick |= {"training.log_every": 4, "data.validation_lines": 2, "model.dropout": 0.0}
@@ -91,7 +91,14 @@ GERMAN = {
 
 
 def begun(start, recipe, source, **changes):
-    """Applies a start to a recipe; returns the recipe and the network with the start's weights."""
+    """Prepares a translation run; returns the recipe and the initialized network.
+
+    Args:
+        start: pre-trained model from which the network is initialized.
+        recipe: name of the translation recipe.
+        source: source of the translation pairs.
+        changes: further settings.
+    """
     made = override(start.apply(registry.load(recipe)), settings(source, 5, **changes))
     start.check(made)
     network = TranslationRun(None, made, start.vocabulary(made)).build_network()
@@ -100,7 +107,7 @@ def begun(start, recipe, source, **changes):
 
 
 def check_use(run, tmp_path, answered):
-    """Checks that evaluation, translation and export of a run give equal translations."""
+    """Evaluates a run, and checks that its export translates like the translation command."""
     assert main(["average", str(run)]) == 0
     assert main(["evaluate", str(run), "--output", str(tmp_path / "scores")]) == 0
     record = scores_in(tmp_path / "scores")
@@ -135,7 +142,7 @@ def test_an_encoder_begins_both_stacks(starts, number_text):
 
 
 def test_the_rows_of_the_papers_table(starts, number_text):
-    """Each stack starts from random weights, from the masked model or from the causal model."""
+    """Encoder and decoder start from random weights, the masked model or the causal model."""
     masked, causal = starts["xlm"], starts["causal"]
     blocks = {
         run: PretrainingRun.open(run).load_network().encoder.stack.blocks[0]
@@ -160,7 +167,7 @@ def test_the_rows_of_the_papers_table(starts, number_text):
 def test_it_trains_resumes_and_is_used_as_any_translation(
     starts, number_text, tmp_path, monkeypatch, capsys, answered
 ):
-    """A run with a pre-trained start trains, resumes, translates and exports like any other run.
+    """A run initialized from a pre-trained model trains, resumes, translates and exports.
 
     If a run is killed before its first checkpoint, the same command starts the run again.
     """
@@ -170,7 +177,7 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
     )
 
     class Killed(BaseException):
-        """An exception that training does not handle, as if the process had died."""
+        """An exception that simulates a killed process; training does not handle it."""
 
     def write(run, network, *fingerprint, **counts):
         Run.write(run, network, *fingerprint, **counts)
@@ -197,7 +204,7 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
 def differing(network, pretrained):
     """Returns the names of weights that differ from the pre-trained weights.
 
-    The new encoder's weights are skipped.
+    The weights of the new encoder are left out.
     """
     own = {id(weight) for weight in network.source_encoder.weights}
     rest = [weight for weight in network.weights if id(weight) not in own]
@@ -212,7 +219,10 @@ def differing(network, pretrained):
 def test_a_whole_model_behind_a_new_encoder_in_two_stages(
     starts, german_text, tmp_path, capsys, answered
 ):
-    """A new German encoder is trained before the whole model, which was pre-trained on English."""
+    """A new German encoder is trained first. Then all weights are trained.
+
+    The other weights are initialized from a BART that was pre-trained on English.
+    """
     run = str(tmp_path / "run")
     command = ["train", BART, run, "--init", starts["bart"]]
     assert main([*command, *flags(settings(german_text, 4, **GERMAN))]) == 0

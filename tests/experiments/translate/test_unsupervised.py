@@ -44,7 +44,7 @@ def batch() -> dict[str, tf.Tensor]:
 
 
 def test_each_side_reads_and_writes_both_languages(start, network):
-    """The backward model is the forward model with the two sides' language vectors exchanged."""
+    """The backward model equals the forward model with the two language vectors exchanged."""
     own = PretrainingRun.open(start).load_network().encoder.embeddings.languages
     np.testing.assert_array_equal(network.source_embeddings.languages, own)
     np.testing.assert_array_equal(network.target_embeddings.languages, own[::-1])
