@@ -205,7 +205,7 @@ def test_inputs_by_other_libraries_names_and_alone():
     ("given", "message"),
     [
         ({"token_ids": ROWS, "masks": ROWS}, "EncoderClassifier has no input 'masks': use one of"),
-        ({"segment_ids": ROWS}, "EncoderClassifier needs token_ids"),
+        ({"segment_ids": ROWS}, "EncoderClassifier lacks the input token_ids"),
         ({"token_ids": ROWS, "input_ids": ROWS}, "got token_ids twice in token_ids, input_ids"),
     ],
 )
@@ -216,7 +216,7 @@ def test_other_inputs_are_refused(given, message):
 
 def test_a_translator_needs_source_and_target():
     model = macaron_tf.build("macaron_tiny", vocab_size=20)
-    with pytest.raises(ValueError, match="EncoderDecoder needs target: give a dict"):
+    with pytest.raises(ValueError, match="EncoderDecoder lacks the input target: pass a dict"):
         model(ROWS)
     names = {"input_ids": ROWS, "decoder_input_ids": ROWS}
     np.testing.assert_array_equal(model(names), model({"source": ROWS, "target": ROWS}))

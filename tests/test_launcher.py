@@ -155,7 +155,9 @@ def test_without_its_environment_every_command_says_how_to_activate_it(flag):
         words = [sys.executable, "-S", "-m", module, *filter(None, [flag])]
         found = subprocess.run(words, capture_output=True, text=True)
         assert (found.returncode, found.stdout) == (2, ""), module
-        begins = f"error: {sys.executable} has no annotated_types, docstring_parser, etils, "
+        begins = (
+            f"error: {sys.executable} has no package annotated_types, docstring_parser, etils, "
+        )
         assert found.stderr.startswith(begins), module
         assert "`. .venv/bin/activate`" in found.stderr and found.stderr.count("\n") == 1
 
@@ -181,7 +183,9 @@ import export.client
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert found.returncode == 2 and found.stderr.count("\n") == 1
-    assert found.stderr.startswith(f"error: {sys.executable} has no {hidden}: activate the ")
+    assert found.stderr.startswith(
+        f"error: {sys.executable} has no package {hidden}: activate the "
+    )
 
 
 @pytest.mark.parametrize("module", ["absl.logging", "pkg_resources"])
@@ -191,7 +195,7 @@ def test_a_package_that_another_one_needs_is_named(module, capsys):
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     assert main([]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {sys.executable} has no {module}: ")
+    assert capsys.readouterr().err.startswith(f"error: {sys.executable} has no package {module}: ")
 
 
 @pytest.mark.thorough

@@ -204,7 +204,9 @@ def test_the_servers_files(toy_run, toy, tmp_path, monkeypatch, refused, capsys)
     assert lines[0] == "index\tprediction" and len(lines) == 51
     wanted = [label == "positive" for _, label in sentences(50, seed=2)]
     assert np.mean([line.endswith("\t1") for line in lines[1:]] == np.array(wanted)) > 0.9
-    assert f"zip -j {tmp_path}/glue.zip {tmp_path}/glue/*   and" in capsys.readouterr().out
+    assert (
+        f"zip -j {tmp_path}/glue.zip {tmp_path}/glue/*   # then upload" in capsys.readouterr().out
+    )
     twice = ["submit", str(toy_run), str(toy_run), str(tmp_path / "twice")]
     refused(main, twice, "give one run per task", tmp_path)
     monkeypatch.setattr(SetOutputs, "of", lambda *_: np.full((50, 2), np.nan))
@@ -267,7 +269,7 @@ def test_a_diverged_models_outputs_score_nan():
 def test_a_pair_needs_its_tab():
     rte = labelled(get_task("rte"))
     assert rte.columns(["a b\tc", "\t"]) == [["a b", ""], ["c", ""]]
-    with pytest.raises(UserError, match="line 6 has 1 column.s., not 2"):
+    with pytest.raises(UserError, match="line 6 has 1 column, but must have 2"):
         rte.columns(["a\tb", "a"], 5)
 
 
@@ -383,7 +385,7 @@ MISTAKES = [
     ("grid sst2 OUT --init RUN --set training.seed=3", "give --seeds instead"),
     ("grid sst2 OUT --init RUN --seeds 3 3", "seeds contains 3 twice"),
     ("grid sst2 OUT --init RUN RUN --set max_length=16", "two models of --init are called 'toy'"),
-    ("grid sst2 OUT OWN --init RUN --source tsv:FOLDER/bad.tsv", "bad.tsv has 1 examples"),
+    ("grid sst2 OUT OWN --init RUN --source tsv:FOLDER/bad.tsv", "bad.tsv has 1 example"),
 ]
 
 

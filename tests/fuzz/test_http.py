@@ -43,7 +43,7 @@ _bodies = strategies.one_of(
 
 @strategies.composite
 def requests(draw):
-    """Draws the bytes of a request, which is often almost valid."""
+    """Draws the bytes of an HTTP request, which is often almost valid."""
     body = draw(_bodies)
     target = draw(strategies.sampled_from(_TARGETS) | strategies.binary(max_size=10))
     lines = [b"%s %s HTTP/1.1" % (draw(strategies.sampled_from(_METHODS)), target), b"Host: x"]

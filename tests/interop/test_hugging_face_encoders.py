@@ -224,7 +224,7 @@ def test_nothing_says_whether_text_is_lower_cased(tmp_path):
             {"config": {"num_hidden_layers": 3}},
             r"no array called encoder\.layer\.2\.attention\.self\.query",
         ),
-        ({"config": {"num_hidden_layers": 1}}, r"has the weight encoder\.layer\.1\.attention"),
+        ({"config": {"num_hidden_layers": 1}}, r"the weight encoder\.layer\.1\.attention"),
         (
             {"config": {"max_position_embeddings": 16}},
             r"positions/table have shape .* must have shape \(16, 8\)",

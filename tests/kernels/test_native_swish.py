@@ -215,7 +215,7 @@ def test_bad_arguments_are_named():
     ):
         with pytest.raises(invalid, match=message):
             run(*arguments)
-    with pytest.raises(invalid, match="its width is 5"):
+    with pytest.raises(invalid, match="must be even, but is 5"):
         native.gated(x, *vectors, *vectors, 1, "gelu")
     rejects("'relu' must be one of", native.gated, x, *vectors, *vectors, 1, "relu")
     # In graph mode, before any value is known.

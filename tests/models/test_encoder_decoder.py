@@ -117,7 +117,13 @@ def test_encoder_looks_both_ways_and_the_table_is_one():
     sides = bart.source_embeddings, bart.target_embeddings
     assert all(side.tokens is bart.embedding for side in sides)
     assert sides[0].position_layer is not sides[1].position_layer
-    rejects("max_length=9 is more than the 8 positions", bart.init_decode, inputs()["source"], 1, 9)
+    rejects(
+        "max_length=9 is more than the model's 8 positions",
+        bart.init_decode,
+        inputs()["source"],
+        1,
+        9,
+    )
 
 
 def test_unscaled_queries_start_narrower():

@@ -156,7 +156,7 @@ def test_a_length_that_is_not_static_is_refused():
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():
     """All tokens of a span are masked, kept or replaced together.
 
-    The random replacements of its tokens are independent.
+    If a span is replaced, the random token at each position is drawn independently.
     """
     vocabulary = toy.ToyVocabulary(pieces=30_000)
     original = toy.full_rows(1400, 512, pieces=30_000)

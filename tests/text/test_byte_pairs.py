@@ -293,5 +293,5 @@ def test_other_files_are_no_release(release):
     release["codes"].write_text(codes)
     assert read(**release, languages="en").languages == ("en",)
     release["codes"].write_text("#version: 0.2\nh e\n")
-    refuses("line 1: '#version: 0.2' does not have 3 columns", MosesPairVocabulary.from_fastbpe,
+    refuses("line 1: '#version: 0.2' must have 3 columns", MosesPairVocabulary.from_fastbpe,
             **release)  # fmt: skip

@@ -19,7 +19,7 @@ pytest.importorskip("jax")
 def processes(
     jobs: list[str], count: int, devices: int = 1, network: str = "language"
 ) -> list[subprocess.Popen]:
-    """Starts `count` processes with `devices` devices each."""
+    """Starts `count` JAX processes that train together, with `devices` CPU devices each."""
     addresses = [f"localhost:{port}" for port in free_ports(count)]
     environment = {
         "KERAS_BACKEND": "jax",

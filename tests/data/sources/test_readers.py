@@ -31,7 +31,7 @@ def read(source, split="train"):
 
 @pytest.fixture
 def files(disk_or_bucket) -> epath.Path:
-    """Returns a folder with line-aligned files, a table of translation pairs, and two documents."""
+    """Returns a folder with line-aligned files, a table of pairs, and two files of documents."""
     folder = storage.as_path(disk_or_bucket)
     english = "one\ntwo\u2028lines\n\nfour\n".encode()
     for name, content in {

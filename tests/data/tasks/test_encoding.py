@@ -202,7 +202,7 @@ def test_rows_of_sentences_are_those_of_training_and_serving(vocabulary):
     assert cut == cut_lines > 0
     assert rows.lengths.max() == length and rows.lengths[30] == 2
     assert encode_sentences(vocabulary, [], length)[0].lengths.shape == (0,)
-    refuses("sentences need 3", encode_sentences, vocabulary, lines, 2)
+    refuses("sentences need at least 3", encode_sentences, vocabulary, lines, 2)
 
 
 def test_windows_see_every_id():

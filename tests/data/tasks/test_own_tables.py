@@ -164,7 +164,7 @@ def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
     _, task = filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{other}\nd\t{other}\n")
     assert task.labels == tuple(sorted({one, "no", other}))
     said = capsys.readouterr().err
-    assert f"own.tsv, line 4: the label {other!a} looks like {one!a} of " in said
+    assert f"own.tsv, line 4: the label {other!a} looks like the label {one!a} in " in said
     assert said.isascii() and said.count("warning") == 1
     for label in (f"{one}\u00a0", "same"):  # equal after stripping, or dissimilar
         filled(CLASSIFY, tmp_path, f"text\tlabel\na\t{one}\nb\tno\nc\t{label}\n")
@@ -174,7 +174,7 @@ def test_labels_that_look_alike_are_told(one, other, tmp_path, capsys):
 def test_tags_that_look_alike_are_told(tmp_path, capsys):
     filled(TAG, tmp_path, "a B-PER\nb O\nc B-Per\n" * 3, "own.txt")
     said = capsys.readouterr().err
-    assert "own.txt, line 3: the label 'B-Per' looks like 'B-PER' of " in said
+    assert "own.txt, line 3: the label 'B-Per' looks like the label 'B-PER' in " in said
 
 
 def test_choices_are_numbered_columns(tmp_path):
