@@ -101,15 +101,17 @@ def modern_bert_tiny() -> PretrainingRecipe:
     """Returns a recipe for a tiny ModernBERT, which trains on two CPU cores.
 
         python -m experiments.compare runs/encoders --data-dir DIR \\
-            bert=bert_tiny modern=modern_bert_tiny macaron=modern_bert_tiny:model.block=macaron \\
-            --equal parameters
+            bert=bert_tiny:model.norm=pre modern=modern_bert_tiny \\
+            macaron-modern=modern_bert_tiny:model.block=macaron --equal parameters
 
     The model follows Warner et al. 2024, section 2.1: rotary position embeddings, gated
     feed-forward layers, no biases, pre-norm, and sliding-window attention in two of three layers.
     Vocabulary, masking and schedule are as in `bert_tiny`, so that the two recipes differ only in
     the network. The paper masks 30% of the tokens: `--set masking.rate=0.3`.
 
-    Measured: there are no results yet.
+    Measured: after 2,500 updates at a learning rate of 2e-3, a validation loss of 4.405 ± 0.051
+    over three seeds, where a pre-norm `bert_tiny` has 6.136 ± 0.231
+    (experiments/results/encoders/modern).
     """
     return bert_tiny().changed(model="modern_bert_tiny", model_options=())
 
