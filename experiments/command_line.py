@@ -321,7 +321,7 @@ def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | No
     """Adds `--data-dir`. The help mentions a run only if the parser has the argument `run`."""
     default = "the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets"
     if any(action.dest == "run" for action in parser._actions):
-        default = f"the folder that the run was trained with, or else {default}"
+        default = f"the folder that an existing run was trained with, or else {default}"
     text = f"folder that contains the data sets of TensorFlow Datasets (default: {default})"
     return place("--data-dir DIR", text)(parser)
 
@@ -406,7 +406,7 @@ DRAWING = together(
         "probable tokens whose total probability reaches P (default: 1.0, which means all tokens)",
         least=0.0,
     ),
-    count("--seed", "random seed of sampling (default: 1)", least=0),
+    count("--seed", "random seed for sampling (default: 1)", least=0),
 )
 DEVICES = together(
     group(

@@ -20,10 +20,10 @@ from macaron_tf.io.serving import MAX_VERSION
 
 COMPILE = switch(
     "--compile",
-    "speed up the beam search of a translation model for requests with a single sentence. XLA "
-    "compiles the search, so that such a request takes half the time. Starting the server takes "
-    "some seconds longer. TensorFlow Serving must be started with the flag "
-    "--xla_cpu_compilation_enabled=true (default: not compiled)",
+    "compile the beam search of a translation model with XLA for requests with a single sentence, "
+    "which then take about half the time. The server takes a few seconds longer to start. "
+    "TensorFlow Serving must be started with the flag --xla_cpu_compilation_enabled=true "
+    "(default: not compiled)",
 )
 BFLOAT16 = switch(
     "--bfloat16",

@@ -20,12 +20,13 @@ depends:
                  fine-tunes each pre-trained model on the tasks, and reports the scores on their
                  validation splits
   translation    BLEU of the averaged checkpoints on the validation split, with the beam search
-                 settings of the recipe. The command also runs a paired bootstrap test for each seed
+                 settings of the recipe. A paired bootstrap test compares the arms of each seed
   fine-tuning    score on the validation splits of a task. RECIPE is the name of the task, and the
                  setting init=FROM is required, as in sst2:init=runs/bert. FROM is a model to start
-                 from, in a form that `finetune train --init` accepts. The random seed replaces
-                 {seed} in FROM. The settings preset=NAME and source=SOURCE have the same meaning as
-                 the flags --preset and --source of `finetune train`
+                 from, in a form that `finetune train --init` accepts. {seed} in FROM is
+                 replaced by the random seed, as in init=runs/bert-{seed}. The settings preset=NAME
+                 and source=SOURCE have the same meaning as the flags --preset and --source of
+                 `finetune train`
 
 Without arms, the command compares three GPTs with 0.8 million weights (recipe gpt_quick): a GPT
 with Transformer blocks, a GPT with Macaron blocks, and a GPT with Macaron blocks whose feed-forward
@@ -72,7 +73,7 @@ main = cli.single_program(
     ),
     cli.argument(
         "--equal",
-        "quantities to make equal in all arms (compared recipes). parameters: the command changes "
+        "quantities to make equal in all arms. parameters: the command changes "
         "model.feed_forward_dim, so that each arm has as many parameters as the first arm. time: "
         "the command measures the time per update and changes the number of updates, so that each "
         "arm trains for as long as the first arm (default: change nothing)",
@@ -83,8 +84,8 @@ main = cli.single_program(
     ),
     cli.count(
         "--rates R",
-        "learning rates to try for each arm (compared recipe); the command compares the arms at "
-        "their best rates (default: the learning rate in each recipe)",
+        "learning rates to try for each arm; the arms are compared at their best rates (default: "
+        "the learning rate of each recipe)",
         least=0.0,
         nargs="+",
         action=arguments.Distinct,

@@ -92,7 +92,7 @@ main = cli.program(
             cli.RUN_TO_TRAIN,
             cli.place(
                 "--init FROM",
-                "model to start from, such as runs/bert, hugging-face:DIR or none (random weights)",
+                "model to start from, such as runs/bert, hugging-face:DIR or none (random weights); required",
                 required=True,
             ),
         ),

@@ -42,8 +42,8 @@ presets of --preset:
   gpt        peak learning rate 6.25e-5, 3 epochs, warm-up over 0.2% of the updates
   elmo       peak learning rate 1e-3, 5 epochs, no warm-up
   spanbert   peak learning rate 2e-5, 3 epochs, or 4 epochs for squad and squad2
-  swish_rnn  learning rate 1e-5, which is constant after a warm-up of 1,000 updates. The number of
-             updates is 20,000 to 200,000, depending on the task
+  swish_rnn  learning rate 1e-5, constant after 1,000 warm-up updates; 20,000 to 200,000 updates,
+             depending on the task
 Unless a preset says otherwise, the learning rate rises linearly over the first 10% of the updates
 and then falls linearly to 0.
 `settings TASK --preset NAME` lists all settings of a preset.

@@ -90,7 +90,7 @@ main = cli.program(
         cli.place(
             "--vocabulary DIR",
             "folder of a saved vocabulary to use; not allowed with --corpus or --init (default: "
-            "the vocabulary of --corpus or --init; without both, train a new vocabulary on the "
+            "the vocabulary of --corpus or --init; if neither is given, train a new vocabulary on the "
             "corpus)",
         ),
         cli.LOWER_CASE,

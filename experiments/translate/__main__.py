@@ -67,8 +67,9 @@ main = cli.program(
                 ),
                 cli.argument(
                     "--init-parts",
-                    "parts of the model to initialize with the weights of --init. The embeddings "
-                    "are always initialized (default: encoder decoder)",
+                    "parts of the model to initialize with the weights of --init, besides the "
+                    "embeddings, which are always initialized; `embeddings` alone means no other "
+                    "part (default: encoder decoder)",
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
@@ -82,10 +83,9 @@ main = cli.program(
         ),
         cli.place(
             "--vocabulary DIR",
-            "folder of a saved vocabulary. With a BART or T5 in --init, the vocabulary applies "
-            "only to the source language (default: the vocabulary of the encoder or language model "
-            "in --init; without --init, or with a BART or T5, train a new vocabulary on the "
-            "training pairs)",
+            "folder of a saved vocabulary. If --init is a BART or T5 model, the vocabulary is used "
+            "only for the source language (default: if --init is an encoder or a language model, "
+            "its vocabulary, and otherwise a new vocabulary trained on the training pairs)",
         ),
         cli.count(
             "--processes N",

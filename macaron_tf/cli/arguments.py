@@ -12,6 +12,7 @@ import os
 import pkgutil
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
 from macaron_tf.cli.program import exit_on_user_error
@@ -27,12 +28,18 @@ Command = tuple[str, str, str, tuple[Part, ...]]
 Prepare = Callable[[argparse.Namespace, bool], None]
 
 
+class _Layout(argparse.RawDescriptionHelpFormatter):
+    """Layout that never breaks lines at hyphens, because users copy words such as hugging-face."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that keeps the line breaks of its description and epilog."""
 
     def __init__(self, *, prog: str = "", **options):
-        layout = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=as_typed(prog), formatter_class=layout, **options)
+        super().__init__(prog=as_typed(prog), formatter_class=_Layout, **options)
 
     def format_help(self) -> str:
         """Returns the help text, with commands in the form that the user types; see `as_typed`."""
