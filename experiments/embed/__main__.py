@@ -92,7 +92,8 @@ main = cli.program(
             cli.RUN_TO_TRAIN,
             cli.place(
                 "--init FROM",
-                "model to start from, such as runs/bert, hugging-face:DIR or none (random weights); required",
+                "model to start from (required), such as runs/bert, hugging-face:DIR or none for "
+                "random weights",
                 required=True,
             ),
         ),

@@ -90,8 +90,8 @@ main = cli.program(
         cli.place(
             "--vocabulary DIR",
             "folder of a saved vocabulary to use; not allowed with --corpus or --init (default: "
-            "the vocabulary of --corpus or --init; if neither is given, train a new vocabulary on the "
-            "corpus)",
+            "the vocabulary of --corpus or --init; if neither is given, train a new vocabulary on "
+            "the corpus)",
         ),
         cli.LOWER_CASE,
         cli.DATA_SERVICE,
