@@ -290,7 +290,7 @@ class _Output(io.FileIO):
 
 
 class _Errors(io.FileIO):
-    """Standard error stream that ignores failures of writing."""
+    """Standard error stream that ignores write errors."""
 
     def write(self, data):
         try:

@@ -137,7 +137,7 @@ def prepare(
 def _write(folder, chunks, tokenize, total: int | None, processes: int) -> None:
     """Writes the shards that are missing or damaged, then the index file.
 
-    The arguments are those of `prepare`, except that `total` is the result of `count`.
+    The arguments are the same as in `prepare`, except that `total` is the result of `count`.
     """
     for left in folder.glob(".tmp-*"):  # files of a killed process
         left.unlink(missing_ok=True)

@@ -346,11 +346,11 @@ class SequenceGenerator(TextGenerator):
     Args:
         model: an `EncoderDecoder`, or another model with `init_decode` and `decode_step`.
         vocabulary: the model's vocabulary.
-        longest: maximum number of tokens in a source, including EOS, and in an answer. `None` means
-            no limit.
+        longest: maximum number of tokens in an input text, including EOS, and maximum number of
+            tokens in an answer. `None` means no limit.
         sentinels: number of sentinels. Gap i of a text is encoded as sentinel i, whose id is the
             vocabulary size plus i. With 0 sentinels, every gap is encoded as [MASK].
-        source_start: ids at the beginning of every source.
+        source_start: ids at the beginning of every input text.
         answer_start: ids that the decoder reads before an answer.
     """
 

@@ -25,9 +25,9 @@ CUT = ("heads", "mlp", "vocab")
 class MeshParallel(keras.distribution.ModelParallel):
     """Model parallelism that shards the weight axes `heads`, `mlp` and `vocab` over the devices.
 
-    The devices are those along the mesh axis `model`. A weight axis whose size is not a multiple of
-    the number of these devices is replicated.
-    Optimizer moments are sharded like their weights.
+    The weight axes are divided among the devices along the mesh axis `model`. A weight axis whose
+    size is not a multiple of the number of these devices is replicated. Optimizer moments are
+    sharded like their weights.
     """
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):

@@ -26,7 +26,7 @@ def make_strategy(
         name: `"cpu"`, `"one_gpu"`, `"mirrored"`, `"multi_worker"` or `"tpu"`. `"mirrored"` uses
             several GPUs of this machine, or logical CPU devices if the machine has no GPU.
             `"multi_worker"` uses the processes in the environment variable TF_CONFIG. `None` means
-            TensorFlow's default device, which is the first GPU, or the CPU without a GPU.
+            TensorFlow's default device, which is the first GPU, or the CPU if there is no GPU.
         tpu: name of a Cloud TPU, or `"local"` on a TPU VM. Only valid for `"tpu"`.
         replicas: number of devices. Only valid for `"mirrored"`. `None` means all GPUs, or two
             logical CPU devices.

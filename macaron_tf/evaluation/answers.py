@@ -36,7 +36,7 @@ def score_answers(
         threshold: value of `no_answer` above which the predicted answer is replaced by "".
 
     Returns:
-        A dict of "exact" and "f1". `no_answer` adds these metrics:
+        A dict of "exact" and "f1". With `no_answer`, the dict also contains these metrics:
 
         - "HasAns_exact", "HasAns_f1", "NoAns_exact" and "NoAns_f1" are the metrics over the
           answerable and the unanswerable questions, if the data has such questions.

@@ -1,4 +1,4 @@
-"""Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and submission files for both servers.
+"""Metrics of GLUE and SuperGLUE (Wang et al. 2018, 2019), and submission files.
 
 scikit-learn and SciPy compute the metrics. The extra `evaluate` installs both packages. An
 undefined correlation is 0 instead of NaN.

@@ -55,7 +55,7 @@ class TranslationMetric(Settings):
             published WMT14 En-De scores. Only applies to tokenized BLEU.
         tokenized: whether the lines already are Moses tokens, as in IWSLT14's files. The tokens may
             be escaped ("it &apos;s"). For tokenized BLEU, the tokens are then only unescaped, and
-            the score is that of multi-bleu.perl. For sacreBLEU and chrF, the lines are detokenized.
+            the score equals the score of multi-bleu.perl. For sacreBLEU and chrF, the lines are detokenized.
     """
 
     section: ClassVar[str] = "metric"
@@ -360,8 +360,8 @@ def paired_bootstrap(
 
     Args:
         system_a, system_b: translations by each system, one line per sentence.
-        references: reference lines. All three lists are detokenized lines, or Moses tokens if
-            `metric.tokenized` is set.
+        references: reference lines. These lines and the translations are detokenized, or consist
+            of Moses tokens if `metric.tokenized` is set.
         metric: settings of the metric. `None` means the default settings.
         resamples: number of resamples. A resample is drawn with replacement and has the size of the
             test set.

@@ -604,7 +604,7 @@ class Family:
     Attributes:
         name: name of the model type in error messages.
         tokens: possible names of the token embedding array.
-        table: mapping of weight names for the other weights of the model, without its heads.
+        table: mapping of weight names for the model without its token embeddings and heads.
         settings: dict mapping a macaron_tf setting to a tuple (field, default) or (field, default,
             values), where `values` maps each value of the field to a macaron_tf value. A default of
             `None` means that the field is required. Early versions of `save_pretrained` did not

@@ -42,7 +42,7 @@ class EncoderFamily(Family):
             `trust_remote_code=True`.
         masked_class: suffix of the class name for masked language modelling, such as "ForMaskedLM".
         positions, segments: names of the position and the segment embeddings. `table` has no
-            entries for them, because `read_encoder` changes these embeddings.
+            entries for these embeddings, because `read_encoder` changes their values.
         bias: possible names of the masked language head's bias.
         head_options: constructor arguments of the masked language head that differ from the
             encoder's settings, such as `activation`.
@@ -88,14 +88,13 @@ def _xlm_fields(config: EncoderConfig) -> dict:
 
 
 def head_table(prefix: str, norm: str = "LayerNorm") -> Table:
-    """Builds the mapping of weight names for a masked language head.
+    """Maps the weight names of a masked language head's dense layer and norm.
 
-    The head consists of a dense layer, a norm and an output layer. The mapping lacks the output
-    layer.
+    The head's output layer is not included.
 
     Args:
-        prefix: prefix of both names in the other library.
-        norm: name of the norm after the prefix.
+        prefix: common prefix of the dense layer's name and the norm's name in the other library.
+        norm: name of the norm in the other library, without the prefix.
     """
     return {"masked_language/dense": f"{prefix}dense", "masked_language/norm": prefix + norm}
 

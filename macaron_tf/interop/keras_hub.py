@@ -605,9 +605,9 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
 
 
 def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
-    """Returns a map from layer path to dtype policy for a model that contains the encoder.
+    """Returns a map from layer path to dtype policy for a model that contains `backbone`.
 
-    The map contains the policy of each quantized layer in `backbone`, and a default policy for all
+    The map contains the policy of each quantized layer in the backbone, and a default policy for all
     other layers. Each layer path gets the prefix `name/`.
     """
     quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)

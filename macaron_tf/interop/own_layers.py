@@ -1,4 +1,4 @@
-"""Conversion rules for `remote/modeling_macaron.py`, which implements the encoders in PyTorch.
+"""Conversion rules for `remote/modeling_macaron.py`, macaron_tf's encoders in PyTorch.
 
 If no model in transformers can express an encoder, the exported folder includes this PyTorch file.
 """
@@ -76,7 +76,7 @@ def own_settings(config: ForeignConfig) -> dict[str, Any]:
 def own_fields(config: EncoderConfig) -> dict[str, Any]:
     """Converts an `EncoderConfig` to the fields of `config.json`.
 
-    If the PyTorch file does not support the value of a setting, the result lacks the field of this
+    If the PyTorch file does not support the value of a setting, the result omits the field of this
     setting. `misfits` then reports the setting.
     """
     fields = {name: getattr(config, name) for name in _FIELDS}

@@ -104,7 +104,7 @@ def sequence_folder(model: Pretrained) -> HuggingFaceFolder:
 
 
 def _plain(config: EncoderDecoderConfig) -> EncoderDecoderConfig:
-    """Replaces the settings that `sequence_folder` itself converts by supported values.
+    """Gives supported values to the settings that `sequence_folder` converts itself.
 
     These settings are `tied`, `logits_bias` and `position_layout`. Without the replacement,
     `fitting` would report them as unsupported.
@@ -170,7 +170,7 @@ def _from_zeros(state: dict[str, np.ndarray], start: int, config: EncoderDecoder
     """Shifts all token embeddings in `state` so that the embedding of token `start` is zero.
 
     CTranslate2 starts MarianMT's decoder with a zero embedding. The shift subtracts a constant
-    vector c from all inputs of both stacks. The biases of the first self-attention restore c: the
+    vector c from all inputs of the encoder and the decoder. The biases of the first self-attention restore c: the
     biases of queries, keys and values increase by W c, and the output bias increases by c, because
     the residual connection lost c too. All logits of a position change by the same number, so the
     probabilities stay equal.

@@ -114,7 +114,7 @@ class _Encoder:
             self.ids = np.arange(pieces)
 
     def _lacks(self, family: EncoderFamily) -> str:
-        """Returns a description of the parts or options of the heads that a family lacks.
+        """Describes the head parts and head options that a family does not support.
 
         The description is empty if the family has counterparts for all parts and options.
         """

@@ -126,7 +126,7 @@ def written_settings(family: Family, config: StackConfig) -> dict[str, Any]:
     """Converts a configuration to fields of the family's `config.json`.
 
     The function is the inverse of `Family.read_settings`. If the family does not support the value
-    of a setting, the result lacks the field of this setting. `misfits` then reports the setting.
+    of a setting, the result omits the field of this setting. `misfits` then reports the setting.
     """
     fields = dict(family.required)
     for ours, (theirs, _, *choices) in family.settings.items():
@@ -195,7 +195,7 @@ def fitting(
         config: configuration of the model.
         lacks: function that takes a family, and returns a short description of a part of the model
             that the family lacks, such as "a replaced token detection head". The function returns
-            an empty string if the family has all parts. It need not compare settings.
+            an empty string if the family has all parts. The function need not compare settings.
 
     Raises:
         UserError: no family can express the model. For each family, the message names a part or

@@ -120,7 +120,7 @@ def _is_installed(origin: str | None) -> bool:
 def _files_of(place: str) -> dict[str, pathlib.Path]:
     """Finds the file of a module, and the files of the user's modules that this module imports.
 
-    The search includes indirect imports, but only files in the same root folder.
+    The search includes indirect imports, but only files in the root folder of the first module.
 
     Args:
         place: user code, as `package.module:Name` or `FILE.py:Name`.

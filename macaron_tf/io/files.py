@@ -1,4 +1,4 @@
-"""The cache folder, stamps that detect changed files, folder locks, and text file readers."""
+"""File helpers: the cache folder, stamps that detect changes, folder locks, and text readers."""
 
 import bz2
 import concurrent.futures

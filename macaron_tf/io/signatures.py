@@ -79,7 +79,7 @@ def _signature(place: str, make_key: bool = False) -> str | None:
 
 
 def _key(make: bool) -> bytes:
-    """Returns the user's key, or b"" if there is no key.
+    """Returns the secret key with which this user signs code, or b"" if there is no key.
 
     Args:
         make: whether to create a missing key.

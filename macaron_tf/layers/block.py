@@ -29,7 +29,7 @@ class Block(Mixer):
     By default, the block belongs to an encoder. With `causal`, the block belongs to a causal
     language model. With `causal` and `cross_attention`, the block belongs to the decoder of an
     encoder-decoder. Cross-attention follows the token mixer, unless the operator `memory` in the
-    scheme sets another place.
+    scheme sets another position.
 
     Args:
         config: settings of the block. The settings can also be keyword arguments:

@@ -63,7 +63,7 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
     Args:
         units: width of the cell state.
         projection_dim: width of the hidden state.
-        clip: maximum absolute value in both states. `None` means no limit.
+        clip: maximum absolute value in the cell state and in the hidden state. `None` means no limit.
         backwards: whether to read from the last position to the first, so that outputs depend on
             later positions.
 
@@ -113,7 +113,7 @@ class ProjectedLSTMStack(Recording, keras.layers.Layer):
         num_layers: number of layers.
         units: width of each cell state.
         projection_dim: width of each hidden state.
-        clip: maximum absolute value in the states. `None` means no limit.
+        clip: maximum absolute value in the cell states and hidden states. `None` means no limit.
         backwards: whether to read from the last position to the first.
         dropout: dropout rate applied to the LSTM input in each layer.
 

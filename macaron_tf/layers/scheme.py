@@ -21,7 +21,7 @@ In settings, a scheme is a string that lists the operators in order:
 width. S and W are fractions or decimal numbers.
 
 Each operator has its own weights. With `again`, an operator reuses the weights of its previous
-occurrence in the scheme. `with ACTIVATION` replaces the setting `activation` in one feed-forward.
+occurrence in the scheme. `with ACTIVATION` replaces the setting `activation` in one feed-forward layer.
 `by SOLVER` names the ODE solver of the step, a key of `SOLVERS`. The default solver is `euler`.
 
 In a decoder, cross-attention to the encoder's output follows each `tokens` with the same step size,
@@ -69,7 +69,7 @@ class Mix:
             weights. `"midpoint"` and `"heun"` evaluate the operator twice, and `"rk4"` four times.
         again: whether to reuse the weights, width and activation of the operator's previous
             occurrence.
-        activation: activation of the feed-forward's inner channels. `None` means the block's
+        activation: activation of the feed-forward layer's inner channels. `None` means the block's
             setting.
         beside: whether the operator is a parallel branch, which starts from the same x as the
             previous operator.

@@ -117,7 +117,7 @@ class SwishRNN(Mixer):
         The recurrence needs the time-major layout of `macaron_tf.kernels.xla`. The method converts
         x to this layout before the input matrices, because x is narrower than their outputs (D <
         R). The method multiplies by W1 and W2 separately, because the gradient of a single product
-        would first concatenate the gradients of both halves.
+        would first concatenate the gradients of `x W1` and `x W2`.
         """
         from macaron_tf.kernels import xla  # needs TensorFlow
 

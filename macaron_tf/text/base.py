@@ -527,12 +527,12 @@ class Detokenizer:
         return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
 
     def stream(self) -> "TextStream":
-        """Returns a decoder that converts the ids of one text one at a time."""
+        """Returns a decoder that takes the ids of a text one by one and returns new characters."""
         return TextStream(self)
 
 
 class TextStream:
-    """Incremental decoder, which converts the ids of one text one at a time.
+    """Incremental decoder, which takes the ids of a text one by one and returns new characters.
 
     A character is returned as soon as the ids so far contain all of its bytes.
     """

@@ -195,17 +195,17 @@ def is_checkpoint(path: str | os.PathLike) -> bool:
 
 
 def is_saved(directory: str | os.PathLike) -> bool:
-    """Returns whether a folder is from `save_pretrained`, without looking for damage."""
+    """Returns whether `save_pretrained` wrote a folder, without looking for damage."""
     path = storage.as_path(directory)
     return (path / MODEL).exists() and any(f.exists() for f in (saved_file(path), path / MANIFEST))
 
 
 def is_of_library(directory: str | os.PathLike, library: str) -> bool:
-    """Returns whether a folder is from `save_pretrained`, in another library's format.
+    """Returns whether `save_pretrained` wrote a folder, in the format of `library`.
 
     Args:
         directory: path of the folder.
-        library: name of the library, such as `"hugging-face"`.
+        library: name of another library, such as `"hugging-face"`.
     """
     place = storage.as_path(directory) / MANIFEST
     return place.exists() and storage.read_json(place).get("library") == library

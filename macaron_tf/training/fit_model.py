@@ -70,7 +70,7 @@ class FitModel(TrainedModel, keras.Model):
         self._steps_per_epoch: int | None = None
 
     def _maybe_symbolic_build(self, *args, **kwargs) -> None:
-        """Does nothing. The method that this method overrides fails with several workers."""
+        """Does nothing. Keras's implementation fails with several workers."""
 
     def call(self, inputs, training=None):
         return self.network(inputs, training=training)
@@ -167,7 +167,7 @@ class FitModel(TrainedModel, keras.Model):
                 return super().evaluate(x, *args, **kwargs)
 
     def save(self, filepath, *args, **kwargs) -> None:
-        """Saves the network, see `keras.Model.save`."""
+        """Saves the network (see `keras.Model.save`)."""
         self.network.save(filepath, *args, **kwargs)
 
     def make_train_function(self, force: bool = False):

