@@ -55,7 +55,8 @@ class TranslationMetric(Settings):
             published WMT14 En-De scores. Only applies to tokenized BLEU.
         tokenized: whether the lines already are Moses tokens, as in IWSLT14's files. The tokens may
             be escaped ("it &apos;s"). For tokenized BLEU, the tokens are then only unescaped, and
-            the score equals the score of multi-bleu.perl. For sacreBLEU and chrF, the lines are detokenized.
+            the score equals the score of multi-bleu.perl. For sacreBLEU and chrF, the lines are
+            detokenized.
     """
 
     section: ClassVar[str] = "metric"

@@ -607,8 +607,8 @@ def read_preset(directory: str | os.PathLike) -> Pretrained:
 def _under(name: str, backbone: EncoderBackbone) -> keras.dtype_policies.DTypePolicyMap:
     """Returns a map from layer path to dtype policy for a model that contains `backbone`.
 
-    The map contains the policy of each quantized layer in the backbone, and a default policy for all
-    other layers. Each layer path gets the prefix `name/`.
+    The map contains the policy of each quantized layer in the backbone, and a default policy for
+    all other layers. Each layer path gets the prefix `name/`.
     """
     quantized = (layer for layer in backbone._flatten_layers() if layer.quantization_mode)
     own = {f"{name}/{layer.path}": policy_of(layer) for layer in quantized}

@@ -170,10 +170,10 @@ def _from_zeros(state: dict[str, np.ndarray], start: int, config: EncoderDecoder
     """Shifts all token embeddings in `state` so that the embedding of token `start` is zero.
 
     CTranslate2 starts MarianMT's decoder with a zero embedding. The shift subtracts a constant
-    vector c from all inputs of the encoder and the decoder. The biases of the first self-attention restore c: the
-    biases of queries, keys and values increase by W c, and the output bias increases by c, because
-    the residual connection lost c too. All logits of a position change by the same number, so the
-    probabilities stay equal.
+    vector c from all inputs of the encoder and the decoder. The biases of the first self-attention
+    restore c: the biases of queries, keys and values increase by W c, and the output bias increases
+    by c, because the residual connection lost c too. All logits of a position change by the same
+    number, so the probabilities stay equal.
     """
     table = state["model.shared.weight"].astype("float64")
     lost = table[start]  # (D,)

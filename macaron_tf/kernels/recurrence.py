@@ -2,8 +2,7 @@
 
 The recurrence has four implementations. Two of the four are in this module and use `keras.ops`. The
 first is the reference, a scan that the backend differentiates. The second is a loop with a
-hand-derived
-gradient, so that the backend does not have to differentiate a loop.
+hand-derived gradient, so that the backend does not have to differentiate a loop.
 
 With u[t] = c[t-1] - x[t], s = sigmoid(alpha u + beta) and q = u s (1 - s), the derivative of a step
 with respect to the previous state is J = s + alpha q, and the derivative with respect to x is

@@ -63,7 +63,7 @@ class ProjectedLSTM(Recording, keras.layers.Layer):
     Args:
         units: width of the cell state.
         projection_dim: width of the hidden state.
-        clip: maximum absolute value in the cell state and in the hidden state. `None` means no limit.
+        clip: maximum absolute value in the cell state and hidden state. `None` means no limit.
         backwards: whether to read from the last position to the first, so that outputs depend on
             later positions.
 

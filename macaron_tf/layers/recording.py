@@ -25,8 +25,8 @@ class Recording:
     of the containing layer.
 
     `super().__init__(**kwargs)` sets each named argument as an attribute of the same name. The
-    constructor may replace the attribute. Arguments that are layers are not set: the constructor assigns a
-    layer where Keras should track the layer. For an argument named `initializer` or
+    constructor may replace the attribute. Arguments that are layers are not set: the constructor
+    assigns a layer where Keras should track the layer. For an argument named `initializer` or
     `..._initializer`, the attribute is always an initializer object, even if the caller passed a
     name.
 

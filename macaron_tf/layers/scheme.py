@@ -21,8 +21,9 @@ In settings, a scheme is a string that lists the operators in order:
 width. S and W are fractions or decimal numbers.
 
 Each operator has its own weights. With `again`, an operator reuses the weights of its previous
-occurrence in the scheme. `with ACTIVATION` replaces the setting `activation` in one feed-forward layer.
-`by SOLVER` names the ODE solver of the step, a key of `SOLVERS`. The default solver is `euler`.
+occurrence in the scheme. `with ACTIVATION` replaces the setting `activation` in one feed-forward
+layer. `by SOLVER` names the ODE solver of the step, a key of `SOLVERS`. The default solver is
+`euler`.
 
 In a decoder, cross-attention to the encoder's output follows each `tokens` with the same step size,
 unless the scheme places cross-attention by `memory`. Blocks without cross-attention ignore

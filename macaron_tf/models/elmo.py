@@ -153,8 +153,8 @@ class WordEncoderConfig(Settings):
         max_characters: maximum number of characters C per word.
         dropout: dropout rate of the LSTM's inputs and outputs.
         elmo_place: where ELMo's vectors are concatenated. `"input"` means the LSTM's input,
-            `"output"` means the LSTM's output, `"both"` means the input and the output, with separate layer weights, and
-            `"none"` means nowhere.
+            `"output"` means the LSTM's output, `"both"` means the input and the output, with
+            separate layer weights, and `"none"` means nowhere.
         elmo_frozen: whether ELMo's weights are frozen. Otherwise, training also updates ELMo's
             weights.
         elmo_norm: whether ELMo's layers are layer-normalized before the weighted sum (section 3.2
@@ -281,7 +281,7 @@ class WordEncoder(Model):
             layers = self.elmo(characters, training=training)
 
         def beside(vectors, place):
-            """Appends ELMo's vectors if `elmo_places` contains `place`: `(B, L, D)` to `(B, L, D + 2 P)`."""
+            """Appends ELMo's vectors, if any, at `place`: `(B, L, D)` to `(B, L, D + 2 P)`."""
             if place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)

@@ -321,8 +321,8 @@ def first_stage_variables(network: keras.Model) -> list[keras.Variable]:
     """Returns the variables to train first after adding a new encoder to a pre-trained model.
 
     These variables are the weights of the new `source_encoder`, the pre-trained position embeddings
-    of encoder and decoder, and the query, key and value projection (with its bias) in the first layer of the
-    pre-trained encoder.
+    of encoder and decoder, and the query, key and value projection (with its bias) in the first
+    layer of the pre-trained encoder.
 
     References: Lewis et al. 2020 (BART), section 3.4.
     """

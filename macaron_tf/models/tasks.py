@@ -342,7 +342,9 @@ class CausalClassifier(CausalReader):
             option is for tasks in which the order does not matter, such as similarity.
 
     A call takes a dict of `token_ids (B, L)` and, if `symmetric`, `segment_ids (B, L)`. The
-    function `encode_pairs` with `causal=True` returns this dict. The output contains logits `(B, C)`.
+    function `encode_pairs` with `causal=True` returns this dict.
+
+    The output contains logits `(B, C)`.
 
     References: Radford et al. 2018 (GPT), figure 1.
     """

@@ -23,12 +23,12 @@ class MaskedLanguageObjective(PretrainingObjective):
     """Masked language modelling (MLM), optionally with a sentence-pair task (NSP or SOP).
 
     The loss is the mean cross-entropy of the masked tokens. With `sentence_pair`, the loss also
-    includes the mean cross-entropy of the pair labels over the rows, as in BERT. With
-    gradient accumulation, the pair loss of each micro-batch is weighted by its number of masked
-    tokens, not by its number of rows. The network computes logits only at masked positions. At a
-    masking rate of 15%, this takes about a seventh of the computation for logits at all positions.
-    On rows that hold a sentence and its translation, this objective is XLM's translation language
-    modelling (TLM).
+    includes the mean cross-entropy of the pair labels over the rows, as in BERT. With gradient
+    accumulation, the pair loss of each micro-batch is weighted by its number of masked tokens, not
+    by its number of rows. The network computes logits only at masked positions. At a masking rate
+    of 15%, this takes about a seventh of the computation for logits at all positions. On rows that
+    hold a sentence and its translation, this objective is XLM's translation language modelling
+    (TLM).
 
     Attributes:
         sentence_pair: whether to add the sentence-pair loss. The task is next sentence prediction

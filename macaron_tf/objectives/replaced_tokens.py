@@ -36,8 +36,8 @@ class ReplacedTokenObjective(PretrainingObjective):
 
     The batch contains the uniform random numbers for these draws. The draws are therefore equal in
     a resumed and an uninterrupted run, on several replicas and on one device, and in every
-    evaluation. With gradient accumulation, the discriminator's loss of each micro-batch is weighted by
-    its number of masked tokens, not by its number of tokens.
+    evaluation. With gradient accumulation, the discriminator's loss of each micro-batch is weighted
+    by its number of masked tokens, not by its number of tokens.
 
     Attributes:
         discriminator_weight: lambda, the weight of the discriminator's loss.

@@ -377,7 +377,7 @@ class TrainingResult:
     Attributes:
         step: number of updates.
         reason: why the run ended: `"max_steps"`, `"max_minutes"`, `"early_stopping"` or
-            `"callback"`. `"callback"` means that a callback of the caller stopped the run.
+            `"callback"`. `"callback"` means that one of the caller's callbacks stopped the run.
         best_step: step of the best validation score; `None` without validation.
         best_score: best validation score; `None` without validation.
         elapsed_seconds: wall-clock time in seconds, including earlier sessions.

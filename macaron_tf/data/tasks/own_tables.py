@@ -45,7 +45,7 @@ class TableSettings(Settings):
         text: column of the text. Several columns are joined by spaces. By default it is `text`,
             `text_a`, `sentence`, `sentence1`, `premise` or `question1`. For the task tag, it may
             also be `tokens` or `words`. For the task choose, it is `context`, `text`, `article`,
-            `passage` or `premise`. If the table has no column with one of these names, the default is the
+            `passage` or `premise`. If the table has no column with these names, the default is the
             only column besides the label and the choices.
         text_b: column of a second text, or of a question that the choices answer in the task
             choose. The default matches the default text column: `text_b`, `sentence2`,
