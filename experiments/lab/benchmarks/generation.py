@@ -107,8 +107,8 @@ def text_windows(
     config = EncoderConfig(
         vocab_size=options.vocab_size,
         hidden_dim=options.width,
-        feed_forward_dim=3
-        * options.width,  # the recurrence has the width 2 D, so that parameter counts are equal
+        # The recurrence has the width 2 D, so that parameter counts are equal.
+        feed_forward_dim=3 * options.width,
         num_heads=options.width // 64,
         num_layers=options.layers,
         max_length=ends[-1] + 1,
