@@ -97,7 +97,7 @@ def _choose_engine(options: argparse.Namespace) -> None:
         if others and options.strategy != "multi_worker":
             raise UserError(
                 f"--{others[0]} {vars(options)[others[0]]} works only with --engine tensorflow: "
-                f"leave --{others[0]} out, or choose the devices of JAX by --mesh or --strategy "
+                f"leave --{others[0]} out, or choose JAX's devices with --mesh or with --strategy "
                 "multi_worker"
             )
         with needed("--engine jax"):
@@ -108,7 +108,7 @@ def _choose_engine(options: argparse.Namespace) -> None:
         )
     if "keras" in sys.modules and sys.modules["keras"].backend.backend() != options.engine:
         raise UserError(
-            f"--engine {options.engine} is not possible, because this process has already "
+            f"--engine {options.engine} cannot be selected, because this process has already "
             "imported Keras with another backend: set the environment variable "
             f"KERAS_BACKEND={options.engine} before the process starts"
         )
@@ -162,8 +162,8 @@ def _check_start(options: argparse.Namespace) -> None:
         if missing:
             needed = ", ".join(missing)
             options.parser.error(
-                f"the following arguments are required: {needed} (or --resume RUN, which "
-                "continues a run)"
+                f"the following arguments are required: {needed}. To continue a run, give "
+                "--resume RUN instead"
             )
     elif given:
         raise UserError(
@@ -200,15 +200,15 @@ def drawn(options: argparse.Namespace) -> tuple[dict[str, float], int]:
     if given and not options.temperature:
         flag = next(iter(given)).replace("_", "-")
         raise UserError(
-            f"--{flag} applies only to sampling: leave --{flag} out, or give a --temperature "
-            "greater than 0"
+            f"--{flag} applies only to sampling, which needs a temperature greater than 0: leave "
+            f"--{flag} out, or set --temperature to a number greater than 0"
         )
     values |= given
     return values, values.pop("seed")
 
 
 def unless_resumed(*parts: Part) -> Part:
-    """Makes the arguments `parts`, and the flag `--resume RUN`, which replaces them.
+    """Makes the arguments `parts`, and the flag `--resume RUN`, which is an alternative to `parts`.
 
     The arguments `parts` describe a new run. They are not required if `--resume` is set.
     """

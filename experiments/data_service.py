@@ -9,9 +9,10 @@ corpus. With `translate train --data-service HOST:5050` the service makes the ba
 pairs.
 
 The service changes neither the batches nor their order, even if training is interrupted and
-resumed. The corpus must have the same path on both machines. For sentence pairs, the cache folder
-MACARON_TF_CACHE must have the same path. If the service stops, training ends with an error. Start
-the service again and give the training command again: training resumes from the last checkpoint.
+resumed. The corpus must have the same path on the machine that trains and on the machine of the
+service. For sentence pairs, the cache folder MACARON_TF_CACHE must have the same path on these
+machines. If the service stops, training ends with an error. Start the service again and give the
+training command again: training resumes from the last checkpoint.
 
 One service can serve several training runs, or all processes of a training run, each with its own
 batches. If one service is too slow, start a service for each process and give all addresses to

@@ -85,9 +85,9 @@ class EpochRecipe(Recipe):
         return {**super().usage(), "trained_length": self.max_length}
 
     def follow(self, path: str) -> "EpochRecipe":
-        """Returns the recipe without the setting that a new value of `path` overrides.
+        """Returns the recipe without the setting that a new value of the setting `path` overrides.
 
-        For example, if `path` is `training.max_steps`, the returned recipe has `epochs=None`.
+        For example, if `path` is "training.max_steps", the returned recipe has `epochs=None`.
         """
         computed = {
             "training.max_steps": "epochs",

@@ -236,7 +236,7 @@ def _kind(layer) -> str:
 
 
 def _stacked(weights: list[np.ndarray]) -> np.ndarray:
-    """Stacks the attention weights `(H, T, S)` of N layers to `(N, H, T, S)`.
+    """Stacks the attention weights `(H, T, S)` of N layers into an array `(N, H, T, S)`.
 
     H is the maximum number of heads. Layers with fewer heads are padded with NaN.
     """

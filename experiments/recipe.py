@@ -152,10 +152,10 @@ class Recipe(Settings):
             )
 
     def follow(self, path: str) -> "Recipe":
-        """Returns the recipe with settings adapted that depend on the changed setting `path`.
+        """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
 
         The base class returns the recipe unchanged. For example, `EpochRecipe` sets `epochs` to
-        `None` if `path` is `training.max_steps`.
+        `None` if `path` is "training.max_steps".
         """
         return self
 
@@ -198,8 +198,8 @@ class Recipe(Settings):
             if slope or not is_among(name, free):
                 raise UserError(
                     f"{where} was trained with {name}={old!r}, not {new!r}: "
-                    "choose another folder, or continue the run with its own recipe and settings "
-                    "by --resume"
+                    "choose another folder, or give --resume to continue the run with its own "
+                    "recipe and settings"
                 )
 
     def differences(self, other: "Recipe") -> dict[str, tuple[typing.Any, typing.Any]]:

@@ -267,7 +267,7 @@ def at(run: str | os.PathLike, checkpoint: str | None) -> str:
 
 
 def write_json(path: epath.Path, value) -> None:
-    """Writes a JSON file atomically. NaN and infinity, which JSON lacks, become null."""
+    """Writes a JSON file atomically. NaN and infinity become null."""
     text = json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
     storage.write_aside(path, f"{text}\n".encode())
 

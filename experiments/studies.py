@@ -48,7 +48,7 @@ def validations(run: pathlib.Path | str) -> list[dict]:
 def grid(
     tasks: Sequence[str], out: pathlib.Path, *more: str, log: pathlib.Path | None = None
 ) -> list[dict]:
-    """Runs `finetune grid` and returns the output of `experiments.finetune.grid.combinations`.
+    """Runs `finetune grid`, and returns the return value of `finetune.grid.combinations`.
 
     Args:
         tasks: names of the tasks.

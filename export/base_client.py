@@ -91,18 +91,15 @@ class Signature:
                 f"--input {missing[0]}=NUMBER"
             )
         if unknown := given.keys() - numbers:
-            known = ", ".join(numbers) or "none"
-            raise UserError(
-                f"the model has no numeric input {min(unknown)!r}: leave {min(unknown)!r} out "
-                f"(numeric inputs of the model: {known})"
-            )
+            mend = f"choose one of {', '.join(numbers)}" if numbers else "leave --input out"
+            raise UserError(f"the model has no numeric input {min(unknown)!r}: {mend}")
         numbers = {name: _number(name, value, self.inputs[name]) for name, value in numbers.items()}
         rows = [line.split("\t") if len(texts) != 1 else [line] for line in lines]
         for number, row in enumerate(rows, first):
             if len(row) != len(texts):
                 raise UserError(
-                    f"line {number} has {len(row)} tab-separated text(s), but the model needs "
-                    f"{len(texts)} ({', '.join(texts)}): separate the texts by single tabs"
+                    f"line {number} must have {len(texts)} texts ({', '.join(texts)}), but has "
+                    f"{len(row)}: separate the texts by single tabs"
                 )
         columns = {name: [row[i] for row in rows] for i, name in enumerate(texts)}
         return columns | {name: [value] * len(lines) for name, value in numbers.items()}
@@ -119,12 +116,17 @@ def _number(name: str, value: Any, dtype: str) -> Any:
     if bits := _BITS.get(dtype):
         if real and isinstance(value, Integral) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
             return int(value)
-        raise UserError(f"{name}={value!r} is not a {bits}-bit integer: give a whole number")
+        low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        raise UserError(
+            f"{name}={value!r} is not a {bits}-bit integer: give a whole number from {low} to "
+            f"{high}"
+        )
     if most := _GREATEST.get(dtype):
         if real and abs(value) <= most:
             return float(value)
         raise UserError(
-            f"{name}={value!r} is not a number in the range of {dtype}: give a finite number"
+            f"{name}={value!r} is not a number in the range of {dtype}: give a number from "
+            f"{-most:g} to {most:g}"
         )
     return value
 

@@ -97,7 +97,10 @@ class RestClient(Client):
             except ClientError as error:
                 message = str(error)
             if time.monotonic() > deadline:
-                raise ClientError(f"the model is not ready after {seconds:g} s: {message}")
+                raise ClientError(
+                    f"the model is not ready after {seconds:g} s ({message}): wait longer, or read "
+                    "the server's log"
+                )
             time.sleep(0.1)
 
     def close(self) -> None:

@@ -113,8 +113,8 @@ def write_repository(models: Mapping[str, str], repository: pathlib.Path, option
         known |= {key for key, found in definitions.items() if found.method_name}
     if unknown := {*options.signatures} - known:
         raise UserError(
-            f"no model has the signature(s) {', '.join(sorted(unknown))} in --signatures: choose "
-            f"from {', '.join(sorted(known))}"
+            f"--signatures contains {min(unknown)!r}, but no model has this signature: choose from "
+            f"{', '.join(sorted(known))}"
         )
     return sorted(names)
 

@@ -233,7 +233,7 @@ class Pretrained:
     def predict(self, *texts: Any, **options: Any) -> Any:
         """Runs the model's task on texts, and returns the answers.
 
-        A model from `export`, and a server that serves it, return answers in the same form.
+        Exported models and servers return answers in the same form.
 
         Args:
             texts: one argument for each text input in `model.task.texts`. An argument is a string

@@ -97,8 +97,8 @@ class Start:
         if (wanted.summary == "last") != self.vocabulary.cls_last:
             ends, summary = ("end", "last") if self.vocabulary.cls_last else ("beginning", "first")
             raise UserError(
-                f"--init {self.given} has a vocabulary that puts [CLS] at the {ends} of a row, but "
-                f"model.summary={wanted.summary} reads the other end: give --set "
+                f"--init {self.given} has a vocabulary that puts [CLS] at the {ends} of a "
+                f"sequence, but model.summary={wanted.summary} reads the other end: give --set "
                 f"model.summary={summary}"
             )
         if self.source is not None:
@@ -131,10 +131,11 @@ class Start:
             parts, own = _shared(theirs, self.source.pooler), _shared(network)
         drawn = [name for name, weights in own.items() if not _fill(weights, parts.get(name, []))]
         if "encoder" in drawn or "encoder_decoder" in drawn:
+            both = isinstance(network, EncoderDecoder) or "encoder_decoder" in drawn
             raise UserError(
-                f"--init {self.given} has the type {type(theirs).__name__}, whose weights do not "
-                f"fill the encoder of {type(network).__name__}: give a model with an encoder of "
-                "the same type"
+                f"--init {self.given} is of type {type(theirs).__name__}, whose weights cannot "
+                f"initialize a network of type {type(network).__name__}: give "
+                f"{'an encoder-decoder' if both else 'an encoder'}"
             )
         if task and network.language_head and not self.source.starts:
             # GPT was pre-trained without [SEP], so the output bias makes [SEP] impossible. But
@@ -274,13 +275,15 @@ def config_from_encoder(
     for field, plain in (("embedding_dim", config.hidden_dim), ("sharing", "none")):
         value = getattr(config, field)
         if value not in (None, plain):
-            raise ValueError(f"{field}={value!r} does not fit an encoder-decoder: use {plain!r}")
+            raise ValueError(
+                f"{field}={value!r} is not supported in an encoder-decoder: use {plain!r}"
+            )
     others = config.without_attention
     if others or config.positions == "transformer_xl" or not config.affine:
         found = f"block={others[0]!r}" if others else f"positions={config.positions!r}"
         found = found if config.affine else "affine=False"
         raise ValueError(
-            f"{found} does not fit an encoder-decoder: use an encoder with affine=True, "
+            f"{found} is not supported in an encoder-decoder: use an encoder with affine=True, "
             f"without Transformer-XL positions, and with the blocks {', '.join(SEQUENCE_BLOCKS)}"
         )
     depths = {

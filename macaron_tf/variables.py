@@ -28,8 +28,8 @@ def spec_of(variable: keras.Variable) -> WeightSpec:
     """Returns the metadata of a weight, or default metadata if no layer has declared metadata.
 
     By default, the axes have no names, the weight has one part, and weight decay applies unless the
-    weight is a vector or is named "bias". The name matters for the bias of Keras's GRU, which has
-    rank 2.
+    weight is a vector or is named "bias". The bias of Keras's GRU has rank 2, so only its name
+    shows that it is a bias.
     """
     rank = len(variable.shape)
     usual = WeightSpec((None,) * rank, 1, rank > 1 and variable.name != "bias")

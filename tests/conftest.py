@@ -182,7 +182,7 @@ NUMBERS = {
 
 
 def number_pairs(count: int, seed: int) -> list[tuple[str, str]]:
-    """Returns distinct (English, German) pairs; each side spells the same 2 to 5 digits.
+    """Returns distinct pairs of an English and a German text that spell the same 2 to 5 digits.
 
     A model learns to translate the pairs within seconds.
     """

@@ -13,7 +13,7 @@ from macaron_tf.errors import UserError
 
 
 def refuses(message: str, function, /, *args, **options) -> str:
-    """Checks that a call raises a one-line `UserError` that matches `message`; returns its text."""
+    """Checks that a call raises a one-line `UserError` that matches `message`; returns the text."""
     with pytest.raises(UserError, match=message) as caught:
         function(*args, **options)
     assert "\n" not in str(caught.value)
@@ -29,9 +29,10 @@ def rejects(message: str, function, /, *args, **options) -> None:
 def check_layer(layer: keras.layers.Layer, *inputs, atol: float = 0.0, **call_arguments):
     """Calls a layer and checks its contract; returns its output as a float32 NumPy array.
 
-    The output must have the symbolic output's shape and the policy's dtype. A layer made from the
-    config must have an attribute for every constructor argument and, with the same weights, return
-    the same output. A mixed_bfloat16 copy must compute in bfloat16 with float32 weights.
+    The output must have the symbolic output's shape and the policy's dtype. A copy made from the
+    layer's config must have an attribute for every constructor argument. With the weights of the
+    layer, the copy must return the output of the layer. A mixed_bfloat16 copy must compute in
+    bfloat16 with float32 weights.
 
     Args:
         layer: an unbuilt layer.

@@ -56,7 +56,7 @@ TESTED = {
 
 
 def commands_in(text: str) -> list[str]:
-    """Returns what follows `python -m` in each command of a text."""
+    """Returns the arguments of `python -m` in each command of a text."""
     text = re.sub(r"\s*\\\n\s*", " ", text)
     quoted = r"'[^'\n]*(?:\n[^'\n]+)*'"  # quotes may span several lines
     found = re.findall(rf"python -m ((?:experiments|export)\.(?:{quoted}|[^\n`|&#'])*)", text)
@@ -261,7 +261,7 @@ def recipes() -> list[tuple[Recipe, set[str]]]:
 
 
 def settings_in(text: str) -> list[str]:
-    """Returns the words after `--set`, and inline code such as `training.max_steps=1000`."""
+    """Returns the settings after `--set` and in inline code such as `training.max_steps=1000`."""
     text = "\n".join(line for line in text.splitlines() if "error: " not in line)
     found = re.findall(r"--set[ \n]+('[^']+'|\"[^\"]+\"|[^\s`\"]+=[^\s`\"]*)", text)
     found += [span for span in inline_code(text) if re.fullmatch(r"'?[a-z_]+\.[a-z_.]+=.*", span)]

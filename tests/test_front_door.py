@@ -1,4 +1,4 @@
-"""What plain Keras users can do with `import macaron_tf` alone."""
+"""Tests of what plain Keras users can do with `import macaron_tf` alone."""
 
 import subprocess
 import sys

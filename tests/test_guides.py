@@ -1,4 +1,4 @@
-"""The guides' shell blocks, run in order by bash against stand-ins for the programs they call."""
+"""Tests that run the guides' shell blocks in order by bash, with fake versions of programs."""
 
 import json
 import pathlib
@@ -50,7 +50,7 @@ class Played:
         self.state = json.loads((folder / "state.json").read_text())
 
     def ours(self) -> list[tuple[str, list[str]]]:
-        """Returns (machine, words) of every `python -m` call to this project."""
+        """Returns (machine, arguments) of every `python -m` call to this project."""
         calls = [(call["machine"], call["words"]) for call in self.calls]
         return [
             (machine, words[2:])
@@ -89,7 +89,7 @@ def test_the_parsers_accept_the_commands(name, played, accepted):  # noqa: F811
 
 
 def test_machines_are_told_of_one_another(played):
-    """In both launches on two hosts, each host gets both addresses and its own index."""
+    """In each launch on two hosts, each host gets the two addresses and the host's index."""
     clusters = [call["cluster"] for call in played("cloud").calls if "cluster" in call]
     workers = {"worker": ["gpus-0:12345", "gpus-1:12345"]}
     assert all(one["cluster"] == workers for one in clusters)

@@ -1,4 +1,4 @@
-"""The launcher `python -m macaron_tf COMMAND`, and commands without optional packages."""
+"""Tests of the launcher `python -m macaron_tf COMMAND`, with and without optional packages."""
 
 import importlib.metadata
 import importlib.util

@@ -1,4 +1,4 @@
-"""`macaron_tf.load` and `save_pretrained`, and their errors."""
+"""Tests of `macaron_tf.load` and `save_pretrained`, and of their errors."""
 
 import json
 import pathlib

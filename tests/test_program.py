@@ -1,4 +1,4 @@
-"""Commands as processes, with closed, full or non-UTF-8 streams, and with Ctrl-C."""
+"""Tests of commands as processes, with closed, full or non-UTF-8 streams, and with Ctrl-C."""
 
 import io
 import os
@@ -19,7 +19,7 @@ HELP = "-m experiments.translate --help"
 
 
 def run(words, **options):
-    """Runs Python through a shell, so that `words` may contain redirections.
+    """Runs Python through a shell, so that the arguments may contain redirections.
 
     Returns (status, stdout, stderr).
     """

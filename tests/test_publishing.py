@@ -1,4 +1,4 @@
-"""Publishing a model: its card, the user code it needs, and the Hugging Face Hub."""
+"""Tests of publishing a model: its card, the user code it needs, and the Hugging Face Hub."""
 
 import base64
 import contextlib
@@ -140,7 +140,7 @@ def test_the_file_of_an_installed_package_stays_where_it_is(tmp_path):
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):
-    """A server with the Hub's endpoints for pushing and downloading small files."""
+    """A fake Hub server with endpoints for pushing and downloading small files."""
 
     repositories: ClassVar[dict[str, dict[str, bytes]]] = {}
     commits: ClassVar[list[list[str]]] = []
@@ -213,7 +213,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """Yields the address of a stand-in for the Hub, for a user who is logged in."""
+    """Yields the address of a fake Hub server, with a logged-in user."""
     constants = pytest.importorskip("huggingface_hub.constants")
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), StandIn) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

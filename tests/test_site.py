@@ -1,4 +1,4 @@
-"""The site built by `make docs`: its pages, links and search."""
+"""Tests of the site built by `make docs`: its pages, links and search."""
 
 import ast
 import dataclasses

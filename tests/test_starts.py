@@ -1,4 +1,4 @@
-"""Models that are initialized from the weights of other models."""
+"""Tests of models that are initialized from the weights of other models."""
 
 import dataclasses
 
@@ -96,8 +96,8 @@ def test_a_pre_norm_decoder_without_its_new_attention_is_the_language_model(scal
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"block": "gmlp"}, "block='gmlp' does not fit an encoder-decoder: use an encoder"),
-        ({"embedding_dim": 8}, "embedding_dim=8 does not fit an encoder-decoder: use 16"),
+        ({"block": "gmlp"}, "block='gmlp' is not supported in an encoder-decoder: use an"),
+        ({"embedding_dim": 8}, "embedding_dim=8 is not supported in an encoder-decoder: use 16"),
         ({"sharing": "all"}, "sharing='all'"),
         ({"positions": "transformer_xl"}, "positions='transformer_xl'"),
         ({"affine": False}, "affine=False"),
@@ -151,7 +151,11 @@ def test_a_network_that_cannot_be_filled_is_refused():
     task = built(models.EncoderClassifier, dataclasses.replace(SMALL, hidden_dim=32), 3)
     refuses("the weights for .* have shape ", start(bert()).copy_to, task)
     pair = built(models.EncoderDecoder, starts.config_from_encoder(SMALL, BASE, ()))
-    refuses("whose weights do not fill the encoder", start(bert()).copy_to, pair)
+    refuses(
+        "whose weights cannot initialize a network of type EncoderDecoder: give an encoder-decoder",
+        start(bert()).copy_to,
+        pair,
+    )
     other = bert(scheme="channels, tokens")
     refuses("needs model.scheme=None, not 'channels, tokens'", start(bert()).copy_to, other)
     refuses(

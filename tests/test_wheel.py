@@ -1,4 +1,4 @@
-"""The installed package: one wheel in an environment without the checkout."""
+"""Tests of the installed package: one wheel in an environment without the checkout."""
 
 import email
 import os

@@ -46,7 +46,7 @@ def write_modules(out: pathlib.Path, text: str) -> list[str]:
 
 
 def commands(data: str, out: pathlib.Path) -> list[tuple[str, str, int]]:
-    """Returns (standard input, words after `python -m`, expected exit status) for each command."""
+    """Returns (standard input, arguments of `python -m`, expected exit status) for each command."""
     r, d, short = out / "runs", f"--data-dir {data}", flags()
     tune = "--set training.max_steps=10 --set training.validate_every=10 --set max_length=32"
     answer = tune.replace("max_length=32", "validation_examples=64")

@@ -78,7 +78,7 @@ def with_parameters(kind: Kind, arm: Arm, first: Arm) -> Arm:
         found = parameters(kind, at(width))
     if abs(found - wanted) > _EQUAL * wanted:
         raise UserError(
-            "--equal parameters is not possible, because no model.feed_forward_dim gives "
+            "--equal parameters cannot be applied, because no model.feed_forward_dim gives "
             f"{arm.name} as many parameters as {first.name}: give {first.name} a larger "
             "model.feed_forward_dim"
         )
@@ -174,7 +174,7 @@ def with_time(
 
 
 def _intervals(kind: Kind, arm: Arm, run: pathlib.Path) -> list[float]:
-    """Measures a short training run, and returns the time of each interval of updates in seconds.
+    """Runs a short training run, and returns the seconds that each interval of five updates took.
 
     The function removes the folder `run` after training. It saves the times in a JSON file beside
     this folder. If the JSON file already exists, the function only reads the file.
@@ -259,7 +259,8 @@ def with_rates(
         whole = [one for one in ones if None not in scores[one]]
         if not whole:
             raise UserError(
-                f"{arm.name} diverged at every learning rate in --rates: give lower learning rates"
+                f"{arm.name} diverged at every learning rate in --rates: add lower learning rates "
+                "to --rates"
             )
         made.append(max(whole, key=lambda one: kind.sign * statistics.mean(scores[one])))
         by_rate = {one.rate: mine for one, mine in scores.items()}

@@ -71,11 +71,13 @@ def run(options: argparse.Namespace) -> None:
 def _tuning_seeds(options: argparse.Namespace) -> list[int]:
     given = options.tuning_seeds
     if given and not options.rates:
-        raise UserError("--tuning-seeds needs --rates: add --rates, or leave --tuning-seeds out")
+        raise UserError(
+            "--tuning-seeds has no effect without --rates: add --rates, or leave --tuning-seeds out"
+        )
     if both := set(given or ()).intersection(options.seeds):
         raise UserError(
-            f"seed {min(both)} is in both --tuning-seeds and --seeds: give --tuning-seeds that "
-            "are not in --seeds"
+            f"seed {min(both)} is in both --tuning-seeds and --seeds: remove the seed from one of "
+            "these flags"
         )
     return given or [next(seed for seed in itertools.count() if seed not in options.seeds)]
 
@@ -160,8 +162,8 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
         if settings and "=" in text and not known:
             raise UserError(
                 f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"
-                f"{nearest(arm.recipe, registry.FAMILY_OF)}: if this is a setting, repeat the "
-                f"flag, as in --set {settings[-1]} --set {text}"
+                f"{nearest(arm.recipe, registry.FAMILY_OF)}: correct the name or, for a setting, "
+                f"repeat the flag, as in --set {settings[-1]} --set {text}"
             )
     if len(arms) < 2:
         raise UserError(
@@ -171,8 +173,8 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
     for arm in arms:
         if [one.name for one in arms].count(arm.name) > 1:
             raise UserError(
-                f"two arms are called {arm.name}: give one of them another name, as in "
-                f"NAME={arm.recipe}:..."
+                f"two arms are called {arm.name}: give one of these arms another name, as in "
+                f"NAME={arm.recipe}"
             )
         if arm.sets("training.seed"):
             raise UserError(

@@ -182,7 +182,8 @@ class Kind(abc.ABC):
     def leave_out(self, arms: Sequence[Arm]) -> None:
         """Finds and prints the settings of `--set` that have no effect in some arms.
 
-        From then on, the method `settings` leaves out such a setting for these arms.
+        After this call, the method `settings` omits each of these settings for the arms in which
+        the setting has no effect.
 
         Raises:
             UserError: a setting has no effect in any arm.
@@ -246,7 +247,8 @@ class Kind(abc.ABC):
     def check(self, arm: Arm, seed: int, run: pathlib.Path) -> None:
         """Raises a `UserError` if the folder `run` has a run that the arm cannot continue.
 
-        Such a run has another seed, other settings or, in pre-training, another corpus.
+        The arm cannot continue a run with another seed, with other settings or, in pre-training,
+        with another corpus.
         """
         kind, file = self.run_class.recipe_class, run / "recipe.json"
         recipe = registry.load(arm.recipe, kind, self.settings(arm, seed))
@@ -347,8 +349,8 @@ class Kind(abc.ABC):
 def tuned_columns(tasks: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Returns the table columns of fine-tuning results.
 
-    Each task has a column with its score. For two tasks, the SwishRNN paper reports another metric,
-    which has a second column; see `TABLE_METRICS`.
+    Each task has a column with its score. For two tasks, there is a second column with the metric
+    that the SwishRNN paper reports; see `TABLE_METRICS`.
 
     Args:
         tasks: names of the fine-tuning tasks.
@@ -613,7 +615,8 @@ class Finetuning(Kind):
     def recipe(self, arm: Arm) -> FinetuningRecipe:
         """Makes the recipe of an arm.
 
-        The recipe has a default model, which `finetune grid` replaces by the model of `init`.
+        The model of the recipe is a default, which `finetune grid` replaces with the model of
+        `init`.
         """
         places, settings = self._parts(self.settings(arm), ("init", "preset", "source"))
         if "init" not in places:

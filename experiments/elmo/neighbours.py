@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _asked(network: Elmo, word: str, sentences: list[str]) -> Iterator[tuple]:
-    """Yields a tuple for each sentence, which describes the first occurrence of `word`.
+    """Yields, for each sentence, a tuple that describes the first occurrence of `word`.
 
     The tuple has the words of the sentence, the position of `word`, and the vectors of `word`. The
     vectors have the shape `(J, 2 P)`, with one vector from each of J layers. P is ELMo's projection

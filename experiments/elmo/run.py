@@ -82,7 +82,9 @@ class ElmoRecipe(Recipe):
 
     def check(self) -> None:
         if not self.sources:
-            raise self.error("sources is empty: give one or more sources")
+            raise self.error(
+                "sources is empty: name the training text, as in sources=text-lines:FILE"
+            )
 
     def model_config(self, vocab_size: int | None = None) -> ElmoConfig:
         config = super().model_config(vocab_size)
@@ -168,8 +170,8 @@ def count_learnt(parts: list[list[str]], size: int) -> WordVocabulary:
     if held and not learnt:
         raise UserError(
             "the sources contain only one document, which is held out for validation, so no "
-            "document is left for training: give more documents, or split the document by the "
-            "source text-paragraphs:FILE or text-lines:FILE"
+            "document is left for training: give more documents, or split the document with --set "
+            "sources=text-paragraphs:FILE or --set sources=text-lines:FILE"
         )
     return count_words([learnt], size)
 
@@ -193,9 +195,9 @@ def read_rows(
     learnt, judged = (len(part) // recipe.row_length for part in parts)
     if learnt < recipe.batch_size or not judged:
         raise UserError(
-            f"the sources give {learnt} training row(s) and {judged} validation row(s), but a run "
-            f"needs at least {recipe.batch_size} training rows (one batch) and 1 validation row: "
-            "give more documents, or lower batch_size or row_length"
+            f"a run needs at least {recipe.batch_size} rows for training (one batch) and 1 row for "
+            f"validation, but the sources contain only {learnt} and {judged}: add documents to "
+            "sources, or lower batch_size or row_length"
         )
     train, validation = (Rows(as_word_text(part, vocabulary), recipe) for part in parts)
     return train, validation, vocabulary
@@ -270,7 +272,7 @@ def run_embed(options: argparse.Namespace) -> None:
     with opened_input(options.input) as file:
         lines = list(decoded(file))
     if not lines:
-        raise UserError("the input contains no lines: give lines by --input FILE or on stdin")
+        raise UserError("the input contains no lines: give lines with --input FILE or on stdin")
     arrays = {}
     for number, (words, vectors) in enumerate(embed(network, lines, options.tokenized)):
         arrays[f"words_{number}"] = np.array(words, dtype=np.str_)
@@ -289,7 +291,7 @@ def run_embed(options: argparse.Namespace) -> None:
 def _batched(rows: Iterable[list[bytes]]) -> Iterator[list[list[bytes]]]:
     """Groups lines into batches of at most `_TOGETHER` words, including padding.
 
-    A longer line forms a batch of its own.
+    A line with more than `_TOGETHER` words forms a batch alone.
     """
     batch, longest = [], 0
     for row in rows:

@@ -95,15 +95,16 @@ def run(options: argparse.Namespace) -> None:
     task, classes = pair_task(name), encoder.network.num_classes
     if task.kind == "classification" and not task.regression and classes != task.num_classes:
         raise UserError(
-            f"{name} has {task.num_classes} classes, but the encoder was trained with "
-            f"{classes or 'no'} classes: give --task stsb, which compares cosines with scores"
+            f"the task {name} has {task.num_classes} classes, but the encoder was trained with "
+            f"{classes or 'no'} classes: evaluate the encoder with --task stsb, which needs no "
+            "classes"
         )
     learnt = opened.recipe.described.labels if opened and classes else ()
     if learnt and learnt != task.labels and not task.regression:
         raise UserError(
-            f"{name} has the classes {', '.join(task.labels)} in this order, but the encoder was "
-            f"trained on {opened.recipe.task} with the classes {', '.join(learnt)}: give --task "
-            f"{opened.recipe.task}, and name your examples by --source"
+            f"the classes of the task {name} are {', '.join(task.labels)}, but must be "
+            f"{', '.join(learnt)} in this order, as in the encoder's training task: give --task "
+            f"{opened.recipe.task} and, for your own examples, --source SOURCE"
         )
     own = opened.recipe.source if opened and name == opened.recipe.task else task.source
     source = options.source or own

@@ -129,7 +129,7 @@ def pair_task(name: str) -> Task:
     if not _is_of_pairs(get_task(name)):
         known = ", ".join(task.name for task in TASKS.values() if _is_of_pairs(task))
         raise UserError(
-            f"{name} is not a task with sentence pairs: choose {TRIPLETS.name} or one of {known}"
+            f"{name} is not a task with sentence pairs: choose one of {TRIPLETS.name}, {known}"
         )
     return get_task(name)
 
@@ -199,8 +199,9 @@ def read_start(
     init = read_init(given, model, vocabulary, lower_case, ("encoder",), pooling=True)
     if init.config.summary == "last":
         raise UserError(
-            f"{given} is an XLNet with [CLS] at the end of a row, but this command needs [CLS] at "
-            "the start: give another encoder, or a run of the recipe xlnet_tiny or xlnet_base"
+            f"{given} is an XLNet with [CLS] at the end of a sequence, but this command needs "
+            "[CLS] at the start: give another encoder, or a run of the recipe xlnet_tiny or "
+            "xlnet_base"
         )
     return init
 

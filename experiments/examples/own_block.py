@@ -6,9 +6,9 @@
 
 A splitting scheme defines a block. Both blocks in this example are Strang-Marchuk splittings: half
 a step of one operator, a full step of the other operator, and half a step of the first operator.
-The Macaron block halves the feed-forward; the user-defined block halves attention. On a novel of
-pg19, the script took 5 minutes of CPU time. The difference between the blocks is smaller than the
-standard deviation over the Macaron seeds:
+The Macaron block takes half steps of the feed-forward layer, and the user-defined block takes half
+steps of attention. On a novel of pg19, the script took 5 minutes of CPU time. The difference
+between the blocks is smaller than the standard deviation over the Macaron seeds:
 
     | block | validation loss, mean ± standard deviation |
     |---|---|

@@ -3,9 +3,9 @@
 
     python -m experiments.examples.swish_classifier OUT --data-dir DIR
 
-The script writes `OUT/model.keras` and `OUT/served`, and uses both in separate processes. Three
-epochs on 60,614 phrases took 4 minutes on two busy cores. The accuracy on 6,735 held-out phrases
-was 0.923.
+The script writes `OUT/model.keras` and `OUT/served`, and loads each of them in a separate process.
+Three epochs on 60,614 phrases took 4 minutes on two busy cores. The accuracy on 6,735 held-out
+phrases was 0.923.
 """
 
 # %%

@@ -273,15 +273,14 @@ def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]
         asked, pool = [prompts[n] for n in range(len(prompts)) if n % 4], prompts[::4]
     if not asked or not pool:
         raise UserError(
-            f"{source} provides {len(asked)} question(s) and {len(pool)} example(s) for the "
-            "prompts, but at least one of each is needed: give more records with text on both "
-            "sides"
+            f"few-shot prompts need at least 1 question and 1 example, but {source} provides only "
+            f"{len(asked)} and {len(pool)}: give more records whose input and answer contain text"
         )
     if len(asked[0].choices) != len(pool[0].choices):
         raise UserError(
             f"{source} has {len(asked[0].choices)} choices in the split validation, but "
-            f"{len(pool[0].choices)} in the split train: give both splits the same columns of "
-            "choices"
+            f"{len(pool[0].choices)} in the split train: give both splits the same choice "
+            "columns"
         )
     return asked, pool
 
@@ -377,9 +376,9 @@ def baselines(task: PromptTask) -> dict[str, float]:
 def draw_shots(task: PromptTask, count: int, seed: int) -> list[Prompt]:
     """Draws `count` shots from a task's pool.
 
-    For a given seed, a larger `count` extends the same list of shots. All questions have the same
-    shots for a given seed, as in Zhao et al. 2021, so that the spread over seeds shows the
-    influence of the shots. Brown et al. 2020 draw new shots for each question.
+    For a given seed, a larger `count` appends shots to the list for a smaller `count`. All
+    questions have the same shots for a given seed, as in Zhao et al. 2021, so that the spread over
+    seeds shows the influence of the shots. Brown et al. 2020 draw new shots for each question.
     """
     order = np.random.default_rng(seed).permutation(len(task.pool))
     return [task.pool[place] for place in order[:count]]
@@ -567,8 +566,8 @@ def _panels(
 
     Args:
         record: contents of few_shot.json.
-        x: key of a run whose values are on the x axis.
-        name: key of a run whose values name the curves.
+        x: key of the values on the x axis, in the dict of a run.
+        name: key of the names of the curves, in the dict of a run.
         before: text before the name of each curve.
     """
     points = sorted({run[x] for run in record["runs"]})

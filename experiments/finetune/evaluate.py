@@ -178,7 +178,8 @@ def baseline(options: argparse.Namespace) -> None:
     metrics = score_baseline(TaskData(task, options.source, options.tfds))
     if metrics is None:
         raise UserError(
-            f"{task.name} has no baseline: give a classification, regression or tagging task"
+            f"the task {task.name} has no baseline: give a classification, regression or tagging "
+            "task"
         )
     print(metrics_line(metrics))
     if options.output:

@@ -173,8 +173,8 @@ class FinetuningRecipe(EpochRecipe):
         config = super().model_config(vocab_size)
         if isinstance(config, ElmoConfig) and self.described.kind == "choice":
             raise UserError(
-                f"{self.task} is a multiple-choice task, which ELMo does not support: give --init "
-                "another model"
+                f"{self.task} is a multiple-choice task, which ELMo does not support: give "
+                "another model with --init"
             )
         segments = config.num_segments if isinstance(config, EncoderConfig) else 0
         if self.described.second and segments == 1:

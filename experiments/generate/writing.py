@@ -54,7 +54,7 @@ def open_model(
     if not kind and causal and learns.encoder_decoder:
         raise UserError(
             f"{given} is an encoder-decoder, which cannot score texts: give a GPT or GPT-2, or "
-            f"generate answers by `python -m experiments.generate complete {given}`"
+            f"generate answers with `python -m experiments.generate complete {given}`"
         )
     writes = learns.causal or (learns.encoder_decoder and not causal)
     if not writes and not opened.answers:
@@ -87,7 +87,8 @@ def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
 
 def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError:
     if kind not in _OTHER_COMMANDS:
-        named = f"a {kind} run" if kind else f"a model trained by {objective or 'other objectives'}"
+        model = f"a {objective} model" if objective else "a model without a language model head"
+        named = f"a {kind} run" if kind else model
         return UserError(
             f"{given} is {named}, which cannot generate text: give a pre-training run with an "
             "objective that generates text, or a GPT, GPT-2, T5 or BART from Hugging Face"
@@ -95,7 +96,7 @@ def _no_writer(given: str, kind: str, objective: str | None = None) -> UserError
     command = "generate complete" if learnt(objective).encoder_decoder else _OTHER_COMMANDS[kind]
     return UserError(
         f"{given} was not trained to continue text: give a run with the objective "
-        "causal_language, such as a run of the recipe gpt2_tiny, or use the model by `python -m "
+        "causal_language, such as a run of the recipe gpt2_tiny, or use the model with `python -m "
         f"experiments.{command} {given}`"
     )
 

@@ -67,12 +67,12 @@ def with_table(guide: str, rows: str, where: str) -> str:
     """Returns the text `guide` with the table `rows` between the two `MARKS`.
 
     Args:
-        guide: Markdown text with both marks.
+        guide: Markdown text that contains the two marks.
         rows: table to insert, which replaces the text between the marks.
         where: path of the file with `guide`, for error messages.
 
     Raises:
-        UserError: `guide` lacks a mark.
+        UserError: `guide` does not contain the two marks.
     """
     first, last = MARKS
     before, begun, rest = guide.partition(first)

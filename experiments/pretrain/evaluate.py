@@ -49,11 +49,13 @@ def run(options: argparse.Namespace) -> None:
     check_corpus(recipe, corpus, "paired")
     languages = recipe.corpus.languages
     if languages != corpus.config.languages:
+        theirs, ours = (
+            f"the language codes {', '.join(codes)}" if codes else "no language codes"
+            for codes in (corpus.config.languages, languages)
+        )
         raise UserError(
-            f"{corpus.folder} has the languages "
-            f"{', '.join(corpus.config.languages) or '(none)'}, but {opened.path} was trained on "
-            f"{', '.join(languages) or '(none)'}: give a corpus with the same languages in "
-            "the same order"
+            f"{corpus.folder} has {theirs}, but {opened.path} was trained with {ours}: give a "
+            "corpus with the same language codes in the same order"
         )
     if options.clamp is not None:
         changed = {**dict(recipe.model_options), "clamp_length": options.clamp}

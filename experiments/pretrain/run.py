@@ -140,7 +140,7 @@ class PretrainingRecipe(Recipe):
         if self.learnt.learns == "causal_language" and self.corpus.has_translations:
             raise UserError(
                 f"objective {self.objective!r} does not support translation pairs, because it "
-                "needs rows in a single language: leave the translation pairs out of "
+                "needs rows in a single language: remove the translation pairs from "
                 "corpus.sources"
             )
         if self.isolate_documents:
@@ -152,19 +152,22 @@ class PretrainingRecipe(Recipe):
                 )
             if self.learnt.encoder_decoder:
                 raise UserError(
-                    f"{given} is not possible, because an encoder-decoder treats each row as one "
-                    "text: leave isolate_documents out"
+                    f"isolate_documents=True cannot be combined with objective {self.objective!r}, "
+                    "because an encoder-decoder treats each row as one text: leave "
+                    "isolate_documents out"
                 )
             if self.corpus.has_translations:
                 raise UserError(
-                    "isolate_documents=True would separate the two sides of translation pairs: "
-                    "leave isolate_documents out, or leave the pairs out of corpus.sources"
+                    "isolate_documents=True cannot be combined with translation pairs, because the "
+                    "two sides of a pair would be separated: leave isolate_documents out, or "
+                    "remove the translation pairs from corpus.sources"
                 )
             if not self.corpus.crosses_documents:
                 given = f"isolate_documents=True with corpus.packing={self.corpus.row_packing!r}"
                 raise UserError(
                     f"{given} has no effect, because each row contains text from only one "
-                    "document: set corpus.packing=full_text or full_sentences"
+                    "document: set corpus.packing=full_text or full_sentences, or leave "
+                    "isolate_documents out"
                 )
         if self.learnt.learns == "span_boundary" and self.masking.choice != "spans":
             raise UserError(
@@ -250,8 +253,8 @@ class PretrainingRecipe(Recipe):
         if self.learnt.encoder_decoder:
             if self.corpus.languages:
                 raise UserError(
-                    f"objective {self.objective!r} does not support languages: leave the languages "
-                    "out of corpus.sources"
+                    f"objective {self.objective!r} does not use the language codes in "
+                    "corpus.sources: write each source as (NAME, SPLIT) without a LANGUAGE"
                 )
             return config
         if self.corpus.paired and config.num_segments < 2:
@@ -288,8 +291,8 @@ class PretrainingRecipe(Recipe):
                 Stack(config, config.num_layers, causal=config.causal).check_documents()
         if config.num_languages and not self.corpus.languages:
             raise UserError(
-                f"{self.model} has language embeddings, but no source of the corpus has a "
-                "language: write each source as (NAME, SPLIT, None, LANGUAGE), or give --set "
+                f"{self.model} has language embeddings, but no source in corpus.sources has a "
+                "language code: write each source as (NAME, SPLIT, None, LANGUAGE), or set "
                 "model.num_languages=0"
             )
         if config.num_languages:

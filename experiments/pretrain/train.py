@@ -110,8 +110,8 @@ def train_recipe(
     check_corpus(recipe, corpus)
     if corpus.rows("train") < recipe.batch_size:
         raise UserError(
-            f"{corpus.folder} has {corpus.rows('train')} training row(s), but one batch has "
-            f"{recipe.batch_size} rows: prepare more text, or lower batch_size"
+            f"one batch needs {recipe.batch_size} training rows, but {corpus.folder} has only "
+            f"{corpus.rows('train')}: prepare a corpus with more text, or lower batch_size"
         )
     # The recipe that the run saves has the settings of the prepared corpus.
     recipe = recipe.changed(corpus=corpus.config, vocabulary=described(corpus.vocabulary))
@@ -172,14 +172,14 @@ def _batches(
     size, seed, mask_seed = recipe.batch_size, recipe.training.seed, recipe.training.seed
     if recipe.learnt.has_memory and (data_service or own_shards):
         raise UserError(
-            f"objective {recipe.objective!r} does not support --data-service and --own-shards, "
-            "because it reads texts in order: leave both flags out"
+            f"objective {recipe.objective!r} cannot be combined with --data-service or "
+            "--own-shards, because the objective reads texts in order: leave both flags out"
         )
     if own_shards and workers.several:
         if keras.backend.backend() == "jax":
             raise UserError(
-                "--own-shards works only with --engine tensorflow: set --engine tensorflow, or "
-                "leave --own-shards out (each process then reads all shards)"
+                "--own-shards works only with --engine tensorflow: give --engine tensorflow, or "
+                "leave --own-shards out, so that each process reads all shards"
             )
         if corpus.config.batch_alpha is not None:
             raise UserError(
@@ -188,8 +188,8 @@ def _batches(
             )
         if size % workers.count:
             raise UserError(
-                f"batch_size is {size}, but with --own-shards it must be a multiple of "
-                f"{workers.count}, the number of workers: set another batch_size"
+                f"batch_size is {size}, but --own-shards needs a multiple of {workers.count}, the "
+                "number of workers: set batch_size to such a multiple"
             )
         corpus, size = corpus.shard(workers.number, workers.count), size // workers.count
         if recipe.masking.duplicates is None:  # static masks depend only on the row
@@ -247,6 +247,13 @@ def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str
     for name in ("sequence_length", same):
         mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)
         if mine != theirs:
+            if name == "paired":
+                ways = "with sentence pairs", "without sentence pairs"
+                prepared, trained = ways if theirs else ways[::-1]
+                raise UserError(
+                    f"{corpus.folder} was prepared {prepared}, but the run was trained {trained}: "
+                    f"prepare another corpus with corpus.pairs={recipe.corpus.pairs}"
+                )
             raise UserError(
                 f"{corpus.folder} was prepared with {name}={theirs!r}, but the recipe has "
                 f"{name}={mine!r}: prepare another corpus, or give --set corpus.{name}={theirs!r}"

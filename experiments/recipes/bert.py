@@ -69,9 +69,9 @@ def bert_base() -> PretrainingRecipe:
     embeddings.
 
     Differences: the text is Wikipedia and PG-19, which replaces BookCorpus, because TensorFlow
-    Datasets lacks BookCorpus. The vocabulary has 30,522 WordPiece tokens, as in BERT, but is
-    trained on this text. The paper does not give Adam's epsilon; the recipe uses 1e-6, as BERT
-    does.
+    Datasets does not include BookCorpus. The vocabulary has 30,522 WordPiece tokens, as in BERT,
+    but is trained on this text. The paper does not give Adam's epsilon; the recipe uses 1e-6, as
+    BERT does.
     """
     return bert_tiny().changed(
         model="bert_base",
@@ -236,12 +236,12 @@ def macaron_bert_base() -> PretrainingRecipe:
 def macaron_bert_released() -> PretrainingRecipe:
     """Returns a recipe for Macaron-BERT base, with the network and training of the released code.
 
-    In the repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py has sinusoidal
-    positions, and token embeddings that are multiplied by sqrt(D) without a following LayerNorm.
+    In the repository zhuohan123/macaron-net, bert/fairseq/models/transformer.py uses sinusoidal
+    positions. It multiplies token embeddings by sqrt(D) and applies no LayerNorm to the result.
     LayerNorms have no scale and offset, except in the masked language model head. The first
-    feed-forward layer of a block has ReLU, and the second has GELU. The script train.sh has rows of
-    at most 384 tokens, 20 micro-batches of 6,400 tokens per update, and a learning rate that falls
-    from the first update on.
+    feed-forward layer of a block uses ReLU, and the second uses GELU. The script train.sh uses rows
+    of at most 384 tokens, 20 micro-batches of 6,400 tokens per update, and a learning rate that
+    falls from the first update on.
 
     Differences: the sinusoidal positions have the frequencies of the Transformer paper instead of
     the frequencies in tensor2tensor. All matrices are initialized with a standard deviation of

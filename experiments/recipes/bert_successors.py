@@ -1,10 +1,10 @@
 """Recipes for BERT's successors: RoBERTa, ModernBERT, ALBERT, SpanBERT, ELECTRA, XLM, gMLP, aMLP.
 
 The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`. Text
-that TensorFlow Datasets lacks is replaced as in `bert_base`.
+that TensorFlow Datasets does not include is replaced as in `bert_base`.
 
 Measured: the table has results of the tiny models after 5,000 updates of 8 rows
-(`experiments/results/slides_encoders`). All models in the table had pre-norm and T5's relative
+(`experiments/results/slides_encoders`). All models in the table used pre-norm and T5's relative
 attention bias. Rows with ± show three seeds, and other rows show one seed. For ELECTRA, the token
 loss is the loss of the generator. Fine-tuned scores are the accuracy on SST-2 and the F1 on
 CoNLL-2003. The recipes for the larger models were not run to the end.
@@ -110,7 +110,7 @@ def modern_bert_tiny() -> PretrainingRecipe:
     the network. The paper masks 30% of the tokens: `--set masking.rate=0.3`.
 
     Measured: after 2,500 updates at a learning rate of 2e-3, a validation loss of 4.405 ± 0.051
-    over three seeds, where a pre-norm `bert_tiny` has 6.136 ± 0.231
+    over three seeds, compared with 6.136 ± 0.231 for a pre-norm `bert_tiny`
     (experiments/results/encoders/modern).
     """
     return bert_tiny().changed(model="modern_bert_tiny", model_options=())
@@ -172,7 +172,8 @@ def albert_base() -> PretrainingRecipe:
     """Returns a recipe for ALBERT base, with 12 million parameters and sentence-order prediction.
 
     Settings from Lan et al. 2020, section 4.1: 30,000 SentencePiece pieces, masked n-grams of up to
-    3 words, 125,000 updates of 4,096 rows, and rows of 512 tokens, of which a tenth are shorter.
+    3 words, 125,000 updates of 4,096 rows, and rows of 512 tokens (a tenth of the rows are
+    shorter).
 
     Differences: the paper uses LAMB with a learning rate of 1.76e-3. This recipe uses Adam, for
     which that learning rate is too high. The learning rate of 1e-4, the betas and the weight decay
@@ -276,7 +277,8 @@ def xlm_tiny() -> PretrainingRecipe:
     (section 3.1). Language embeddings replace segment embeddings. Updates alternate between a
     masked language model (MLM) and a translation language model (TLM). An MLM batch has text in one
     language, which is sampled with q_i ~ p_i^0.7. A TLM batch has pairs of a sentence and its
-    translation, with masks in both, and positions restart at the translation (sections 3.3 to 3.5).
+    translation, with masks in the sentence and in the translation, and positions restart at the
+    translation (sections 3.3 to 3.5).
 
     Differences: the share p_i is computed from rows instead of sentences. The text in English,
     German and French is the user interface of the program `homeassistant`. The text is short, so it

@@ -1,8 +1,8 @@
 """Recipes for language models: GPT, GPT-2, Llama, Transformer-XL and XLNet.
 
 The tiny models have the sizes, the number of training tokens and the schedule of `bert_tiny`.
-`--set model.block=macaron` and `--set model.block=swish_rnn` replace their blocks by the blocks of
-the Macaron and SwishRNN papers, with equally large matrices.
+`--set model.block=macaron` and `--set model.block=swish_rnn` replace the Transformer blocks with
+the blocks of the Macaron and SwishRNN papers, with equally large matrices.
 
 Measured: `experiments/results/slides_decoders` has the validation losses of the tiny models, with
 settings that differ from these recipes. The recipes for the larger models were not run to the end.

@@ -2,7 +2,7 @@
 
 The encoder and the decoder of a tiny model each have the sizes of `bert_tiny`. The rows and the
 number of training tokens are also as in `bert_tiny`. `--set model.block=macaron` and `--set
-model.block=swish_rnn` replace the blocks of the encoder and the decoder by Macaron or SwishRNN
+model.block=swish_rnn` replace the blocks of the encoder and the decoder with Macaron or SwishRNN
 blocks with the same number of weights. Wikipedia and books from TensorFlow Datasets replace the
 text of the papers.
 

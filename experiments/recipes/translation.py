@@ -151,12 +151,12 @@ def multi30k_unsupervised_tiny() -> TranslationRecipe:
             --init runs/captions --data-dir DIR
         python -m experiments.translate evaluate runs/unsupervised --backward --data-dir DIR
 
-    The recipe follows Conneau and Lample 2019, section 4.2. Encoder and decoder start from a tiny
-    pre-trained XLM and serve both languages, which language embeddings distinguish. They learn by
-    denoising and by online back-translation with greedy search. Denoising drops, masks and moves
-    tokens at the rates of the released code. The training text is the English text of one half of
-    the training set and the German text of the other half. Sentence pairs are used for validation
-    only.
+    The recipe follows Conneau and Lample 2019, section 4.2. Encoder and decoder are initialized
+    from a tiny pre-trained XLM. They process English and German, which are distinguished by
+    language embeddings. They learn by denoising and by online back-translation with greedy search.
+    Denoising drops, masks and moves tokens at the rates of the released code. The training text is
+    the English text of one half of the training set and the German text of the other half. Sentence
+    pairs are used for validation only.
 
     Differences: the numbers of dropped and masked tokens are rounded up. The weight of the
     denoising loss stays 1, while it decreases during training in the paper. The learning rate and
@@ -213,23 +213,23 @@ def iwslt14_macaron_small() -> TranslationRecipe:
     The paper reports 35.4 BLEU for this model, and 34.4 BLEU for the Transformer of the same size,
     `--set model=transformer_small` (Lu et al. 2019, table 1). The sizes, 10,000 joint subword
     pieces, label smoothing, a beam size of 5, a length penalty of alpha 1.0, and tokenized
-    case-insensitive BLEU are from appendix B.1. The set has 153,000 sentence pairs for training,
-    7,000 for validation and 7,000 for test.
+    case-insensitive BLEU are from appendix B.1. The data set has 153,000 sentence pairs for
+    training, 7,000 for validation and 7,000 for test.
 
     The recipe follows the released code where it differs from appendix B.1:
 
     - A block has two feed-forward layers of width 512. The paper says 1,024
       (`--set model.feed_forward_dim=2048`).
-    - The script train-iwslt14.sh has a peak learning rate of 1.5e-3 after 8,000 updates, a weight
+    - The script train-iwslt14.sh uses a peak learning rate of 1.5e-3 after 8,000 updates, a weight
       decay of 1e-4, a dropout of 0.3 and batches of 4,096 tokens. The paper refers to Vaswani et
-      al. 2017, who have a peak of 7e-4 after 4,000 updates and an epsilon of 1e-9.
-    - The script test-iwslt14.sh has the length penalty `length ** alpha` (`fairseq`, 1.0).
+      al. 2017, who use a peak of 7e-4 after 4,000 updates and an epsilon of 1e-9.
+    - The script test-iwslt14.sh uses the length penalty `length ** alpha` (`fairseq`, 1.0).
 
     Neither the paper nor the code gives the number of updates, and neither averages checkpoints.
     This recipe has 60,000 updates and averages ten checkpoints. The subword pieces come from
-    SentencePiece instead of BPE. The text of this set is Moses-tokenized, escaped and lower-cased,
-    and is scored in this form (`metric.tokenized`), after normalizing the punctuation of hypothesis
-    and reference.
+    SentencePiece instead of BPE. The text of this data set is Moses-tokenized, escaped and
+    lower-cased, and is scored in this form (`metric.tokenized`), after normalizing the punctuation
+    of hypothesis and reference.
     """
     return multi30k_macaron_tiny().changed(
         model="macaron_small",

@@ -293,7 +293,8 @@ def text(
         recipe: the `SequenceRecipe`.
 
     Raises:
-        UserError: the validation or test text has a symbol that the training text lacks.
+        UserError: the validation or test text has a symbol that does not occur in the training
+            text.
     """
     symbols = {
         split: [symbol for line in _lines(options.data, split) for symbol in [*cut(line), _END]]
@@ -412,9 +413,9 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
     train, held = (known_ids(part, vocabulary) for part in parts)
     if min(len(train), len(held)) <= WORDS[0]:
         raise UserError(
-            f"the sources contain {len(train)} training word(s) and {len(held)} validation "
-            f"word(s), but each split needs more than {WORDS[0]}, the length of a window: give "
-            "more documents, or lower held_out"
+            f"each split needs more than {WORDS[0]} words, the length of a window, but the sources "
+            f"contain only {len(train)} for training and {len(held)} for validation: add documents "
+            "with --set sources=SOURCE, or lower held_out"
         )
     splits = windows(train, recipe.batch_size, WORDS), windows(held, _STREAMS, WORDS), None
     summary = f"{len(train):,} words, {len(held):,} to validate"
@@ -424,8 +425,8 @@ def articles(options: argparse.Namespace, recipe) -> TaskData:
 def _as_in_books(text: str) -> str:
     """Converts text to a common format of books and LAMBADA.
 
-    The function replaces Penn Treebank quotes by straight quotes, joins " n't" to the word before,
-    and lower-cases the text.
+    The function replaces Penn Treebank quotes with straight quotes, joins " n't" to the preceding
+    word, and lower-cases the text.
     """
     for mark, written in (("``", '"'), ("''", '"'), (" n't", "n't")):
         text = text.replace(mark, written)
@@ -473,8 +474,9 @@ def last_words(options: argparse.Namespace, recipe) -> TaskData:
     dev, test = passages("dev"), passages("test")
     if dev is None:
         raise UserError(
-            f"--data {options.data}: no passage of dev.txt ends with a word of the vocabulary, "
-            f"which has {vocabulary.size:,} words: give the LAMBADA files, or more sources"
+            f"--data {options.data}: no passage of dev.txt ends with one of the {vocabulary.size:,}"
+            " vocabulary words, which come from the training text in sources: give a folder with "
+            "the LAMBADA dataset, or more training text with --set sources=text:FILES"
         )
     train = windows(known_ids(words, vocabulary), recipe.batch_size, WORDS)
     summary = f"{len(words):,} words, {dev.count:,} passages to validate"

@@ -74,7 +74,8 @@ def _task(recipe: SequenceRecipe, options: argparse.Namespace) -> Task:
     if options.data and not task.takes_data:
         raise UserError(
             f"--data {options.data} has no effect in {recipe.task}, which reads no file: leave "
-            "--data out" + (", and name your texts by --set sources" if recipe.sources else "")
+            "--data out"
+            + (", and give your text with --set sources=SOURCE" if recipe.sources else "")
         )
     return task
 

@@ -85,15 +85,15 @@ class TextPairs:
         examples = (read_questions if spans else read_examples)(task, split, tfds, source)
         if examples.labels is None:
             raise UserError(
-                f"split {split!r} of {source} has no labels, which the metrics need: give a split "
-                "with labels"
+                f"the split {split!r} of {source} has no labels, which the metrics need: give a "
+                "split with labels"
             )
         if spans:
             return cls(name, split, questions_as_texts(examples), examples.labels)
         return cls(name, split, as_texts(task, examples), examples.labels, examples.groups)
 
     def first(self, count: int | None) -> "TextPairs":
-        """Returns a copy that has only the first `count` examples.
+        """Returns a copy of this object with only the first `count` examples.
 
         If `count` is `None`, the copy has all examples.
         """
@@ -145,9 +145,9 @@ def check_answers(task: str, vocabulary: PieceVocabulary, room: int | None = Non
     for label, answer, found in zip(labels, answers, back, strict=True):
         if read_answer(named, found) != label:
             raise UserError(
-                f"the vocabulary encodes the answer {answer!r} of {task} as tokens that decode to "
-                f"{found!r}: raise max_target, or pre-train with a larger vocabulary or with text "
-                "that contains such words"
+                f"the model cannot generate the answer {answer!r} of {task}, because the tokens of "
+                f"the answer decode to {found!r}: raise max_target, or pre-train a model whose "
+                "vocabulary represents the answer"
             )
 
 

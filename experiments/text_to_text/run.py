@@ -92,7 +92,7 @@ class TextRecipe(Recipe):
             if self.tasks.count(task) > 1:
                 raise self.error(f"task={self.task!r} names {task!r} twice: name each task once")
             if not self.examples_of(task)[0]:
-                raise UserError(f"the task {task!r} has no default source: give --source")
+                raise UserError(f"the task {task!r} has no default source: give --source SOURCE")
         for name in ("max_source", "max_target"):
             if self.starts and getattr(self, name) < 3:
                 raise UserError(

@@ -82,8 +82,8 @@ def _translator(options: argparse.Namespace) -> LineTranslator:
     task = _translation(options.run, load(options.run))
     if options.backward:
         raise UserError(
-            f"--backward is not possible for {options.run}, which was saved without a recipe: give "
-            "the folder of the training run"
+            f"--backward needs a recipe, but {options.run} was saved without a recipe: give the "
+            "folder of the training run"
         )
     return task.lines(_decoding(options, task.decoding), seed)
 
@@ -104,7 +104,7 @@ def _decoding(
     if not 1 <= options.n_best <= beam_size:
         raise UserError(
             f"--n-best is {options.n_best}, but must be from 1 to the beam size, {beam_size}: "
-            "give such a number, or raise --beam-size"
+            "lower --n-best, or raise --beam-size"
         )
     return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
 
@@ -262,7 +262,7 @@ class Outputs(Settings):
         """Reads a JSON file that `evaluate` wrote.
 
         Raises:
-            UserError: the file is not JSON or lacks a field.
+            UserError: the file is not JSON, or a field is missing.
         """
         record = storage.read_json(name, object, mend="give a JSON file that `evaluate` wrote")
         try:

@@ -41,8 +41,8 @@ _FREE = (*FREE, "initializer_range", "vocab_size")
 class TranslationStart:
     """Initialization of a translation model with random weights.
 
-    The vocabulary is trained on the recipe's text, jointly for both languages. Subclasses copy
-    pre-trained weights instead.
+    The vocabulary is trained on the recipe's text, jointly for the source and the target language.
+    Subclasses copy pre-trained weights instead.
 
     Attributes:
         init: pre-trained model with its vocabulary; `None` means random weights.
@@ -216,9 +216,9 @@ class EncoderStart(TranslationStart):
             if language not in known:
                 raise UserError(
                     f"--init {self.init.given} has language embeddings for "
-                    f"{', '.join(known) or 'languages without names'}, but not for "
-                    f"{language!r}: give a pre-training run that has {language!r}, or translate "
-                    "other languages"
+                    f"{', '.join(known) or 'languages without codes'}, but not for "
+                    f"{language!r}: give --init with a run that was pre-trained on {language!r}, "
+                    "or translate other languages"
                 )
         return [known.index(language) for language in recipe.data.languages]
 

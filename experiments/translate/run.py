@@ -45,14 +45,14 @@ class DataConfig(Settings):
         normalization: text normalization before subword segmentation.
         normalization_rule: SentencePiece normalization rule, applied after `normalization` and
             stored in a vocabulary that is trained for the run. `nmt_nfkc` replaces compatibility
-            characters (`m²` by `m2`, full-width letters by ASCII) and replaces a zero-width
-            non-joiner by a space. `nfkc` keeps the non-joiner. `identity` changes nothing. Rules
+            characters (`m²` with `m2`, full-width letters with ASCII) and replaces a zero-width
+            non-joiner with a space. `nfkc` keeps the non-joiner. `identity` changes nothing. Rules
             that end in `_cf` also fold case.
         cleaning: filters for the training pairs.
         batching: batch sizes and shapes.
         sampling: settings of BPE-dropout on the training text.
-        validation_lines: number of lines from the validation split that each validation
-            translates to compute BLEU; `None` means all lines.
+        validation_lines: number of lines from the validation split that each validation translates
+            to compute BLEU; `None` means all lines.
         held_out: fraction of the pairs that forms the validation split if the source has no splits
             of its own, such as a file name without {split}. At most 2,000 pairs are held out.
         seed: seed for choosing the held-out pairs.
@@ -104,18 +104,19 @@ class TranslationRecipe(Recipe):
         decoding: settings of beam search.
         metric: settings of BLEU.
         label_smoothing: label smoothing of the training loss.
-        unsupervised: whether to learn both directions without text pairs, by denoising and
-            back-translation (see `BackTranslationObjective`). In this case, `--init` must be an
-            encoder or a language model that was pre-trained on both languages.
+        unsupervised: whether to learn the two translation directions without text pairs, by
+            denoising and back-translation (see `BackTranslationObjective`). In this case, `--init`
+            must be an encoder or a language model that was pre-trained on the source and the target
+            language.
         denoising: settings of the noise that `unsupervised` adds to the text.
         average_last: number of checkpoints that `translate average` averages by default.
         init: value of `--init`; `None` means random initial weights.
         init_decoder: value of `--init-decoder`.
         init_parts: value of `--init-parts`.
         sentinel_rows: number of additional embedding rows for the sentinel tokens of T5.
-        first_stage_steps: number of updates in the first stage of BART fine-tuning. The first
-            stage trains only the new source encoder, the position embeddings, and the query, key
-            and value projections of the first encoder layer. Later updates train all weights.
+        first_stage_steps: number of updates in the first stage of BART fine-tuning. The first stage
+            trains only the new source encoder, the position embeddings, and the query, key and
+            value projections of the first encoder layer. Later updates train all weights.
     """
 
     kind = "translation"
@@ -202,14 +203,22 @@ class TranslationRecipe(Recipe):
 
     def check_continues(self, before: "TranslationRecipe", where, may_change=None) -> None:
         if before.init != self.init:
+            theirs, ours = (
+                f"with --init {init}" if init else "without --init"
+                for init in (before.init, self.init)
+            )
+            mend = f"give --init {before.init}" if before.init else "leave --init out"
             raise UserError(
-                f"{where} was started from --init {before.init or '(none)'}, not from --init "
-                f"{self.init or '(none)'}: give the original --init, or choose another folder"
+                f"{where} was started {theirs}, but this command runs {ours}: {mend}, or choose "
+                "another folder"
             )
         super().check_continues(before, where, may_change)
 
     def follow(self, path: str) -> "TranslationRecipe":
-        """Returns the recipe; a new `data.target_language` is copied to `metric.language`."""
+        """Adapts the settings that depend on the changed setting `path`, and returns the recipe.
+
+        If `path` is "data.target_language", `metric.language` gets the same value.
+        """
         if path != "data.target_language":
             return self
         metric = dataclasses.replace(self.metric, language=self.data.target_language)
@@ -251,7 +260,7 @@ class TranslationRun(Run):
         if backward and not self.recipe.unsupervised:
             source, target = self.recipe.data.languages
             raise UserError(
-                f"--backward is not possible, because {self.path} translates only from {source} to "
+                f"--backward has no effect on {self.path}, which translates only from {source} to "
                 f"{target}: give a run that was trained with unsupervised=True"
             )
         task = Translation(self.load_network(checkpoint), self.vocabulary, self.recipe.decoding)

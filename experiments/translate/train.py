@@ -115,10 +115,14 @@ def train_recipe(
         check_vocabulary(opened.vocabulary.hash, vocabulary.hash, path)
     made_for = (vocabulary.languages, vocabulary.normalization)
     if made_for != (config.languages, config.normalization):
+        theirs, ours = (
+            f"the languages {' and '.join(settings.languages)} with normalization "
+            f"{settings.normalization!r}"
+            for settings in (vocabulary, config)
+        )
         raise UserError(
-            f"the vocabulary was trained for the languages {vocabulary.languages} with "
-            f"normalization {vocabulary.normalization!r}, but the recipe needs {config.languages} "
-            f"with {config.normalization!r}: train another vocabulary by `translate vocabulary`"
+            f"the vocabulary was trained for {theirs}, but the recipe needs {ours}: train another "
+            "vocabulary with `translate vocabulary`"
         )
     source = vocabulary.source if isinstance(vocabulary, PairVocabulary) else vocabulary
     own = isinstance(source, SentencePieceVocabulary) and source.normalization_rule
@@ -126,7 +130,7 @@ def train_recipe(
         raise UserError(
             f"data.normalization_rule is {config.normalization_rule!r}, but the vocabulary was "
             "trained with another rule: leave data.normalization_rule out, or train a vocabulary "
-            "with this rule by `translate vocabulary`"
+            "with this rule, using `translate vocabulary`"
         )
     strategy = strategy or tf.distribute.get_strategy()
     if recipe.unsupervised and keras.backend.backend() == "jax":
@@ -151,8 +155,8 @@ def train_recipe(
     tokens, batch = max(data.source_tokens, data.target_tokens), config.batching.max_tokens
     if tokens < batch:
         raise UserError(
-            f"{config.source} has {tokens} tokens, but one batch has {batch} tokens: give more "
-            "text, or lower data.batching.max_tokens"
+            f"one batch needs {batch} tokens, but {config.source} has only {tokens}: set "
+            "data.source to a larger source, or lower data.batching.max_tokens"
         )
     if is_tpu(strategy) and len(data.shapes) > 1:
         raise UserError(

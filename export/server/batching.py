@@ -38,7 +38,7 @@ class Batcher:
     Requests can be merged if they have the same model version and signature, and if their arrays
     have the same dtypes and the same dimensions except the first. A batch starts when it is full,
     or when its oldest request has waited `timeout_ms`. Requests that LiteRT answers do not wait for
-    a batch to fill. Such requests are merged only if several arrive while all workers are busy. If
+    a batch to fill. These requests are merged only if several arrive while all workers are busy. If
     a batch fails, only its faulty requests fail (see `run_joined`).
 
     Args:

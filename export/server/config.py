@@ -95,4 +95,7 @@ def check_name(name: str, where: str) -> None:
         UserError: the name is empty or contains a space or one of `/:?#%`.
     """
     if not re.fullmatch(r"[^/:?#%\s]+", name):
-        raise UserError(f"{where}: the name {name!r} cannot be part of a URL: give another name")
+        raise UserError(
+            f"{where}: the name {name!r} cannot be part of a URL: give a name without spaces and "
+            "without the characters / : ? # %"
+        )

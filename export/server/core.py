@@ -1,4 +1,4 @@
-"""Request handling that REST and gRPC share: finds the version, checks inputs, queues requests."""
+"""Request handling that REST and gRPC share: version lookup, input checks and queueing."""
 
 import concurrent.futures
 import contextlib

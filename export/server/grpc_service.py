@@ -138,9 +138,10 @@ class _Refusals(grpc.ServerInterceptor):
     """Interceptor that parses requests and converts exceptions to gRPC codes.
 
     A request that is not a valid message gets INVALID_ARGUMENT, and a method that is not served
-    gets UNIMPLEMENTED. Without the interceptor, gRPC would log a traceback for both, and a message
-    that is not valid would get INTERNAL. gRPC would also parse all messages in the single thread
-    that serves all connections. The interceptor parses each message in the thread of its call.
+    gets UNIMPLEMENTED. Without the interceptor, gRPC would log a traceback in both cases, and a
+    message that is not valid would get INTERNAL. gRPC would also parse all messages in the single
+    thread that serves all connections. The interceptor parses each message in the thread of its
+    call.
     """
 
     def __init__(self, bodies: Bodies):

@@ -34,7 +34,9 @@ def parse_body(body: bytes | bytearray, max_values: int) -> dict:
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise invalid(f"the body is not valid UTF-8 (byte {error.start})") from None
+        raise invalid(
+            f"the body is not valid UTF-8 at byte {error.start}: send JSON in UTF-8"
+        ) from None
     if not text.strip():
         raise invalid("JSON Parse error: The document is empty")
     try:
@@ -224,7 +226,7 @@ def _convert(leaves: list, dtype: tf.DType, place: str) -> np.ndarray:
         fits = lambda x: abs(x) <= limit or (type(x) is float and not np.isfinite(x))  # noqa: E731
         _require(leaves, fits, dtype, place)
         return np.array([float(leaf) for leaf in leaves]).astype(dtype.as_numpy_dtype)
-    raise invalid(f"{place}: JSON cannot express the type {dtype.name}")
+    raise invalid(f"{place}: JSON cannot express the type {dtype.name}: use gRPC")
 
 
 def _require(leaves: list, accept, dtype: tf.DType, place: str) -> None:
@@ -241,7 +243,8 @@ def _string(leaf, place: str) -> bytes:
             return leaf.encode("utf-8")
         except UnicodeEncodeError:  # half of a surrogate pair, such as "\ud800"
             raise invalid(
-                f"{place}: a string has an unpaired surrogate, which UTF-8 cannot encode"
+                f"{place}: a string has an unpaired surrogate, which UTF-8 cannot encode: remove "
+                "the surrogate"
             ) from None
     if _is_bytes(leaf):
         try:

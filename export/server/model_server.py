@@ -48,7 +48,7 @@ class ModelServer:
         return f"http://{host}:{self.rest_port}"
 
     def start(self) -> None:
-        """Opens both ports, loads all models, and returns when all models are loaded.
+        """Opens the REST and gRPC ports, loads all models, and returns when all models are loaded.
 
         While a model loads, requests for the model get HTTP status 503 or the gRPC code
         UNAVAILABLE.
@@ -186,9 +186,12 @@ def _load(manager: VersionManager) -> None:
             for each in (manager.statuses() if found else ())
             if each.status.error_message
         ]
-        if not reasons:
-            asked = ", ".join(map(str, sorted(model.only or ())))
-            reasons = [f"model_version_policy asks for {asked}"]
+        if model.only and not reasons:
+            asked = ", ".join(map(str, sorted(model.only)))
+            raise UserError(
+                f"model_version_policy asks for version {asked}, but {model.base_path} contains no "
+                "such version: correct model_version_policy, or export the model again"
+            )
         raise UserError(
             f"no version in {model.base_path} can be loaded ({'; '.join(reasons)}): export the "
             "model again"

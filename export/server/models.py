@@ -82,8 +82,8 @@ def read_model_config(path: str) -> list[ServedModel]:
     except text_format.ParseError as error:
         said = re.sub(r"^\d+:\d+ : ", "", " ".join(str(error).split()))
         raise UserError(
-            f"--model-config-file {path}, line {error.GetLine()} is not valid protocol buffer "
-            f"text ({said}): correct the line"
+            f"line {error.GetLine()} of --model-config-file {path} is not valid protobuf text "
+            f"format ({said}): correct the line"
         ) from None
     if not parsed.model_config_list.config:
         raise UserError(
@@ -128,7 +128,8 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
     for label, version in entry.version_labels.items():
         if not label or "/" in label or ":" in label:
             raise UserError(
-                f"the label {label!r} in version_labels cannot be part of a URL: give another label"
+                f"the label {label!r} in version_labels cannot be part of a URL: give a label "
+                "without / and :"
             )
         if version < 0 or (only is not None and version not in only):
             raise UserError(

@@ -69,24 +69,28 @@ class Signature:
         if inputs.keys() != self.inputs.keys():
             extra = ", ".join(sorted(inputs.keys() - self.inputs.keys()))
             missing = ", ".join(sorted(self.inputs.keys() - inputs.keys()))
+            mend = [f"leave out {extra}"] * bool(extra) + [f"add {missing}"] * bool(missing)
             raise invalid(
-                f"the inputs do not match the signature {self.name!r}: leave out "
-                f"{extra or 'no input'}, and add {missing or 'no input'}"
+                f"the inputs do not match the signature {self.name!r}: {' and '.join(mend)}"
             )
         for name, array in inputs.items():
             spec = self.inputs[name]
             if array.dtype != spec.dtype.as_numpy_dtype:
                 dtype = "string" if array.dtype == np.object_ else array.dtype.name
-                raise invalid(f"input {name!r} has dtype {dtype}, expected {spec.dtype.name}")
+                raise invalid(
+                    f"input {name!r} has dtype {dtype}, but must have dtype {spec.dtype.name}"
+                )
             if not spec.shape.is_compatible_with(array.shape):
-                shapes = f"{_show(array.shape)}, expected {_show(spec.shape)}"
+                shapes = f"{_show(array.shape)}, but must have shape {_show(spec.shape)}"
                 raise invalid(f"input {name!r} has shape {shapes}")
         if not self.batchable or any(array.ndim == 0 for array in inputs.values()):
             return 1
         rows = {array.shape[0] for array in inputs.values()}
         if len(rows) > 1:
             sizes = ", ".join(f"{k}: {v.shape[0]}" for k, v in inputs.items())
-            raise invalid(f"inputs have different numbers of rows ({sizes})")
+            raise invalid(
+                f"the inputs have different numbers of rows ({sizes}): send equal numbers of rows"
+            )
         count = rows.pop()
         if count == 0:
             raise invalid("the batch is empty: send at least one row")
@@ -147,8 +151,8 @@ class Servable:
 
         The requests are read from TensorFlow Serving's file for warm-up requests in the version
         folder, `assets.extra/tf_serving_warmup_requests`. If there is no such file, each signature
-        gets one row of typical values. Errors are only logged, because a model may reject such
-        typical values.
+        gets one row of typical values. Errors are only logged, because a model may reject typical
+        values.
         """
         try:
             for signature, inputs in self._typical_requests():

@@ -80,8 +80,9 @@ class Buckets:
         self.lengths = tuple(sorted({int(length) for length in lengths}))
         if max_tokens < self.lengths[-1]:
             raise UserError(
-                f"a batch of {max_tokens} tokens cannot hold a row of {self.lengths[-1]} tokens: "
-                "raise the number of tokens per batch or lower the maximum number of tokens per row"
+                f"a batch of {max_tokens} tokens cannot hold a sequence of {self.lengths[-1]} "
+                "tokens: raise the batch size (batching.max_tokens), or lower the maximum sequence "
+                "length (cleaning.max_tokens)"
             )
         rows = [max_tokens // length for length in self.lengths]
         self.rows = tuple(n - n % row_multiple if n >= row_multiple else n for n in rows)

@@ -72,9 +72,9 @@ def through_service(dataset: tf.data.Dataset, addresses: str, process: int = 0) 
 
     `python -m experiments.data_service` starts a service with one worker, which keeps the order of
     the batches. If a service had several workers, each worker would compute all batches, and the
-    batches would arrive in any order. A worker that restarts begins at the first batch again. To
-    detect both cases, each batch carries its index, and a wrong index ends the run. To use more
-    machines, start one service for each training process.
+    batches would arrive in any order. A worker that restarts begins at the first batch again. Each
+    batch therefore carries its index, and a wrong index ends the run. To use more machines, start
+    one service for each training process.
 
     Args:
         dataset: dataset built from TensorFlow operations and `offered`, without Python generators.

@@ -144,7 +144,7 @@ def clean_pairs(
 
     Args:
         pairs: N pairs.
-        config: limits on word counts. `max_tokens` and `deduplicate` have no effect here.
+        config: limits on word counts. `clean_pairs` ignores `max_tokens` and `deduplicate`.
         repeated: `(N,)` bool, True for each pair that equals an earlier pair and is therefore
             removed. `None` means that repeated pairs are kept.
 
@@ -261,7 +261,7 @@ class TranslationData(BucketBatches):
         if not len(tokens.source):
             raise UserError(
                 f"no pair of texts is left to batch ({_counted(tokens.removed)}): check the "
-                "pairs, or relax the limits of cleaning"
+                "pairs, or relax the cleaning limits, such as cleaning.max_length"
             )
         super().__init__(
             [tokens.source, tokens.target],
@@ -295,8 +295,8 @@ class TranslationData(BucketBatches):
 
         Args:
             source, split, tfds: arguments of `stream_pairs`.
-            vocabulary: vocabulary of both sides, whose first two languages are the source language
-                and the target language.
+            vocabulary: vocabulary of sources and targets, whose first two languages are the source
+                language and the target language.
             target_split: split of the target sides; `None` means `split`. If `target_split` differs
                 from `split`, sources and targets are not translations of each other, and the longer
                 split is cut to the length of the shorter split.
@@ -354,8 +354,8 @@ class TranslationData(BucketBatches):
             shutil.rmtree(folder)
             raise UserError(
                 f"no pair of {source}, split '{split}', is left after cleaning "
-                f"({_counted(tokens.removed)}): check the languages, or relax the limits of "
-                "cleaning"
+                f"({_counted(tokens.removed)}): check the languages, or relax the "
+                "cleaning limits, such as cleaning.max_length"
             )
         return cls(tokens, batching)
 

@@ -116,8 +116,8 @@ class TextScorer:
             if not 1 <= len(continuation) < self.window:
                 raise UserError(
                     f"an answer has {len(continuation)} tokens, but must have 1 to "
-                    f"{self.window - 1} tokens to fit into a row of {self.window}: give a longer "
-                    "or shorter answer"
+                    f"{self.window - 1} tokens to fit into a sequence of {self.window}: give a "
+                    "longer or shorter answer"
                 )
             room = self.window - len(self.prefix) - len(continuation)
             row = [*self.prefix, *context[max(len(context) - room, 0) :]]
@@ -168,8 +168,8 @@ class TextScorer:
         rows, starts, done, begin = [], [], 1 - len(self.prefix), 0
         if done >= len(ids):
             raise UserError(
-                "the text is too short, because the model cannot score the first token: give a "
-                "text of two or more tokens"
+                "the text has fewer than two tokens, but the model cannot score the first token: "
+                "give a text of two or more tokens"
             )
         while done < len(ids):
             rows.append([*self.prefix, *ids[begin : begin + room]])

@@ -227,7 +227,8 @@ def under_policy(network: keras.Model, policy: str, where: str) -> Iterator[None
     layers = [*network._flatten_layers()]
     if any(layer.quantization_mode for layer in layers):
         raise UserError(
-            f"{where} is quantized to int8, but must have float weights: leave the flag out"
+            f"{where} is quantized to int8, but must have float weights: use the model before "
+            "quantization"
         )
     policies = [layer.dtype_policy for layer in layers]
     try:
@@ -290,7 +291,8 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
     else:
         raise UserError(
             f"predict received {len(given)} texts or lists of texts, but the task takes "
-            f"{len(names)} texts: pass {' and '.join(names)}, or one list of examples"
+            f"{len(names)} text{'s' * (len(names) != 1)}: pass {' and '.join(names)}, or one list "
+            "of examples"
         )
     if len({len(column) for column in columns}) > 1:
         sizes = ", ".join(f"{len(c)} of {n}" for n, c in zip(names, columns, strict=True))
@@ -299,7 +301,8 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
         for number, text in enumerate(column, 1):
             if not isinstance(text, str):
                 raise UserError(
-                    f"{name} {number} is {text!r:.60}, which is not a text: remove it, or pass ''"
+                    f"{name} {number} is {text!r:.60}, but must be a string: remove {name} "
+                    f"{number}, or pass ''"
                 )
     return columns, one
 
@@ -311,7 +314,7 @@ def _examples_of(examples: Any) -> Iterable[Any]:
             return iter(examples)
         except TypeError:
             raise UserError(
-                f"{repr(examples)[:60]} is not a text: pass a text or a list of texts"
+                f"{repr(examples)[:60]} is not a string: pass a string or a list of strings"
             ) from None
     spec = tf.nest.flatten(examples.element_spec)[0]
     batched = examples.unbatch() if spec.shape.rank == 1 else examples
@@ -321,7 +324,10 @@ def _examples_of(examples: Any) -> Iterable[Any]:
 def _row(names: Sequence[str], example: Any) -> list[Any]:
     if isinstance(example, dict):
         if missing := [name for name in names if name not in example]:
-            raise UserError(f"an example lacks the text {missing[0]!r}: pass {', '.join(names)}")
+            raise UserError(
+                f"an example lacks the text {missing[0]!r}: pass a dict with "
+                f"{', '.join(map(repr, names))} for each example"
+            )
         values = [example[name] for name in names]
     elif len(names) == 1:
         values = [example[0] if isinstance(example, tuple) and len(example) == 1 else example]
@@ -329,8 +335,8 @@ def _row(names: Sequence[str], example: Any) -> list[Any]:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
         raise UserError(
-            f"an example has {len(values)} texts, but the task takes {len(names)}: pass "
-            f"{', '.join(names)}"
+            f"an example has {len(values)} text{'s' * (len(values) != 1)}, but the task takes "
+            f"{len(names)}: pass a tuple of {', '.join(names)} for each example"
         )
     return [_as_text(value) for value in values]
 
@@ -341,7 +347,7 @@ def _as_text(value: Any) -> Any:
         try:
             return value.decode()
         except UnicodeDecodeError as error:
-            raise UserError(f"{value[:40]!r} is not UTF-8: decode it to str first") from error
+            raise UserError(f"{value[:40]!r} is not UTF-8: decode the bytes to str") from error
     return str(value) if isinstance(value, np.str_) else value
 
 

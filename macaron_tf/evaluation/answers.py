@@ -115,7 +115,7 @@ def score_tags(
 ) -> dict[str, float]:
     """Computes precision, recall and F1 of entities as fractions.
 
-    An entity counts as found if its type and both ends are right.
+    An entity counts as found if its type, start and end are right.
 
     Args:
         predictions, truths: tags of each sentence.

@@ -58,7 +58,7 @@ def score(
 
     Args:
         task: classification or regression task, which names its metrics.
-        predictions: `(N,)` classes or scores, such as those that `decide` returns.
+        predictions: `(N,)` classes or scores, such as the result of `decide`.
         labels: `(N,)` true classes or scores. `None` means that the data has no labels.
         groups: `(N, 2)` paragraph index and question index of each example. Only needed for a
             grouped task (`Task.grouped`).
@@ -224,7 +224,7 @@ def write_submission(
         task: task of GLUE or SuperGLUE.
         file: submission file, from the task's `submissions`.
         folder: output folder.
-        predictions: `(N,)` classes or scores, such as those that `decide` returns.
+        predictions: `(N,)` classes or scores, such as the result of `decide`.
         indices: `(N,)` index of each example in the benchmark (`Examples.indices`).
         groups: `(N, 2)` paragraph index and question index of each example (`Examples.groups`).
             Only needed for a grouped task (`Task.grouped`).

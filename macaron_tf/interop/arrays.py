@@ -702,7 +702,10 @@ def built(model: type[keras.Model], settings: Mapping, *arguments, **options) ->
     try:
         config = (EncoderDecoderConfig if model is EncoderDecoder else EncoderConfig)(**settings)
     except ValueError as error:
-        raise UserError(f"macaron_tf does not support the model's settings: {error}") from None
+        raise UserError(
+            f"the model's configuration has settings that {model.__name__} of macaron_tf does not "
+            f"support ({error}): give another model"
+        ) from None
     network = model(config, *arguments, **options)
     network.build()
     return network

@@ -267,7 +267,7 @@ class _Sized:
     """Mixin for preprocessors that sets the default of `sequence_length` in `from_preset`.
 
     The default is the backbone's maximum sequence length. If the backbone has no maximum, the
-    default is KerasHub's own.
+    default is KerasHub's default length.
     """
 
     @classmethod
@@ -414,8 +414,8 @@ class LanguageModelCausalLM(keras_hub.models.CausalLM):
             stop_token_ids: ids of the tokens that end a row; `None` means no such tokens.
 
         Returns:
-            A dict with the same keys and shapes. In each row, the mask is True up to and including
-            the first generated stop token, and False after this token.
+            A dict with the keys and shapes of `inputs`. In each row, the mask is True up to and
+            including the first generated stop token, and False after this token.
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"])
         given = ops.cast(inputs["padding_mask"], "bool")

@@ -389,7 +389,7 @@ def read_language_vocabulary(
     """Reads the tokenizer of a language model.
 
     A folder with `tokenizer.model` belongs to a Llama 2. A tokenizer with a `cls_token` belongs to
-    a model that macaron_tf exported, which may have any type of vocabulary.
+    a model that macaron_tf exported. Such a model may have any type of vocabulary.
 
     Args:
         directory: folder of the tokenizer.

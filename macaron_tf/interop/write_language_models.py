@@ -109,7 +109,7 @@ def language_folder(model: Pretrained) -> HuggingFaceFolder:
 def two_stream_folder(model: Pretrained) -> HuggingFaceFolder:
     """Converts an XLNet, with its language-model head or task head, to Hugging Face's files.
 
-    An untrained language-model head is left out.
+    A randomly initialized language-model head is left out.
 
     Args:
         model: model whose network is a `TwoStreamModel` or an instance of a class in `XLNET.tasks`.

@@ -75,7 +75,7 @@ def library_path() -> pathlib.Path | None:
 
 
 def find_compiler() -> list[str]:
-    """Returns the command of the C++ compiler, as a list of words.
+    """Returns the C++ compiler's command as a list of strings.
 
     If the environment variable CXX is set, its command is used. Otherwise, the command is the first
     of g++, clang++ and c++ on the search path.

@@ -231,14 +231,12 @@ class MultiHeadAttention(Mixer):
         super().__init__(autocast=False, **kwargs)
         if causal and cross:
             raise ValueError(
-                "causal=True and cross=True exclude each other: set one of the two to False"
+                "causal=True and cross=True are mutually exclusive: set one of the two to False"
             )
         if window and window < 0:
             raise ValueError(f"window={window} is negative: give 0 or more")
         if window and cross:
-            raise ValueError(
-                f"window={window} is not possible in cross-attention (cross=True): set window=0"
-            )
+            raise ValueError(f"window={window} cannot be combined with cross=True: set window=0")
         self.num_kv_heads = num_kv_heads or num_heads
         check_divisible("num_heads", num_heads, "num_kv_heads", self.num_kv_heads)
 

@@ -42,8 +42,8 @@ class Block(Mixer):
         attention_window: window of self-attention in positions (see `MultiHeadAttention`).
         first_norm: whether the first sub-layer has a norm.
         kernel_initializer: initializer of all matrices.
-        output_initializer: initializer of the last matrix in each sub-layer. GPT-2 uses a smaller
-            standard deviation here. `None` means `kernel_initializer`.
+        output_initializer: initializer of the last matrix in each sub-layer. GPT-2 initializes this
+            matrix with a smaller standard deviation. `None` means `kernel_initializer`.
         kwargs: the fields of `BlockConfig`, and Keras's own arguments.
 
     Class attributes:

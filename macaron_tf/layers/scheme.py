@@ -98,7 +98,10 @@ class Mix:
         if self.width != 1 and self.operator != "channels":
             raise ValueError(f"{self.operator} cannot have a width: leave width out")
         if self.width != 1 and self.again:
-            raise ValueError("'again' reuses the width of the earlier channels: leave width out")
+            raise ValueError(
+                "'channels again' cannot have a width, because 'again' reuses the earlier width: "
+                "leave width out"
+            )
         if self.activation is not None:
             if self.operator != "channels" or self.again:
                 whose = "channels with 'again'" if self.again else self.operator

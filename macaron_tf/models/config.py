@@ -108,8 +108,8 @@ class StackConfig(BlockConfig, Sizes):
                 )
         if self.positions in BY_ATTENTION and self.relative_bias != "none":
             raise self.error(
-                f"positions={self.positions!r} and relative_bias exclude each other: set "
-                "relative_bias='none'"
+                f"positions={self.positions!r} and relative_bias={self.relative_bias!r} are "
+                "mutually exclusive: set relative_bias='none'"
             )
         for name, example in (("rnn_step_sizes", (1, 2, 4)), ("attention_windows", (0, 256))):
             if not getattr(self, name):
@@ -295,7 +295,7 @@ class EncoderConfig(StackConfig):
         branches = any(mix.beside for scheme in self.splittings for mix in scheme)
         if branches and self.sharing in ("attention", "feed_forward"):
             raise self.error(
-                f"sharing={self.sharing!r} is not possible with parallel branches, because the "
+                f"sharing={self.sharing!r} cannot be combined with parallel branches, because the "
                 "branches share one norm: set sharing='all' or sharing='none'"
             )
         if self.adaptive_cutoffs:
@@ -311,30 +311,30 @@ class EncoderConfig(StackConfig):
                 raise self.error(f"adaptive_{error}") from None
             if self.tied and self.embedding_width != self.hidden_dim:
                 raise self.error(
-                    f"embedding_dim={self.embedding_dim} is not possible with a tied adaptive "
-                    "softmax: remove embedding_dim, or set tied=False"
+                    f"embedding_dim={self.embedding_dim} cannot be combined with adaptive_cutoffs "
+                    "and tied=True: remove embedding_dim, or set tied=False"
                 )
         if any(self.attention_windows):
             given = f"attention_windows={self.attention_windows}"
             if self.relative or self.relative_bias != "none":
                 raise self.error(
-                    f"{given} is not possible with relative positions: set positions='learned' and "
-                    "relative_bias='none'"
+                    f"{given} cannot be combined with relative positions: set "
+                    "positions='learned' and relative_bias='none'"
                 )
             if self.without_attention:
                 raise self.error(
-                    f"{given} is not possible with block={self.without_attention[0]!r}, which has "
-                    "no attention: remove attention_windows"
+                    f"{given} cannot be combined with block={self.without_attention[0]!r}, which "
+                    "has no attention: remove attention_windows"
                 )
         if self.relative:
             if self.relative_bias != "none":
                 raise self.error(
-                    "positions='transformer_xl' and relative_bias exclude each other: set "
-                    "relative_bias='none'"
+                    f"positions='transformer_xl' and relative_bias={self.relative_bias!r} are "
+                    "mutually exclusive: set relative_bias='none'"
                 )
             if self.without_attention:
                 raise self.error(
-                    f"positions='transformer_xl' is not possible with "
+                    f"positions='transformer_xl' cannot be combined with "
                     f"block={self.without_attention[0]!r}: use one of {', '.join(SEQUENCE_BLOCKS)}"
                 )
 
@@ -418,7 +418,7 @@ class EncoderDecoderConfig(StackConfig):
         if any(self.attention_windows):
             given = f"attention_windows={self.attention_windows}"
             raise self.error(
-                f"{given} is not possible in an encoder-decoder: remove attention_windows"
+                f"{given} is not supported in an encoder-decoder: remove attention_windows"
             )
 
 

@@ -141,7 +141,7 @@ class Encoder(Model):
             self.stack.check_documents()
             if memory is not None:
                 raise ValueError(
-                    "document_ids and a memory exclude each other: remove one of the two"
+                    "document_ids and a memory are mutually exclusive: remove one of the two"
                 )
             masks.append(ops.equal(documents[:, None, :, None], documents[:, None, None, :]))
             if "position_ids" not in inputs:

@@ -82,7 +82,9 @@ class LanguageModel(TokenModel):
 
     def __init__(self, config: EncoderConfig, **kwargs):
         if not config.causal:
-            raise ValueError("causal=False is not possible in a language model: set causal=True")
+            raise ValueError(
+                "causal=False, but a language model needs causal attention: set causal=True"
+            )
         super().__init__(config, config.output_bias, **kwargs)
 
     def init_decode(self, batch_size, beams: int, max_length: int | None = None):

@@ -194,8 +194,8 @@ class GeneratorDiscriminator(Model):
         config: configuration of the discriminator.
         generator_config: configuration of the generator (see the function `generator_config`).
 
-    A call takes a dict with the inputs of both encoders `(B, L)` and optionally `masked_positions
-    (B, P)`.
+    A call takes a dict with encoder inputs `(B, L)`, which generator and discriminator both read,
+    and optionally `masked_positions (B, P)`.
 
     A call returns a dict with these outputs:
 

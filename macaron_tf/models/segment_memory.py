@@ -19,9 +19,8 @@ class SegmentMemory:
     The memory is not a weight of the network. The same weights therefore work with any number of
     rows and any memory length. In data-parallel training, each replica has a separate memory.
 
-    If an update has several micro-batches, each micro-batch has separate texts and a separate
-    memory. `read` returns the memory at index 0. `write` removes the memory at index 0 and appends
-    the new memory.
+    With gradient accumulation, each micro-batch has separate texts and a separate memory. `read`
+    returns the memory at index 0. `write` removes the memory at index 0 and appends the new memory.
 
     Args:
         empty: empty memory from the network's `init_memory`, nested tensors `(B, ...)`.

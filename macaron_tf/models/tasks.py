@@ -105,8 +105,9 @@ class EncoderClassifier(ReadingModel):
     ):
         if config.causal and config.summary == "first":
             raise config.error(
-                "causal=True with summary='first' is not possible, because the first position sees "
-                "no other position: set summary='last', or use CausalClassifier or CausalChooser"
+                "causal=True cannot be combined with summary='first', because the first position "
+                "sees no other position: set summary='last', or use CausalClassifier or "
+                "CausalChooser"
             )
         super().__init__(config, **kwargs)
         self.pool = Pooling(_POOLINGS[config.summary], name="pool")

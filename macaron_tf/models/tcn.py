@@ -70,13 +70,13 @@ class TemporalConfig(Settings):
                 "or both be missing: set input_dim for vectors, or vocab_size for ids"
             )
         if self.vocab_size and not self.embedding_dim:
-            raise self.error("embedding_dim=0 must be at least 1 if vocab_size is given")
+            raise self.error("embedding_dim=0 must be at least 1 if vocab_size is set")
         ends = (self.output_dim, self.widths[-1])
         if self.tied and (self.vocab_size, self.embedding_dim) != ends:
             raise self.error(
                 f"tied=True needs output_dim={self.output_dim} to equal "
                 f"vocab_size={self.vocab_size}, and the last width {self.widths[-1]} to equal "
-                f"embedding_dim={self.embedding_dim}: change one of each pair"
+                f"embedding_dim={self.embedding_dim}: make both pairs equal, or set tied=False"
             )
 
     @property
@@ -129,8 +129,8 @@ class TemporalConvolution(Recording, keras.layers.Layer):
         dropout: dropout rate after each convolution.
         spatial_dropout: whether dropout removes a channel at all positions of a sequence.
         last_only: whether to return only the last position. Each block then computes only the
-            outputs that affect the last position, which are half as many as its inputs. The n
-            blocks together cost as much as three convolutions over the whole sequence.
+            outputs that affect the last position, and therefore half as many outputs as inputs. The
+            n blocks together cost as much as three convolutions over the whole sequence.
 
     Call arguments:
         x: `(B, L, C)`. Padding may only be at the end.

@@ -70,7 +70,7 @@ class PretrainingObjective(Objective):
     Attributes:
         skip_padding: whether to compute logits only at the positions that count in the loss. The
             number of these positions varies from batch to batch, so set False if shapes must be
-            static (XLA, TPU, JAX). The loss is the same.
+            static (XLA, TPU, JAX). `skip_padding` does not change the loss.
         learns: name of the objective in recipes. A user-defined objective takes the name of the
             built-in objective that trains the same type of network on the same input rows.
     """

@@ -44,8 +44,8 @@ class TranslationObjective(Objective):
         label_smoothing: probability that is spread evenly over the whole vocabulary.
         skip_padding: whether to compute logits only at target positions that are not padding. In a
             small model, logits at all positions take half of the computation. With True, the shapes
-            vary from batch to batch, so set False if shapes must be static (XLA, TPU). The loss is
-            the same.
+            vary from batch to batch, so set False if shapes must be static (XLA, TPU).
+            `skip_padding` does not change the loss.
         first: id of the decoder's first input. This id must be EOS if targets begin with BOS.
 
     Call arguments:

@@ -71,6 +71,6 @@ def task_of(model: Any) -> TaskKind:
     if isinstance(config, EncoderConfig) and not config.causal and config.summary != "last":
         return Vectors.pooled(model)  # encoder without a task head
     raise UserError(
-        f"{name} is a {type(model.network).__name__}, which cannot answer texts: fine-tune {name} "
-        f"on a task by `finetune train TASK RUN --init {model.checkpoint or name}`"
+        f"{name} is a {type(model.network).__name__}, which makes no predictions from texts: "
+        f"fine-tune {name} on a task by `finetune train TASK RUN --init {model.checkpoint or name}`"
     )

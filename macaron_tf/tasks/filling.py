@@ -81,7 +81,9 @@ class Filling(OnePass):
         tokens = parts.with_values(joined).merge_dims(1, 2)  # (B, None, None) -> (B, None)
         tokens = tf.concat([tf.fill([tf.shape(text)[0], 1], vocabulary.cls_id), tokens], axis=1)
         fits = tokens.row_lengths() <= self.longest
-        message = f"a text has more than the {self.longest} tokens that the model reads: shorten it"
+        message = (
+            f"a text has more than the {self.longest} tokens that the model reads: shorten the text"
+        )
         token_ids = require(fits, message, tokens).to_tensor()  # (B, L)
         is_gap = token_ids == vocabulary.mask_id
         positions = tf.ragged.boolean_mask(

@@ -123,8 +123,8 @@ class Continuation(Decoding):
         rows = generator.rows(text)  # (B, None)
         lengths = tf.cast(rows.row_lengths(), tf.int32)
         message = (
-            f"a text leaves no room to continue it in {generator.longest} tokens, or is empty "
-            "although the model cannot begin a text: give a shorter text that is not empty"
+            f"a text leaves no room to continue it within {generator.longest} tokens, or is empty, "
+            "which this model does not support: give a shorter text that is not empty"
         )
         # Check here, because the network's own message about long rows is less clear.
         # `generator.fits` may return a single bool.
@@ -144,7 +144,9 @@ class Continuation(Decoding):
         limits, room = tf.clip_by_value(max_tokens, 0, MAX_TOKENS), generator.room(lengths)
         limits = limits if room is None else tf.minimum(limits, room)
         usable = (temperature >= 0) & (top_k >= 0) & (top_p > 0) & (top_p <= 1)
-        message = "temperature and top_k must be 0 or more, top_p above 0 and at most 1"
+        message = (
+            "temperature and top_k must be at least 0, and top_p must be above 0 and at most 1"
+        )
         seed = require(usable, message, seed)
         rules = generator.rules(Controls(temperature, top_k, top_p))
         found = generator.generate(Prompts(rows, lengths, limits, seed[:, None]), rules)

@@ -69,7 +69,11 @@ class Limits(Settings):
 
     def check(self) -> None:
         if self.language and self.language not in self.languages:
-            known = f"give one of {', '.join(self.languages)}" if self.languages else "leave it out"
+            known = (
+                f"give one of {', '.join(self.languages)}"
+                if self.languages
+                else "leave language out"
+            )
             raise UserError(
                 f"language={self.language!r} is not a language of the model: {known}, or start "
                 "from an XLM that was trained on this language"

@@ -113,7 +113,7 @@ class Spans(LabelledTask):
                 except ValueError as error:
                     raise UserError(
                         f'line {number} is not a JSON object with the texts "question" and '
-                        '"context": correct the line, or separate the two texts by one tab'
+                        '"context": correct the line, or separate the two texts with a single tab'
                     ) from error
             for column, text in zip(columns, pair, strict=True):
                 column.append(text)

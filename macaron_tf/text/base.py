@@ -176,7 +176,7 @@ class Vocabulary(abc.ABC):
         except (KeyError, TypeError) as error:
             raise UserError(f"{place} is damaged: {mend}") from error
         except UserError as error:
-            raise UserError(f"{path} cannot be read, because {error}") from error
+            raise UserError(f"cannot read {path}: {error}") from error
         check_vocabulary(expected, vocabulary.hash, place)
         return vocabulary
 
@@ -242,11 +242,10 @@ def too_small(size: int, units: str, least: int | str, remedy: str) -> UserError
         size: requested number of pieces.
         units: noun for the characters or bytes in the message, such as "the bytes".
         least: minimum number of pieces.
-        remedy: end of the message, which says what to ask for.
+        remedy: end of the message, which says what to change.
     """
     return UserError(
-        f"a vocabulary of {size} pieces is too small, because {units} alone need {least}: ask for "
-        f"{remedy}"
+        f"a vocabulary of {size} pieces is too small, because {units} alone need {least}: {remedy}"
     )
 
 
@@ -259,7 +258,7 @@ def too_large(size: int, most: int | str) -> UserError:
     """
     return UserError(
         f"a vocabulary of {size} pieces is too large for this text, which gives at most {most}: "
-        f"ask for {most} or fewer, or give more text"
+        f"lower the vocabulary size to {most} or less, or give more text"
     )
 
 
@@ -690,6 +689,6 @@ def check_ends(vocabulary: PieceVocabulary) -> None:
     if (vocabulary.cls_id, vocabulary.sep_id) != (BOS, EOS):
         raise UserError(
             f"the vocabulary has [CLS] and [SEP] at ids {vocabulary.cls_id} and "
-            f"{vocabulary.sep_id}, but an encoder-decoder needs them at {BOS} and {EOS}: use a run "
-            "whose vocabulary was trained by macaron_tf"
+            f"{vocabulary.sep_id}, but an encoder-decoder needs them at ids {BOS} and {EOS}: use a "
+            "run whose vocabulary was trained by macaron_tf"
         )

@@ -61,9 +61,10 @@ class MergedPieceVocabulary(PieceVocabulary):
         merges: merges as `"left right"`, in the order of training.
 
     Attributes:
-        merges_through: whether a merge may use or produce units that are not pieces, as in XLM. If
-            such a unit remains after the last merge, it is encoded as UNK. If `merges_through` is
-            False, the constructor raises a UserError for such a merge.
+        merges_through: whether a merge may use or produce units that are not pieces, as in XLM. A
+            unit that remains after the last merge and is not a piece is encoded as UNK. If
+            `merges_through` is False, the constructor raises a UserError for a merge that involves
+            a unit that is not a piece.
 
     References: Sennrich et al. 2016, section 3.2.
     """
@@ -113,8 +114,8 @@ class MergedPieceVocabulary(PieceVocabulary):
             pieces, merges = record["pieces"], record["merges"]
         except ValueError as error:
             raise UserError(
-                f"it is not a {cls.kind} vocabulary: give a {cls.kind} vocabulary, or restore the "
-                "file from a copy"
+                f"the file is not a {cls.kind} vocabulary: give a {cls.kind} vocabulary, or "
+                "restore the file from a copy"
             ) from error
         return cls(pieces, merges, **settings)
 
@@ -317,7 +318,9 @@ class BytePairVocabulary(MergedPieceVocabulary):
         # A vocabulary without merges normalizes the training text.
         plain = cls(byte_alphabet(), [], lower_case, add_prefix_space=True)
         if size < (least := plain.pieces):
-            raise too_small(size, "the bytes", least, f"{least} pieces or more")
+            raise too_small(
+                size, "the bytes", least, f"raise the vocabulary size to at least {least}"
+            )
         with Progress("training the vocabulary", "lines") as progress:
             text = map_lines(
                 lambda strings: plain.spaced(plain.normalized(strings)),
@@ -465,8 +468,8 @@ class CharacterPairVocabulary(MergedPieceVocabulary):
 
     def encode_with_offsets(self, strings: tf.Tensor) -> LocatedPieces:
         raise UserError(
-            f"a {self.kind} vocabulary cannot locate its pieces in a text: use a model with "
-            "another kind of vocabulary"
+            f"a {self.kind} vocabulary cannot map its pieces to positions in a text: use a "
+            "model with another kind of vocabulary"
         )
 
     def piece_bytes(self, number: int) -> bytes:
@@ -566,8 +569,8 @@ def _columns(path: str | os.PathLike, count: int) -> Iterable[list[str]]:
         if len(columns) != count + 1 or not columns[-1].isdecimal():
             raise UserError(
                 f"{os.fspath(path)}, line {number}: {line!r:.60} must have {count + 1} columns, "
-                "the last of them a number: give the files of codes and vocabulary from XLM's "
-                "release"
+                "and the last column must be a number: give the files of codes and vocabulary from "
+                "XLM's release"
             )
         yield columns[:-1]
     if not number:

@@ -95,9 +95,10 @@ class SentencePieceVocabulary(PieceVocabulary):
         elif found != (PAD, UNK, BOS, EOS):
             raise UserError(
                 f"the SentencePiece model has PAD, UNK, BOS and EOS at ids {found}, but must have "
-                f"them at ids {(PAD, UNK, BOS, EOS)}: train it with pad_id={PAD}, unk_id={UNK}, "
-                f"bos_id={BOS} and eos_id={EOS} (for encoders with bos_id=-1, eos_id=-1 and "
-                f"control_symbols={','.join(CONTROL)} instead)"
+                f"them at ids {(PAD, UNK, BOS, EOS)}: train the model with pad_id={PAD}, "
+                f"unk_id={UNK}, bos_id={BOS} and eos_id={EOS}. For an encoder, train the model "
+                f"with pad_id={PAD}, unk_id={UNK}, bos_id=-1, eos_id=-1 and "
+                f"control_symbols={','.join(CONTROL)}"
             )
         self.byte_fallback = model.is_byte(model.piece_to_id("<0x00>"))
         self._tokenizer = None
@@ -305,7 +306,7 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         if most := re.search(r"too high.*<= (\d+)", message):
             raise too_large(size, most[1]) from error
         if least := re.search(r"required_chars\. \d+ vs (\d+)", message):
-            remedy = "more pieces or for a lower character coverage"
+            remedy = "raise the vocabulary size, or lower the character coverage"
             raise too_small(size, "the text's characters", least[1], remedy) from error
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error

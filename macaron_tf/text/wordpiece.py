@@ -158,7 +158,7 @@ class WordPieceVocabulary(PieceVocabulary):
         try:
             return cls.from_contents(contents, {"lower_case": lower_case})
         except UserError as error:
-            raise UserError(f"{os.fspath(path)} cannot be read, because {error}") from error
+            raise UserError(f"cannot read {os.fspath(path)}: {error}") from error
 
     @classmethod
     @says_unknown
@@ -205,7 +205,9 @@ class WordPieceVocabulary(PieceVocabulary):
                 # In Unicode order: first the pieces that start a word, then the continuations.
                 singles = [*alphabet, *(CONTINUES + character for character in continuing)]
                 if size < (least := len(SPECIAL_PIECES) + len(singles)):
-                    remedy = f"{least} pieces or more, or lower max_characters"
+                    remedy = (
+                        f"raise the vocabulary size to at least {least}, or lower max_characters"
+                    )
                     raise too_small(size, "the text's characters", least, remedy)
                 merges = _merges(known, size - least + 2 * len(alphabet))
                 if len(merges) >= size - least:

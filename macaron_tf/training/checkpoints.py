@@ -511,8 +511,9 @@ def last_checkpoints(
     steps = directory.steps(every)
     if len(steps) < count:
         raise UserError(
-            f"{directory.path} contains {len(steps)} checkpoints, fewer than the {count} to "
-            "average: ask for fewer, or train with a larger training.keep_last"
+            f"{directory.path} contains {len(steps)} checkpoint{'s' * (len(steps) != 1)}, "
+            f"fewer than the {count} to average: average fewer checkpoints, or train with a "
+            "larger training.keep_last"
         )
     return [directory.of_step(step) for step in steps[-count:]]
 

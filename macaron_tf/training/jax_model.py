@@ -58,8 +58,8 @@ class JaxModel(TrainedModel):
     def variables(self) -> dict[str, list[keras.Variable]]:
         """Returns all variables that an update reads, grouped into five lists.
 
-        The keys are `"trained"`, `"others"` (untrained), `"optimizer"`, `"average"` (moving average
-        of the weights) and `"skipped"` (counter of consecutive skipped updates).
+        The keys are `"trained"`, `"others"` (non-trainable), `"optimizer"`, `"average"` (moving
+        average of the weights) and `"skipped"` (counter of consecutive skipped updates).
         """
         return {
             "trained": self.network.trainable_variables,

@@ -38,8 +38,8 @@ class Muon(keras.optimizers.Muon):
     relative positions, and it would treat fused queries, keys and values (QKV) as a single matrix.
     This class selects variables by the axis names from `spec_of`. Muon updates matrices with two
     named axes, except embedding tables and other matrices with a vocabulary axis. Adam updates all
-    other variables, including weights of user-defined layers that declare no axes. Weight decay
-    does not depend on which of the two updates a variable.
+    other variables, including weights of user-defined layers that declare no axes. Weight decay is
+    the same for variables that Muon updates and variables that Adam updates.
 
     References: Jordan et al. 2024, "Muon"; Liu et al. 2025, "Muon is Scalable for LLM Training".
     """

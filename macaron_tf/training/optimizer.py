@@ -278,9 +278,9 @@ def make_optimizer(
         p -= lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m / (sqrt(v) + epsilon)
 
     Epsilon is added before the bias correction, as in fairseq. PyTorch adds epsilon after the bias
-    correction, `sqrt(v / (1 - beta_2^t)) + epsilon`. The same epsilon therefore has more effect
-    here than in PyTorch. With beta_2 = 0.98, the effect is 7 times as large at the first update.
-    After a few hundred updates, the two formulas agree.
+    correction, `sqrt(v / (1 - beta_2^t)) + epsilon`. The same epsilon therefore has more effect in
+    this Adam than in PyTorch's Adam. With beta_2 = 0.98, the effect is 7 times as large at the
+    first update. After a few hundred updates, the two formulas agree.
 
     Adafactor uses T5's settings and no momentum. It computes `p -= lr * a * u / max(1, rms(u))`
     with `a = max(1e-3, rms(p))` and `u = g / sqrt(v)`. The second moment v has the decay rate

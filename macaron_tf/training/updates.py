@@ -169,7 +169,7 @@ def pack(sums: dict[str, tf.Tensor]) -> tuple[tuple[str, ...], tf.Tensor]:
     if missing:
         raise ValueError(
             "the objective must return loss_sum and weight, but returns no "
-            f"{' and no '.join(sorted(missing))}: add what is missing"
+            f"{' and no '.join(sorted(missing))}: return both"
         )
     names = tuple(sorted(sums))
     return names, ops.stack([ops.cast(sums[name], "float32") for name in names])

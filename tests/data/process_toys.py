@@ -17,9 +17,9 @@ def scaled(factor: int, number: int) -> tuple[int, int]:
 
 
 def dies(folder: pathlib.Path, item: tuple[int, int]) -> int:
-    """Kills this process on the first `deaths` calls with an item; later calls return its number.
+    """Kills this process on the first `deaths` calls with `item`; later calls return `number`.
 
-    `item` is (number, deaths). A file in `folder` counts the calls.
+    `item` is (number, deaths). A file in `folder` counts the calls with this item.
     """
     number, deaths = item
     attempts = folder / f"attempts-{number}"

@@ -1,4 +1,4 @@
-"""Batches of examples, sentences and arrays: lengths, epochs and exact restarts."""
+"""Tests of batches of examples, sentences and arrays: lengths, epochs and exact restarts."""
 
 import dataclasses
 import itertools
@@ -49,7 +49,7 @@ def test_buckets_fill_the_budget():
     assert choose_lengths(np.array([5]), 8, 2) == [6]
     buckets = Buckets([12, 30, 1000, 4096], 4096)
     assert buckets.shapes == ((336, 12), (136, 30), (4, 1000), (1, 4096))
-    refuses("a batch of 50 tokens cannot hold a row of 51", Buckets, [10, 51], 50)
+    refuses("a batch of 50 tokens cannot hold a sequence of 51", Buckets, [10, 51], 50)
     plan = Buckets(choose_lengths(LENGTHS, 8, 2), 512).plan(LENGTHS, np.random.default_rng(0))
     assert LENGTHS.sum() / sum(len(batch.rows) * batch.length for batch in plan) > 0.9
 

@@ -1,4 +1,4 @@
-"""Worker processes: results in order, errors, and workers that are killed."""
+"""Tests of worker processes: results in order, errors, and workers that are killed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Token shards on disk: a damaged or half-written shard is never read."""
+"""Tests of token shards on disk: a damaged or half-written shard is never read."""
 
 import mmap
 import os

@@ -1,4 +1,4 @@
-"""Sentence pairs: cleaning, epochs of batches, the cache and errors."""
+"""Tests of translation data: cleaning, epochs of batches, the cache and errors."""
 
 import concurrent.futures
 import resource
@@ -109,7 +109,7 @@ def test_one_pair_or_none(toy_vocabulary, toy_pairs):
     ):
         TranslationData.from_pairs([("\x00", "\x00")], toy_vocabulary)
     few = {"batching": BatchingConfig(max_tokens=10)}
-    message = "a batch of 10 tokens cannot hold a row"
+    message = "a batch of 10 tokens cannot hold a sequence"
     refuses(message, TranslationData.from_pairs, toy_pairs, toy_vocabulary, **few)
 
 
@@ -290,7 +290,7 @@ def test_bad_input_after_some_shards(build, shards, toy_pairs, tmp_path):
     write(tmp_path, toy_pairs)
     with open(tmp_path / "all.tsv", "ab") as file:
         file.write(b"the end is mis")
-    refuses(r"all\.tsv, line 301 has 1 column.s. instead of 2", build, processes=1)
+    refuses(r"all\.tsv, line 301 has 1 column instead of 2", build, processes=1)
 
 
 def test_a_full_disk(build, shards, tmp_path):

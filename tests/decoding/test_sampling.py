@@ -1,4 +1,4 @@
-"""The random number generator, sampling, and continuation of prompts."""
+"""Tests of the random number generator, of sampling, and of continuing prompts."""
 
 import functools
 

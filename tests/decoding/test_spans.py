@@ -1,4 +1,4 @@
-"""The best answer span over all windows of a question, compared with brute-force search."""
+"""Tests of the best answer span over all windows of a question, against brute-force search."""
 
 import itertools
 

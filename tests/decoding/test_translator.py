@@ -1,4 +1,4 @@
-"""Translation by beam search and by sampling, with caches of fixed and growing size."""
+"""Tests of translation by beam search and by sampling, with fixed and growing caches."""
 
 import numpy as np
 import pytest

@@ -112,7 +112,7 @@ def searched(method, toy: Toy, sources, config, rows: int, limit, jit=None, **op
 def shaken(model, scale: float = 0.3, seed: int = 1):
     """Builds a model, and adds noise with standard deviation `scale` to its weights.
 
-    The almost equal logits of an untrained model would hide errors.
+    Without the noise, almost equal logits would hide errors.
     """
     if not model.built:
         model.build()

@@ -1,4 +1,4 @@
-"""Workers that stop or die while they train over gRPC."""
+"""Tests of workers that stop or die while they train over gRPC."""
 
 import signal
 import time

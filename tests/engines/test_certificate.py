@@ -1,4 +1,4 @@
-"""The check that compares exported files with the network and refuses files that differ."""
+"""Tests of the check that refuses exported files whose outputs differ from the network."""
 
 import dataclasses
 import json

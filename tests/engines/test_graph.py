@@ -97,9 +97,9 @@ def test_many_texts_come_back_in_their_order(classifier):
 @pytest.mark.parametrize(
     ("texts", "options", "words"),
     [
-        (([None],), {}, "text 1 is None, which is not a text"),
-        ((["a", float("nan")],), {}, "text 2 is nan, which is not a text"),
-        ((3,), {}, "3 is not a text: pass a text or a list of texts"),
+        (([None],), {}, "text 1 is None, but must be a string"),
+        ((["a", float("nan")],), {}, "text 2 is nan, but must be a string"),
+        ((3,), {}, "3 is not a string: pass a string or a list of strings"),
         (("a", "b"), {}, "2 texts or lists of texts, but the task takes 1"),
         (([b"caf\xe9"],), {}, "is not UTF-8"),
         (("a",), {"nbest": 3}, "nbest=3 is not an option of a classifier: choose among language"),
@@ -112,7 +112,7 @@ def test_other_input_is_refused(classifier, texts, options, words):
 
 def test_the_texts_of_an_example_are_all_there(pairs):
     refuses("an example lacks the text 'second'", pairs.predict, [{"first": "a"}])
-    refuses("an example has 1 texts, but the task takes 2", pairs.predict, ["a"])
+    refuses("an example has 1 text, but the task takes 2", pairs.predict, ["a"])
     sizes = r"the numbers of texts differ \(2 of first, 1 of second\)"
     refuses(sizes, pairs.predict, ["a", "b"], ["a"])
     sides = {"first": "a"}, {"second": "b"}
@@ -127,7 +127,7 @@ def test_a_writer_streams_scores_and_takes_numbers(writer):
     assert long["tokens"] > short["tokens"] and long["log_probs"] < short["log_probs"] < 0
     for name, value in (("temperature", "x"), ("seed", 2**40), ("top_k", None)):
         refuses(f"{name}={value!r} must be a number", writer.predict, "a", **{name: value})
-    refuses("top_p above 0 and at most 1", writer.predict, "a", top_p=2.0)
+    refuses("top_p must be above 0 and at most 1", writer.predict, "a", top_p=2.0)
     refuses("n_best=2 is not an option", writer.predict, "a", n_best=2)
     refuses("n_best=2 is not an option", lambda: list(writer.stream("a", n_best=2)))
     refuses(
@@ -149,7 +149,7 @@ def test_what_a_kind_cannot_do_is_a_sentence(classifier):
     refuses("cannot stream its answers", classifier.stream, "a")
     refuses("cannot score texts", classifier.score, "a")
     plain = Pretrained(tf.keras.Sequential(), vocabulary=WORDS, name="plain")
-    refuses("is a Sequential, which cannot answer texts", plain.predict, "a")
+    refuses("is a Sequential, which makes no predictions from texts", plain.predict, "a")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Decoding in LiteRT compared with the graph: continuations, samples, beam search, streams."""
+"""Tests of decoding in LiteRT against the graph: continuations, samples, beam search, streams."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Networks exported to ONNX, and run in ONNX Runtime and in OpenVINO."""
+"""Tests of networks exported to ONNX, and run in ONNX Runtime and in OpenVINO."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""SQuAD and CoNLL metrics, compared with manual results, the official script and seqeval."""
+"""Tests of SQuAD and CoNLL metrics against manual results, the official script and seqeval."""
 
 import numpy as np
 import pytest
@@ -148,7 +148,7 @@ def test_entities_count_the_same_in_every_scheme(scheme):
     begin, inner, last, single = scheme
 
     def side(rng) -> list[list[tuple[str, str]]]:
-        """Returns sentences of 12 words, each word as (IOB2 tag, tag in the other scheme)."""
+        """Returns sentences of 12 words, each word as (IOB2 tag, tag in `scheme`)."""
         found = []
         for _ in range(30):
             words = []

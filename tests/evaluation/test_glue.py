@@ -1,4 +1,4 @@
-"""The metrics of GLUE and SuperGLUE, and the submission files."""
+"""Tests of the metrics of GLUE and SuperGLUE, and of the submission files."""
 
 import json
 import warnings

@@ -1,4 +1,4 @@
-"""Perplexity, ROUGE and the scores of few-shot choices."""
+"""Tests of perplexity, ROUGE and the scores of few-shot choices."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""BLEU, chrF and the paired bootstrap."""
+"""Tests of BLEU, chrF and the paired bootstrap."""
 
 import dataclasses
 import json
@@ -226,7 +226,7 @@ def corpus(sentences=80, seed=0):
 
 
 def damaged(lines, rate, seed):
-    """Replaces each word by a random word with probability `rate`."""
+    """Replaces each word with a random word with probability `rate`."""
     rng = np.random.default_rng(seed)
     result = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""Toy corpora, and stand-ins that replace a study's commands and only write output files."""
+"""Toy corpora, and fake commands for studies, which only write output files."""
 
 import importlib
 import itertools
@@ -172,8 +172,8 @@ ALWAYS = {
 def calls(request, monkeypatch):
     """Makes studies run commands in this process; returns the list of commands that are called.
 
-    Each command line is parsed by the command's own parser. With the parameter "pretended",
-    stand-ins run in place of training commands.
+    Each command line is parsed by the command's own parser. With the parameter "pretended", fake
+    commands run in place of training commands.
     """
     found, real = [], pkgutil.resolve_name
     stands_in = ALWAYS | (PRETENDED if request.param == "pretended" else {})

@@ -178,7 +178,10 @@ def scores_in(folder: pathlib.Path) -> dict:
 
 
 def words(text: str, **places) -> list[str]:
-    """Splits a command line into words; replaces placeholders such as RUN by values in `places`."""
+    """Splits a command line into arguments.
+
+    The values in `places` replace placeholders such as RUN.
+    """
     for name, place in places.items():
         text = text.replace(name, str(place))
     return text.split()

@@ -1,4 +1,4 @@
-"""Commands whose corpus, runs and files are in a bucket; `ram://` stands in for the bucket."""
+"""Tests of commands whose corpus, runs and files are in a bucket, emulated by `ram://`."""
 
 import json
 import os

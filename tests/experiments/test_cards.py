@@ -1,4 +1,4 @@
-"""Model cards of runs: header, settings, and an example that runs."""
+"""Tests of model cards of runs: header, settings, and an example that runs."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""The cloud scripts, with stand-ins for `gcloud` and `ssh`."""
+"""Tests of the cloud scripts with fake `gcloud` and `ssh` commands."""
 
 import json
 import os
@@ -34,7 +34,7 @@ shift; host=$1; shift; exec bash -c "$*"
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Puts a folder with stand-ins for `gcloud` and `ssh` first on PATH; returns the folder."""
+    """Puts a folder with fake `gcloud` and `ssh` commands first on PATH; returns the folder."""
     for name, text in (("gcloud", GCLOUD), ("ssh", SSH)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)

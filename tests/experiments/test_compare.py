@@ -1,6 +1,6 @@
-"""The comparison command, and code that all studies share.
+"""Tests of the command `compare`, and of code that all studies share.
 
-Fast tests use stand-ins for commands, and slow tests train on toy languages.
+Fast tests use fake commands, and slow tests train on toy languages.
 """
 
 import itertools
@@ -101,7 +101,7 @@ def test_every_arm_takes_its_best_rate_by_other_seeds(calls, compared, tmp_path)
     compared("--rates", "0.02", "0.04", "--tuning-seeds", "7", "8")
     assert {call[3].rpartition("-")[2] for call in calls} == {"7", "8"}
     for words, message in (
-        (["--tuning-seeds", "7"], "--tuning-seeds needs --rates"),
+        (["--tuning-seeds", "7"], "--tuning-seeds has no effect without --rates"),
         (
             ["--rates", "1e-3", "--tuning-seeds", "2"],
             "seed 2 is in both --tuning-seeds and --seeds",
@@ -169,7 +169,7 @@ def test_arms_are_compared_at_several_widths(calls, compared, tmp_path):
 
 
 def test_a_trend_is_judged_seed_by_seed():
-    """For each seed, the slope of the trend over log2(width) equals the least-squares slope."""
+    """For each seed, the reported trend equals the least-squares slope over log2(width)."""
     arms = [Arm(name, "demo", (), width) for width in (8, 16, 32) for name in ("one", "other")]
     noise = [0.001, -0.002, 0.003]
 
@@ -318,7 +318,7 @@ open("saved", "w").close()
 
 
 def test_ctrl_c_waits_for_the_save_of_a_command(tmp_path, monkeypatch):
-    """Ctrl-C reaches the study and its training process, and the study waits for the save."""
+    """After Ctrl-C, a study waits until its training process has saved a checkpoint."""
     (tmp_path / "child.py").write_text(CHILD)
     (tmp_path / "python").write_text(f"#!/bin/sh\nexec {sys.executable} child.py\n")
     (tmp_path / "python").chmod(0o700)
@@ -520,7 +520,7 @@ def test_bad_arms_are_one_sentence(study_corpus, tmp_path, refused):
         (["demo"], "'demo' is the only arm, but a comparison needs at least two"),
         (
             ["demo", "demo:a=b"],
-            "two arms are called demo: give one of them another name, as in NAME=demo:",
+            "two arms are called demo: give one of these arms another name, as in NAME=demo",
         ),
         (
             ["demo", "b=bert_tiny"],

@@ -1,4 +1,4 @@
-"""The data service as a separate process: equal batches, masking, start and shutdown."""
+"""Tests of the data service as a separate process: equal batches, masking, start, shutdown."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""The sentence-embedding commands: training, evaluation, vectors, search and predictions."""
+"""Tests of the sentence-embedding commands: training, evaluation, search and predictions."""
 
 import io
 import json
@@ -65,7 +65,8 @@ def test_classes_and_triplets_are_learnt_too(toy, tmp_path, ran, refused, task, 
     assert before > 0.5
     if metric == "accuracy" and task != "triplets":
         again = ["evaluate", run, "--task", "rte", "--source", source]
-        refused(main, again, "rte has the classes entailment, not_entailment in this order", run)
+        words = "the classes of the task rte are entailment, not_entailment, but must be"
+        refused(main, again, words, run)
     # The paper's best STS-B model is fine-tuned from an NLI run, without the classifier.
     ran(main, "train", "stsb", tmp_path / "next", "--init", run, "--source", source, *BARELY)
     after = task_toys.validations(tmp_path / "next")[-1]["spearman"]

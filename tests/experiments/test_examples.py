@@ -1,4 +1,4 @@
-"""The scripts of `experiments.examples` at tiny size, and the notebooks made from the scripts."""
+"""Tests of the scripts in `experiments.examples` at tiny size, and of their notebooks."""
 
 import pathlib
 import runpy

@@ -1,4 +1,4 @@
-"""The fine-tuning commands on a toy task: training, evaluation, predictions and submission."""
+"""Tests of the fine-tuning commands: training, evaluation, predictions and submission."""
 
 import io
 import json

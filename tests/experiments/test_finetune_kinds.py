@@ -1,4 +1,4 @@
-"""Question answering, tagging, choices and classification by the commands, and a mixed grid.
+"""Tests of fine-tuning commands on question answering, tagging, choices and classification.
 
 The choice and classification tests fine-tune a language model that was pre-trained briefly.
 """
@@ -123,7 +123,7 @@ def test_rows_that_end_with_cls_are_read_too(folder, tmp_path, answered, refused
             refused(
                 main,
                 first,
-                "has a vocabulary that puts [CLS] at the end of a row, but model.summary=first",
+                "has a vocabulary that puts [CLS] at the end of a sequence, but model.summary",
                 run,
             )
         assert main(["train", task, str(run), *flags]) == 0
@@ -305,7 +305,7 @@ def test_it_is_fine_tuned_by_the_command_that_any_encoder_is(gpt, toy, tmp_path,
 
 @pytest.mark.parametrize("model", ["gpt_tiny", "bert_tiny"])
 def test_choices_are_fine_tuned(model, toy, tmp_path, answered, refused):
-    """A model learns to choose the ending whose sentiment is that of the context."""
+    """A model learns to choose the ending that has the same sentiment as the context."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 200), ("validation", 40)):
         rows = []

@@ -1,4 +1,4 @@
-"""Pre-training, completion, scoring and prompting of language models on a toy language.
+"""Tests of language models on a toy language: pre-training, completion, scoring, prompting.
 
 Each document of the toy language repeats one letter.
 """
@@ -236,7 +236,7 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
 
 
 class Reader:
-    """A stand-in for a byte-level language model, which continues every prompt with `says`."""
+    """A fake byte-level language model that continues every prompt with `says`."""
 
     window, trained_length, prefix = 500, None, ()
 
@@ -316,7 +316,10 @@ def test_classes_are_asked_by_their_words(language_run, tfds_dir, tmp_path, ran,
     for more, words in (
         (["--task", "stsb"], "no prompt template exists for the task"),
         (["--task", "rte", "--words", "a", "b"], "--template and --words"),
-        (["--task", "rte", "--template", "{first}", "--words", "a"], "1 word(s) for the 2"),
+        (
+            ["--task", "rte", "--template", "{first}", "--words", "a"],
+            "2 classes, but the template has 1 word:",
+        ),
         (["--task", "rte", "--shots", "-1"], "--shots -1"),
         (["--task", "nothing"], "no task is called 'nothing'"),
         (["--task", "rte", "rte"], "two values of --task have the same name, 'rte'"),

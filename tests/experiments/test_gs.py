@@ -1,4 +1,4 @@
-"""Corpus, run and checkpoints in a Google Cloud Storage bucket, emulated by `emulated_bucket`.
+"""Tests of a corpus, a run and checkpoints in an emulated Google Cloud Storage bucket.
 
 Each command is a separate process, because TensorFlow reads its retry settings at import.
 """

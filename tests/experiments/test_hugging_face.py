@@ -1,4 +1,4 @@
-"""The commands on Hugging Face directories: fine-tuning, generation and text-to-text."""
+"""Tests of commands on Hugging Face folders: fine-tuning, generation and text-to-text."""
 
 import dataclasses
 import json

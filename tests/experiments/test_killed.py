@@ -214,7 +214,7 @@ def test_a_killed_run_is_the_uninterrupted_one(kind, request, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_two_workers_of_which_one_is_killed_are_the_uninterrupted_ones(victim, request, tmp_path):
-    """If one of two workers is killed, both workers end.
+    """If one of two workers is killed, the other worker ends too.
 
     After restarts, the run is bit-identical to an uninterrupted run.
     """

@@ -1,4 +1,4 @@
-"""Multilingual classification: XNLI's records, and zero-shot transfer to another language."""
+"""Tests of multilingual classification: XNLI's records, and zero-shot transfer."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Plots of attention and recurrent memory, and the numbers that they show."""
+"""Tests of plots of attention and of recurrent memory, and of the plotted numbers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Fine-tuning on user tables, whose class names are stored in the run."""
+"""Tests of fine-tuning on user tables, whose class names are stored in the run."""
 
 import json
 

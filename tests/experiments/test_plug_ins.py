@@ -1,4 +1,4 @@
-"""User-defined recipes, blocks, objectives and sources in a folder outside the project."""
+"""Tests of user-defined recipes, blocks, objectives and sources outside the project."""
 
 import json
 import re

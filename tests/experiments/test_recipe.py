@@ -1,4 +1,4 @@
-"""Recipes and their settings, runs made from recipes, and the commands' parsers."""
+"""Tests of recipes and their settings, of runs made from recipes, and of the parsers."""
 
 import ast
 import contextlib

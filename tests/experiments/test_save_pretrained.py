@@ -1,4 +1,4 @@
-"""Runs saved by `save_pretrained`, and the commands that take the saved folder."""
+"""Tests of runs saved by `save_pretrained`, and of the commands that read the saved folder."""
 
 import dataclasses
 import json

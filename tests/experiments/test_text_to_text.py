@@ -139,7 +139,7 @@ def test_answers_that_stand_in_a_text_are_written(t5_run, tmp_path, answered):
 
 @pytest.fixture
 def mixture(t5_run, tables, tmp_path, monkeypatch):
-    """Returns a function from the path of a run to the words of its training command.
+    """Returns a function from the path of a run to the arguments of its training command.
 
     The run trains on a mixture of sentiment classification and letter translation.
     """
@@ -220,7 +220,10 @@ def test_a_vocabulary_that_cannot_say_the_answers_is_refused():
 
     letters = Letters()
     refuses(
-        "the answer 'negative' of sst2 as tokens that decode to ''", check_answers, "sst2", letters
+        "the answer 'negative' of sst2, because the tokens of the answer decode to ''",
+        check_answers,
+        "sst2",
+        letters,
     )
     check_answers("summarization", letters)
     letters.known = "negativepositive"

@@ -153,7 +153,7 @@ def ask_elsewhere(cwd, *asked: tuple[str, str, dict[str, list]]) -> list[dict]:
 
     Returns:
         A dict for each call, which maps output names to values. If the call raises an
-            InvalidArgumentError, "error" maps to the message.
+        InvalidArgumentError, "error" maps to the message.
     """
     done = subprocess.run(
         [sys.executable, "-c", READER],

@@ -352,7 +352,7 @@ def expected(folder):
 
 @pytest.fixture(scope="module")
 def elsewhere(folder, expected, tmp_path_factory):
-    """Computes the answers of all exports in one process that has TensorFlow alone.
+    """Computes the answers of all exports in one process that does not import this project.
 
     Returns a dict mapping export types to lists of answers.
     """
@@ -421,13 +421,13 @@ def largest_difference(expected: dict, found: dict, row: int, where: str) -> flo
 
 
 def check(name: str, expected: list, found: list[dict], way: str) -> float:
-    """Asserts that refused texts are refused; returns the largest difference over other texts.
+    """Asserts that refused texts are refused; returns the largest difference over all other texts.
 
     Args:
         name: export type.
         expected: answers of the run; a string stands for a refused text.
         found: answers of the export, one dict per request.
-        way: words for messages that tell how the export ran.
+        way: description of how the export ran, for messages.
     """
     largest, worst = 0.0, None
     for part, answer in zip(parts_of(expected), found, strict=True):

@@ -1,6 +1,6 @@
 """Runs and their SavedModels agree, in a process where this project is not installed.
 
-Weights are random except for the translator's, which is also served.
+All models except the translator have random weights. The translator is also served.
 """
 
 import concurrent.futures
@@ -146,7 +146,7 @@ INPUTS = {
 
 
 def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) -> None:
-    """Writes an untrained run of an encoder or a task model."""
+    """Writes a run folder with random weights: an encoder or a task model."""
     init = read_init("none", model, vocabulary / "vocabulary")
     settings = [f"{name}={value}" for name, value in {**TINY, **more}.items()]
     run = run_class(
@@ -156,7 +156,7 @@ def write_run(path, run_class, recipe, vocabulary, model="bert_tiny", **more) ->
 
 
 def write_writer(folder, name: str):
-    """Writes an untrained run of a language model, or of a BART or T5 for the task MRPC."""
+    """Writes a run folder with random weights: a language model, or a BART or T5 model for MRPC."""
     model, *settings = WRITERS[name]
     (folder / f"{name}-texts").mkdir()
     every = toy_settings(write_documents(folder / f"{name}-texts"))
@@ -361,7 +361,9 @@ def test_controls_out_of_range_are_refused(folder):
     serve = tf.saved_model.load(str(served(folder, "byte_bpe"))).signatures["serving_default"]
     for row in asked:
         given = {name: tf.constant(value) for name, value in controls(row).items()}
-        with pytest.raises(tf.errors.InvalidArgumentError, match="top_p above 0 and at most 1"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="top_p must be above 0 and at most 1"
+        ):
             serve(**given)
 
 
@@ -492,7 +494,7 @@ def test_a_quantized_network_is_not_exported_in_bfloat16(folder, tmp_path, refus
     found = macaron_tf.load(folder / "sst2")
     found.network.quantize("int8")
     found.save_pretrained(tmp_path / "int8")
-    words = "is quantized to int8, but must have float weights: leave the flag out"
+    words = "is quantized to int8, but must have float weights: use the model before quantization"
     refused(main, [tmp_path / "int8", tmp_path / "out", "--bfloat16"], words)
 
 
@@ -607,9 +609,7 @@ def test_the_client_answers_lines_by_what_the_model_is(
             said.append(capsys.readouterr().out)
             if name == "squad2":
                 assert client.main([*words, *lines, "Who?"]) == 2
-                error = (
-                    "line 2 has 1 tab-separated text(s), but the model needs 2 (question, context)"
-                )
+                error = "line 2 must have 2 texts (question, context), but has 1: separate"
                 assert error in capsys.readouterr().err
     assert re.fullmatch(pattern, said[0]) and said[0] == said[1]
 

@@ -1,4 +1,4 @@
-"""The page at `GET /` in a browser: Chromium, driven by Selenium.
+"""Tests of the page at `GET /` in a browser: Chromium, driven by Selenium.
 
 The tests need `apt-get install chromium chromium-driver` and `pip install selenium`.
 """

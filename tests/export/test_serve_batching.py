@@ -1,4 +1,4 @@
-"""Dynamic batching, with a model in Python."""
+"""Tests of dynamic batching, with a model in Python."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.quick
 
 
 class Doubler:
-    """A stand-in for a model, which doubles numbers and fails on negative numbers.
+    """A fake model that doubles numbers and fails on negative numbers.
 
     Tests can replace the result function and the error function, and can block calls.
     """
@@ -118,7 +118,8 @@ def test_a_check_that_names_rows_costs_the_good_requests_one_run():
 def test_a_check_that_names_no_rows_or_wrong_ones_fails_only_the_guilty(rows):
     """If an error message does not name the bad rows, the batch is bisected.
 
-    Only models of this project name the rows, and an input text may imitate such a message.
+    Only models of this project name the bad rows, and an input text may look like a message that
+    names rows.
     """
     error = tf.errors.InvalidArgumentError(None, None, f"assertion failed: [a] [rows:] [{rows}]")
     calls, answers = run_once([1, 2, 3, 4, 5, 6, -7, 8], lambda x: error)

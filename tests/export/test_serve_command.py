@@ -1,4 +1,4 @@
-"""`python -m export.serve` as a process: readiness, errors and shutdown."""
+"""Tests of `python -m export.serve` as a process: readiness, errors and shutdown."""
 
 import contextlib
 import gc

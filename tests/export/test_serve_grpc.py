@@ -1,4 +1,4 @@
-"""TensorFlow Serving's gRPC API on a live server."""
+"""Tests of TensorFlow Serving's gRPC API on a live server."""
 
 import subprocess
 import sys

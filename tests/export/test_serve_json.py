@@ -1,4 +1,4 @@
-"""Conversion between JSON and tensors by TensorFlow Serving's rules."""
+"""Tests of the conversion between JSON and tensors by TensorFlow Serving's rules."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Several models in one server: TensorFlow Serving's `ModelServerConfig`."""
+"""Tests of several models in one server: TensorFlow Serving's `ModelServerConfig`."""
 
 import os
 import shutil
@@ -147,8 +147,8 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
     "text, words",
     [
         ("model_config_list {\n config {\n nme: 3 } }", 'no field named "nme"'),
-        ("model_config_list {", "m.config, line "),
-        ("\xff", "line 1 is not valid protocol buffer text"),
+        ("model_config_list {", "m.config is not valid protobuf text format"),
+        ("\xff", "line 1 of --model-config-file"),
         ("", "lists no model"),
         (entry("", "/a"), "config 1: the name is empty: give"),
         (entry("a/b", "/a"), "the model 'a/b': name: the name 'a/b' cannot be part of a URL"),
@@ -158,7 +158,7 @@ ONLY_3 = 'model_version_policy { specific { versions: 3 } } version_labels { key
         (entry("a", "/a", ONLY_3), "the label 'x' in version_labels points to version 1"),
         (entry("a", "/a", "model_version_policy { specific {} }"), "lists no versions, but"),
         (entry("a", "/nowhere"), "/nowhere is not a folder"),
-        (entry("a", "{one}", ONLY_3.replace("1", "3")), "loaded (model_version_policy asks for 3)"),
+        (entry("a", "{one}", ONLY_3.replace("1", "3")), "asks for version 3, but"),
         (
             entry("a", "{one}", 'version_labels { key: "x" value: 1 }'),
             "points to version 1, which is not served: choose one",

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API on a live server."""
+"""Tests of TensorFlow Serving's REST API on a live server."""
 
 import asyncio
 import contextlib
@@ -165,7 +165,7 @@ def test_signatures_dtypes_and_scalars(port):
     [
         (b"{", "JSON Parse error"),  # test_serve_json has others
         ({"inputs": []}, "empty"),
-        ({"inputs": [["a"]]}, "shape [1,1], expected [-1]"),
+        ({"inputs": [["a"]]}, "shape [1,1], but must have shape [-1]"),
         ({"instances": ["a"] * 101}, "at most 100"),
         ({"instances": ["a"], "signature_name": "no"}, "serving_default"),
         ({"instances": ["a"], "signature_name": 3}, "signature_name"),
@@ -318,7 +318,7 @@ def test_a_client_that_sends_many_pieces_waits_for_the_others():
     class Watched(Bodies):
         """A `Bodies` that appends chunk sizes to `turns`.
 
-        The list also gets "others" when the event loop runs another callback.
+        The string "others" is appended when the event loop runs another callback.
         """
 
         @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Warm-up requests, and the operations that a server must have registered."""
+"""Tests of warm-up requests, and of the operations that a server must have registered."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-"""Exported models in NVIDIA Triton: the model configuration, and the real server's answers."""
+"""Tests of exported models in NVIDIA Triton: model configuration, and answers of a server."""
 
 import concurrent.futures
 import http.client
@@ -51,7 +51,7 @@ def test_the_repository(tmp_path, toy_versions):
 
 def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
     known = "motto, numbers, scalar, score, serving_default"
-    sentence = f"no model has the signature.s. no in --signatures: choose from {known}"
+    sentence = f"--signatures contains 'no', but no model has this signature: choose from {known}"
     refuses(sentence, triton.write_repository, {"a": str(toy_versions)}, tmp_path, options("no"))
     refused(triton.main, [f"{tmp_path}/nothing"], "nothing is not a folder")
     twice = [f"{toy_versions}", f"{toy_versions.name}={toy_versions}"]
@@ -70,7 +70,7 @@ def test_mistakes_are_one_sentence(tmp_path, toy_versions, refused):
 def test_a_bad_row_costs_the_requests_joined_with_it_one_run(monkeypatch):
     """Requests that share a batch with a bad row are answered after one more run.
 
-    A stand-in replaces `triton_python_backend_utils`, which only Triton's processes have.
+    A fake module replaces `triton_python_backend_utils`, which exists only in Triton's processes.
     """
     stub = types.SimpleNamespace(
         Tensor=lambda name, array: (name, array.tolist()),

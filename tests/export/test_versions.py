@@ -36,9 +36,9 @@ pytestmark = pytest.mark.quick
 
 
 class Doubled(tf.Module):
-    """A stand-in that serves as graph and as task; its signature doubles a number.
+    """A fake object that replaces a graph and a task; its signature doubles a number.
 
-    The stand-in has 400 KB of weights.
+    The weights take 400 KB.
     """
 
     texts = ()
@@ -69,7 +69,7 @@ class Doubled(tf.Module):
 
 
 class NoVocabulary:
-    """A stand-in with the vocabulary attributes that `write_version` uses."""
+    """A fake vocabulary with the attributes that `write_version` uses."""
 
     hash = "0"
 

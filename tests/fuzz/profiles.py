@@ -1,4 +1,4 @@
-"""Profiles of the fuzz tests, and the outcomes that they allow.
+"""Profiles of the fuzz tests, and a check of the allowed outcomes.
 
 `make test` runs the quick profile, whose cases are always the same. `make fuzz` runs the long
 profile, whose cases depend on the seed.

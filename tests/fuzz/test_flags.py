@@ -37,7 +37,7 @@ def main_of(command: str):
 
 
 def said(main, *words: str) -> str:
-    """Runs a command with `words`, such as --help, and returns what the command prints."""
+    """Runs a command with the arguments `words`, such as --help, and returns its output."""
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         assert survive(main, [*words]) in (None, 0)
     return shown.getvalue()
@@ -45,7 +45,7 @@ def said(main, *words: str) -> str:
 
 @functools.cache
 def forms(command: str) -> list[tuple[list[str], list[str]]]:
-    """Returns (words, flags) of each sub-command, or of the command if it has none."""
+    """Returns (arguments, flags) of each sub-command, or of the command if it has none."""
     shown = said(main_of(command), "--help")
     names = re.findall("^    ([a-z_-]+)  ", shown, re.MULTILINE) if "COMMAND" in shown else []
     found = []
@@ -57,7 +57,7 @@ def forms(command: str) -> list[tuple[list[str], list[str]]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_runs():
-    """Replaces the function of every command by a function that does nothing."""
+    """Replaces the function of every command with a function that does nothing."""
     idle = types.SimpleNamespace(resolve_name=lambda name: lambda options: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arguments, "pkgutil", idle)
@@ -113,7 +113,7 @@ class Parsed(BaseException):
 
 
 def places(parser: argparse.ArgumentParser, names: list[str], begin=()):
-    """Yields (words before, words after) for each path argument of a command.
+    """Yields (arguments before, arguments after) for each path argument of a command.
 
     Asserts that `names` contains all arguments that are not paths.
     """
@@ -166,7 +166,7 @@ def test_no_command_goes_to_another_place_than_was_said(monkeypatch, capsys, tmp
      "few_shot RUN --task x --out OUT --template", "embed train stsb RUN --init none --model"],
 )  # fmt: skip
 def test_a_flag_s_empty_word_is_refused(words, capsys):
-    """An empty word, as from an unset variable in `--checkpoint "$BEST"`, is refused."""
+    """An empty string, as from an unset variable in `--checkpoint "$BEST"`, is refused."""
     command, *given = words.split()
     assert main_of(command)([*given, ""]) == 2
     assert capsys.readouterr().err.startswith(f"error: {given[-1]} is empty: ")

@@ -1,4 +1,4 @@
-"""Almost valid messages and random bytes, sent to a live server over gRPC."""
+"""Fuzz tests that send almost valid messages and random bytes to a live server over gRPC."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Almost valid requests and random bytes, sent to a live server over HTTP."""
+"""Fuzz tests that send almost valid requests and random bytes to a live server over HTTP."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reading Hugging Face encoders without PyTorch, and files that are ignored or refused.
+"""Tests of reading Hugging Face encoders without PyTorch, and of ignored or refused files.
 
 A sentence-transformers folder adds pooling, normalization and a maximum length.
 """

@@ -100,7 +100,8 @@ def test_a_head_s_classes_and_weights_are_named(network, kind, ending, tmp_path)
 def test_scores_of_a_regression_are_theirs(tmp_path):
     """The saved head predicts scores in the original units.
 
-    Our model predicts standardized scores, so the head is saved with the deviation and the mean.
+    Our model predicts standardized scores, so the saved head includes the standard deviation and
+    the mean of the scores.
     """
     import safetensors.numpy
 

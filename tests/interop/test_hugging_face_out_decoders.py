@@ -1,4 +1,4 @@
-"""Generative models as Hugging Face folders: GPT-2, GPT, T5, BART, MarianMT and Pegasus."""
+"""Tests of GPT-2, GPT, T5, BART, MarianMT and Pegasus models saved as Hugging Face folders."""
 
 import dataclasses
 import functools

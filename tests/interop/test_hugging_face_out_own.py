@@ -1,4 +1,4 @@
-"""Encoders with our own blocks, saved as Hugging Face folders with our PyTorch model file."""
+"""Tests of encoders without a Hugging Face class, saved with this project's PyTorch model file."""
 
 import json
 

@@ -122,7 +122,7 @@ def config(vocabulary, options) -> EncoderConfig:
 
 
 def check_equal(ours, theirs) -> None:
-    """Checks that two float arrays are equal to 1e-5 and not all below 0.01."""
+    """Asserts that two float arrays agree within 1e-5 and are not below 0.01 everywhere."""
     assert np.abs(theirs).max() > 0.01
     np.testing.assert_allclose(numpy_of(ours), theirs, atol=1e-5, rtol=0)
 

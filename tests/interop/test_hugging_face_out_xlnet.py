@@ -1,4 +1,4 @@
-"""XLNet, saved as a Hugging Face folder, read back, and opened by transformers."""
+"""Tests of XLNet, saved as a Hugging Face folder, read back, and opened by transformers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""KerasHub's tasks, tokenizers and presets, used with our networks."""
+"""Tests of KerasHub's tasks, tokenizers and presets, used with this project's networks."""
 
 import importlib
 import sys

@@ -131,7 +131,7 @@ def make(family, kind, directory, **options):
 def batch(model, family):
     """Returns padded rows of Hugging Face ids: `(4, 13)`.
 
-    The rows have segment ids or language ids if the model has such embeddings.
+    The rows have segment ids or language ids if the model has segment or language embeddings.
     """
     padding = FAMILIES[family][3]
     rng = np.random.default_rng(0)

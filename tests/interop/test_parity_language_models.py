@@ -1,6 +1,7 @@
 """GPT, GPT-2, Llama and XLNet, read from directories, agree with Hugging Face's PyTorch models.
 
-XLNet is tested with its content stream, permutation masks, both streams and memory.
+XLNet is tested with the content stream alone, with content and query streams, with permutation
+masks, and with memory.
 """
 
 import json

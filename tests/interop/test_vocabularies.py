@@ -256,7 +256,7 @@ def test_xlnets_digits_stand_without_their_commas(tmp_path):
 def test_signs_are_pieces_of_their_own_as_in_sentencepiece(system, tmp_path):
     """Texts with user-defined symbols have SentencePiece's ids.
 
-    The transformers library puts other spaces around such symbols.
+    The transformers library places spaces around these symbols differently.
     """
     transformers = pytest.importorskip("transformers")
     options = {"Albert": ALBERT, "XLNet": XLNET}[system]

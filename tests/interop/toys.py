@@ -116,7 +116,7 @@ def copy_linear(theirs, ours) -> None:
 
 
 def check_equal(ours, theirs) -> None:
-    """Checks that two float arrays are equal to 1e-5 and not all near 0."""
+    """Asserts that two float arrays agree within 1e-5 and are not near 0 everywhere."""
     theirs = np.asarray(theirs)
     assert np.abs(theirs).max() > 0.1
     np.testing.assert_allclose(numpy_of(ours), theirs, atol=1e-5, rtol=0)

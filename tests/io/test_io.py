@@ -1,6 +1,6 @@
-"""Paths on disk and in a bucket, file stamps, and the lock of a folder.
+"""Tests of paths on disk and in a bucket, file stamps, and folder locks.
 
-TensorFlow's in-memory file system stands in for a bucket.
+TensorFlow's in-memory file system emulates the bucket.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""The progress display of long, short and nested work, in a terminal and in other streams."""
+"""Tests of the progress display of long, short and nested work, in any output stream."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Fused dropout and attention on JAX; on a CPU, Pallas interprets the kernel."""
+"""Tests of fused dropout and attention on JAX; on a CPU, Pallas interprets the kernel."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SEED = jnp.array([7, 3], jnp.uint32)
 def plain(query, key, value, seen, seed, scale, causal, window, rate):
     """Computes what `flash_attention` returns, but with full attention matrices.
 
-    The dropout mask is the same.
+    The dropout mask equals the mask of `flash_attention`.
     """
     (rows, length, heads, _), count = query.shape, key.shape[1]
     key, value = (jnp.repeat(x, heads // x.shape[2], axis=2) for x in (key, value))

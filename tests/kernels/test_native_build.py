@@ -23,9 +23,9 @@ echo library > "$2"
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """Returns a function that installs a stand-in compiler and an empty kernel cache.
+    """Returns a function that installs a fake compiler and an empty kernel cache.
 
-    The function returns the file to which the compiler appends a line per run.
+    The function returns the file to which the compiler appends one line for each run.
     """
 
     def install(ending: str = "") -> pathlib.Path:

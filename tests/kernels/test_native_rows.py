@@ -132,7 +132,7 @@ def test_gelu_with_a_bias_and_its_gradients(shape, dtype, approximate):
 def swish(kernel, *options):
     """Returns two functions, which run a kernel natively and in its reference implementation.
 
-    Both functions have the same mask for two rows, whose only padding is the end of row 1.
+    The functions use the same mask for two rows, in which only the end of row 1 is padding.
     """
     mask = tf.constant([[True] * 5, [True] * 4 + [False]])
     return [lambda *x, how=how: kernel(*x, 2, *options, mask, implementation=how) for how in WAYS]

@@ -1,4 +1,4 @@
-"""The native SwishRNN kernels: their values, and their use as TensorFlow operations."""
+"""Tests of the native SwishRNN kernels: their values, and their use as TensorFlow operations."""
 
 import math
 import platform

@@ -1,4 +1,4 @@
-"""Fixtures of the command tests: runs on toy tasks, and stand-ins for commands."""
+"""Fixtures of the command tests: runs on toy tasks, and fake commands."""
 
 from tests.experiments.conftest import (  # noqa: F401
     calls,

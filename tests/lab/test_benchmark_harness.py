@@ -217,7 +217,7 @@ def test_every_subject_takes_its_options():
         (
             "generation",
             "--ends 64 100",
-            "--window is 64, but the smallest gap between 0 and the values of --ends is 36",
+            "--window is 64, but the text between the positions 64 and 100 has only 36 tokens",
         ),
         ("train_step", "--steps 0", "--steps 0 is not valid: give a whole number"),
         ("train_step", "--dropout 1", "--dropout 1 is not valid: give a number from 0 to below 1"),
@@ -268,9 +268,10 @@ def test_bad_options_are_one_sentence(name, arguments, sentence, capsys):
 
 @pytest.fixture
 def children(monkeypatch):
-    """Replaces the child processes of benchmarks by stand-ins.
+    """Replaces the child processes of benchmarks with fake processes.
 
-    "decoding" reports missing packages, "scaling" crashes, and all others write results.
+    The benchmark "decoding" reports missing packages, "scaling" crashes, and all other benchmarks
+    write results.
     """
     ends = {
         "decoding": (2, "error: peers are not installed"),

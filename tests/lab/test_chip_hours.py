@@ -1,4 +1,4 @@
-"""The cloud guide's table of chip-hours."""
+"""Tests of the table of chip-hours in the cloud guide."""
 
 import json
 import pathlib

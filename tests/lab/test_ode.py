@@ -1,4 +1,4 @@
-"""The study of local errors: theorem 1 of the Macaron paper, and its assumptions."""
+"""Tests of the study of local errors: theorem 1 of the Macaron paper, and its assumptions."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The studies of the slides and the SwishRNN paper, with stand-ins or (slow) with real runs."""
+"""Tests of the studies, with fake commands or, in slow tests, with real runs."""
 
 import argparse
 import itertools

@@ -1,4 +1,4 @@
-"""The TPU check: its HLO parser, arithmetic and exit statuses, and a real check with libtpu."""
+"""Tests of the TPU check: HLO parser, arithmetic, exit statuses, and a real check with libtpu."""
 
 import json
 import pathlib
@@ -260,7 +260,7 @@ def test_results_are_merged_by_what_they_are_about():
         (["bert_tiny", "--batch", "0"], "--batch 0 is not valid: give a whole number"),
         (["no_such"], "no recipe is called 'no_such'"),
         (["bert_tiny", "--set", "model.no=1"], "names an unknown setting, 'no'"),
-        (["wmt14_macaron_base", "--batch", "8"], "a batch of 8 tokens cannot hold a row"),
+        (["wmt14_macaron_base", "--batch", "8"], "a batch of 8 tokens cannot hold a sequence"),
     ],
 )
 def test_wrong_usage_exits_with_2(pretended, refused, arguments, said):
@@ -308,7 +308,7 @@ def test_the_slices_of_a_model_follow_from_its_bytes(capsys, monkeypatch, tmp_pa
 
 @pytest.fixture
 def pretended(monkeypatch):
-    """Replaces the compiler of the check by a stand-in that reports no problem."""
+    """Replaces the TPU compiler with a fake compiler that reports no problem."""
     monkeypatch.setattr(compiler, "check_installed", lambda: None)
     monkeypatch.setattr(check, "_PACKAGES", ("keras",))
     monkeypatch.setattr(compiler, "compile_step", lambda *_: GOOD)

@@ -1,4 +1,4 @@
-"""Attention: plain, with T5's relative bias, and with Transformer-XL's relative positions."""
+"""Tests of attention: plain, with T5's relative bias, and with Transformer-XL's positions."""
 
 import keras
 import numpy as np
@@ -103,7 +103,7 @@ def test_a_cache_of_the_window_gives_what_the_whole_text_gives(window, room):
 
 
 def test_a_window_is_of_attention_over_the_text_itself():
-    message = "window=3 is not possible in cross-attention"
+    message = "window=3 cannot be combined with cross=True"
     rejects(message, MultiHeadAttention, 2, cross=True, window=3)
     rejects("window=-1 is negative", MultiHeadAttention, 2, causal=True, window=-1)
     rejects("set cross=False, window=0", RelativeAttention, 2, causal=True, window=3)
@@ -389,7 +389,10 @@ def test_a_memory_that_is_too_short_forgets():
 
 @pytest.mark.parametrize("window", [4, None])
 def test_reading_at_once_is_a_token_at_a_time(window):
-    """Prefill equals decoding token by token, also with a relative bias and beyond the window."""
+    """Prefill equals token-by-token decoding.
+
+    The text is longer than the window of the cache, and a relative bias is used with a window.
+    """
     x = normal(2, 10, D)
     layer = randomized(attention(causal=True, clamp_length=6), x.shape)
     bias = RelativePositionBias(H, 4, 8, bidirectional=False, initializer="normal")

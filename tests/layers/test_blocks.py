@@ -1,4 +1,4 @@
-"""Euler steps of sub-layers, and the blocks that consist of Euler steps."""
+"""Tests of the Euler steps of sub-layers, and of the blocks that consist of Euler steps."""
 
 import keras
 import numpy as np

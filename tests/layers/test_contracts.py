@@ -1,4 +1,4 @@
-"""The contract of every layer (see `tests.harness.check_layer`), and refused arguments."""
+"""Tests that `tests.harness.check_layer` passes for every layer, and of refused arguments."""
 
 import json
 
@@ -163,7 +163,7 @@ def test_xla_gives_the_same_numbers_and_gradients(kind, options, x, mask, policy
         ),
         (
             lambda: layers.MultiHeadAttention(2, causal=True, cross=True),
-            "causal=True and cross=True exclude each other",
+            "causal=True and cross=True are mutually exclusive",
         ),
         (lambda: layers.MultiHeadAttention(3)(X), "hidden_dim=8 is not a multiple of num_heads=3"),
         (lambda: RelativeAttention(2, cross=True), "set cross=False"),

@@ -1,4 +1,4 @@
-"""Rotary positions, grouped-query attention, and a user's attention subclass."""
+"""Tests of rotary positions, grouped-query attention, and a user's attention subclass."""
 
 import numpy as np
 import pytest

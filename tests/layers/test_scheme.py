@@ -1,4 +1,4 @@
-"""Splitting schemes as text: parsing, and the blocks that schemes define."""
+"""Tests of splitting schemes as text: parsing, and the blocks that schemes define."""
 
 import keras
 import numpy as np

@@ -69,7 +69,7 @@ def remembered(model):
 
 
 def over_the_mean():
-    """Returns a functional model that averages an encoder's vectors over real positions."""
+    """Returns a functional model that averages an encoder's vectors over unpadded positions."""
     tokens = keras.Input((None,), dtype="int32")
     hidden = models.Encoder(config("bert_rab_tiny"))(tokens)
     return keras.Model(tokens, keras.layers.GlobalAveragePooling1D()(hidden))

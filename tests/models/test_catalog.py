@@ -1,4 +1,4 @@
-"""The catalog: parameter counts of the papers' models, names, and errors."""
+"""Tests of the catalog: parameter counts of the papers' models, names, and errors."""
 
 import dataclasses
 import functools
@@ -187,7 +187,7 @@ def test_all_layers_count_alike(name):
 
 @pytest.mark.parametrize(("sharing", "embedding_dim", "millions"), ABLATIONS)
 def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim, millions):
-    """The paper counts the pooler's 0.59M parameters only in models with sharing."""
+    """The ALBERT paper counts the pooler's 0.59M parameters only in models with shared layers."""
     changes = {"sharing": sharing, "embedding_dim": embedding_dim}
     count = parameters("albert_base", pooler=sharing != "none", **changes)
     assert round(count / 1e6) == millions
@@ -195,7 +195,7 @@ def test_sharing_and_factorization_count_as_in_the_slides(sharing, embedding_dim
 
 @pytest.mark.parametrize(("name", "millions"), [("albert_xlarge", 58.7), ("albert_xxlarge", 222.6)])
 def test_the_largest_alberts_are_what_their_shapes_come_to(name, millions):
-    """ALBERT's parameter counts follow from its sizes; the slides' 60M and 235M do not.
+    """ALBERT's parameter counts follow from its sizes, unlike the published 60M and 235M.
 
     The main terms are V E + 512 E + E D for the embeddings, 12 D^2 + 13 D for the shared layer, and
     D^2 for the pooler.
@@ -307,10 +307,14 @@ BERT, GPT, T5 = (catalog.config(name) for name in ("bert_tiny", "gpt2_tiny", "t5
         (GPT, {"attention_windows": 9, "positions": "transformer_xl"}, "set positions='learned'"),
         (GPT, {"attention_windows": 9, "relative_bias": "shared"}, "and relative_bias='none'"),
         (GPT, {"attention_windows": 9, "block": "gmlp"}, "block='gmlp', which has no attention"),
-        (T5, {"attention_windows": 9}, "is not possible in an encoder-decoder"),
+        (T5, {"attention_windows": 9}, "is not supported in an encoder-decoder"),
         (T5, {"num_heads": 5, "head_dim": None}, "multiple of num_heads=5"),
         (T5, {"block": "gmlp"}, "block='gmlp' must be one of"),
-        (T5, {"positions": "rotary"}, "positions='rotary' and relative_bias exclude each other"),
+        (
+            T5,
+            {"positions": "rotary"},
+            "positions='rotary' and relative_bias='shared' are mutually exclusive",
+        ),
         (ELMO, {"max_characters": 2}, "max_characters"),
         (TCN, {"widths": ()}, "widths"),
         (TCN, {"input_dim": 0}, "must not both be set"),

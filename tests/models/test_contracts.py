@@ -1,4 +1,4 @@
-"""The contract of every model (see `tests.harness.check_model`)."""
+"""Tests that `tests.harness.check_model` passes for every model."""
 
 import copy
 import pickle

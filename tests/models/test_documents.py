@@ -51,9 +51,9 @@ def batches(cross_documents: bool) -> dict:
 
 
 def equal(found, expected):
-    """Checks that each array is equal to 1e-5 of its largest magnitude.
+    """Asserts that arrays agree within 1e-6 plus 1e-5 times the largest absolute expected value.
 
-    The tolerance is not relative to each number, because some gradients are near 0.
+    The tolerance is not relative to each value, because some gradients are near 0.
     """
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 + 1e-5 * np.abs(other).max())
@@ -114,4 +114,6 @@ def test_what_cannot_keep_documents_apart_says_so():
         network(given)
     config = tiny(causal=True, positions="transformer_xl")
     network = built(SegmentLanguageModel, config, memory_length=3)
-    rejects("and a memory exclude each other", network.with_memory, given, network.init_memory(2))
+    rejects(
+        "and a memory are mutually exclusive", network.with_memory, given, network.init_memory(2)
+    )

@@ -142,9 +142,9 @@ def test_the_original_counts_93_6_million_parameters_but_for_the_words_it_scores
     "place", [*(pytest.param(one, marks=pytest.mark.slow) for one in ("input", "output")), "both"]
 )
 def test_a_tagger_has_the_vectors_where_it_is_said(place, tmp_path):
-    """ELMo's vectors enter at the LSTM's input, at its output, or at both.
+    """ELMo's vectors enter at the LSTM's input, at its output, or at input and output.
 
-    The outputs agree with a NumPy version.
+    The outputs of the tagger agree with a NumPy implementation.
     """
     config = dataclasses.replace(TAGGER, elmo_place=place)
     model, characters = built(WordTagger, config, noise=0.5), words(2, 7)

@@ -1,4 +1,4 @@
-"""The encoder with any block and any option, mixtures, sharing and factorized embeddings."""
+"""Tests of the encoder: blocks, options, mixed block types, shared and factorized weights."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""Encoder-decoders for translation, T5 and BART: caches, causality and tied weights."""
+"""Tests of encoder-decoders for translation, T5 and BART: caches, causality and tied weights."""
 
 import numpy as np
 import pytest
@@ -140,7 +140,8 @@ def test_unscaled_queries_start_narrower():
 def test_relative_biases_start_as_t5_s_own_code_draws_them():
     """T5's initial relative biases are normal with standard deviation D^-1/2, as in T5's own code.
 
-    Encoders start with biases of 0. A table has 32 buckets and 64 heads.
+    The relative biases of an `Encoder` are initially 0. A bias table of T5 has 32 buckets and 64
+    heads in this test.
     """
     wide = {"num_heads": 64, "head_dim": 1, "vocab_size": 8, "relative_bias": "per_layer"}
     config = models.catalog.config("t5_tiny", **{**SHAPES, **wide})

@@ -1,4 +1,4 @@
-"""Llama's layers: Adafactor, int8, LoRA, SavedModels, and their use in other models."""
+"""Tests of Llama's layers with Adafactor, int8, LoRA and SavedModels, and in other models."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""ModernBERT's parts: bidirectional local attention, two rotary bases and an omitted norm."""
+"""Tests of ModernBERT's parts: bidirectional local attention, two rotary bases, omitted norm."""
 
 import numpy as np
 import pytest

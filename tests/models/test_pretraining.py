@@ -1,4 +1,4 @@
-"""Pre-training models: heads on an encoder, and ELECTRA's generator and discriminator."""
+"""Tests of pre-training models: heads on an encoder, and ELECTRA."""
 
 import dataclasses
 

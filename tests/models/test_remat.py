@@ -1,4 +1,4 @@
-"""Rematerialized blocks (gradient checkpointing) have the same gradients."""
+"""Rematerialized blocks (gradient checkpointing) have the gradients of ordinary blocks."""
 
 import keras
 import numpy as np

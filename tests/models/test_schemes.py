@@ -1,4 +1,4 @@
-"""Schemes as a setting of encoders, language models and translators."""
+"""Tests of splitting schemes as a setting of encoders, language models and translators."""
 
 import keras
 import numpy as np
@@ -137,7 +137,7 @@ def test_memory_has_its_place_in_decoders_only():
     model = translator(scheme="memory & tokens & channels", num_source_layers=1)
     steps = model.source_encoder.stack.blocks[0].steps
     assert [[kind for kind, _ in step] for step in steps] == [["tokens", "channels"]]
-    with pytest.raises(SettingError, match="sharing='attention' is not possible with parallel"):
+    with pytest.raises(SettingError, match="sharing='attention' cannot be combined with parallel"):
         encoder(scheme="tokens & channels", sharing="attention")
     with pytest.raises(SettingError, match="scheme='tokens, memory' has 'memory', but an encoder"):
         encoder(scheme="tokens, memory")

@@ -1,4 +1,4 @@
-"""Models with memory of earlier segments: Transformer-XL and XLNet's two streams."""
+"""Tests of models with memory of earlier segments: Transformer-XL and XLNet's two streams."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Task models: masks, both orders of two texts, and sentence vectors."""
+"""Tests of task models: masks, the two orders of a text pair, and sentence vectors."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Next-token prediction: GPT, memory, both directions (ELMo), and an auxiliary loss."""
+"""Tests of next-token prediction: GPT, memory, bidirectional models (ELMo), auxiliary loss."""
 
 import math
 
@@ -146,7 +146,7 @@ def test_evaluation_leaves_the_memory_of_training_alone():
 
 
 def test_an_update_s_micro_batches_have_texts_of_their_own():
-    """Updates with memory on two micro-batches each equal updates on whole batches."""
+    """With memory, updates on two micro-batches equal updates on one batch of the same rows."""
 
     def trained(turns):
         network, batch = remembering(8, turns), BATCH // turns

@@ -1,4 +1,4 @@
-"""Selection of masked tokens, whole words and spans."""
+"""Tests of the selection of masked tokens, whole words and spans."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Contracts of every objective: additive sums, equal results under XLA, exact resumption."""
+"""Tests of every objective: additive sums, equal results under XLA, exact resumption."""
 
 import dataclasses
 

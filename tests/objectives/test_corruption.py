@@ -1,4 +1,4 @@
-"""Corrupted text: T5's span corruption with sentinels, and BART's denoising."""
+"""Tests of corrupted text: T5's span corruption with sentinels, and BART's denoising."""
 
 import collections
 import itertools
@@ -185,7 +185,9 @@ def test_bad_input_is_named():
     refuses(f"there are only {SENTINELS} sent", long.corruption, toy.VOCABULARY, 1000)
     other = toy.ToyVocabulary(cls_id=101)
     rows = tf.data.Dataset.from_tensors({"token_ids": toy.rows_of(toy.texts([3], 3))})
-    with pytest.raises(UserError, match="at ids 101 and 3, but an encoder-decoder needs ids 2"):
+    with pytest.raises(
+        UserError, match="at ids 101 and 3, but an encoder-decoder needs them at ids 2"
+    ):
         corruption.SpanCorruptionObjective().dataset(rows, MaskingConfig(), other, 0)
 
 

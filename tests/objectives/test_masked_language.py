@@ -1,4 +1,4 @@
-"""Masked tokens, replaced tokens (ELECTRA), permuted tokens (XLNet), pairs and span boundaries."""
+"""Tests of the objectives of BERT, ELECTRA, XLNet and SpanBERT."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ D = 16
 
 
 class ToyNetwork:
-    """A stand-in network whose hidden states are a variable.
+    """A toy network whose hidden states are a variable.
 
     `projected` is the number of positions for which logits were last computed.
     """
@@ -297,7 +297,7 @@ def gradients_of(network, batch, weights):
 
 
 def test_no_gradient_flows_through_the_samples(network):
-    """The discriminator's loss has no gradient for the generator's own weights."""
+    """The discriminator's loss has no gradient for weights that belong only to the generator."""
     [batch] = toy.batches(ReplacedTokenObjective(), ELECTRA, [20, 9])
     shared = {weight.path for weight in network.encoder.embeddings.weights}
     own = {weight.path for weight in network.generator.weights} - shared

@@ -150,7 +150,9 @@ def test_a_length_that_is_not_static_is_refused():
         lambda ids: mask_tokens({"token_ids": ids}, (0, 0), MaskingConfig(), toy.VOCABULARY),
         input_signature=[tf.TensorSpec((2, None), tf.int32)],
     )
-    rejects("row length of token_ids is not static", function, tf.constant(toy.full_rows(2, 8)))
+    rejects(
+        "sequence length of token_ids is not static", function, tf.constant(toy.full_rows(2, 8))
+    )
 
 
 def test_a_span_has_one_fate_and_random_pieces_of_its_own():
@@ -169,9 +171,10 @@ def test_a_span_has_one_fate_and_random_pieces_of_its_own():
     firsts = np.flatnonzero(batch["span_positions"][real] == 0)
 
     def of_spans(tokens):
-        """Returns two bool arrays that tell, for each span, how many of its tokens are True.
+        """Returns two bool arrays with one value for each span.
 
-        The first array tells whether all tokens are True, and the second whether any token is True.
+        The first array tells whether all tokens of the span are True, and the second array tells
+        whether any token of the span is True.
         """
         counts = np.add.reduceat(tokens.astype(int), firsts)
         return counts == np.diff([*firsts, len(tokens)]), counts > 0
@@ -225,7 +228,10 @@ def test_a_batch_may_be_one_row(choice):
 
 
 def static_masks(duplicates, epochs=12, rows=12, seed=0):
-    """Returns masks `(epochs, rows, L)` of the same rows, which are shuffled in each epoch."""
+    """Returns the static masks of the same rows in several epochs: `(epochs, rows, L)` bool.
+
+    Each epoch reads the rows in another order. The result is sorted by row index.
+    """
     rng = np.random.default_rng(seed)
     numbers = np.concatenate([rng.permutation(rows) for _ in range(epochs)])
     batch = {

@@ -1,6 +1,6 @@
-"""Stand-ins for the programs that the guides call; they check calls and run nothing real.
+"""Fake versions of the programs in the guides, which check their calls and run nothing real.
 
-`install` writes a stand-in for each program into FOLDER/bin. The stand-ins know the flags in
+`install` writes a fake version of each program into FOLDER/bin. The fake programs know the flags in
 known.py and keep the state of an account: who is logged in, which services are enabled, which
 machines exist. A command sent to a rented machine runs in a folder and an environment of that
 machine, by a bash that refuses unset variables. Each mistake becomes a line in FOLDER/problems.
@@ -18,7 +18,7 @@ START += "; sys.exit(programs.main(sys.argv[1:]))"
 
 
 def install(folder: pathlib.Path, checkout: pathlib.Path, state: dict) -> dict[str, str]:
-    """Writes the stand-ins and an account's state; returns the local machine's environment."""
+    """Writes the fake programs and an account's state; returns the local machine's environment."""
     (folder / "bin").mkdir(parents=True)
     for name in PROGRAMS.split():
         write_program(folder / "bin" / name, name)

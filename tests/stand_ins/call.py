@@ -1,4 +1,4 @@
-"""Calls of a stand-in program: the parsed command line and the account's state."""
+"""Calls of a fake program: the parsed command line and the account's state."""
 
 import fcntl
 import json
@@ -16,10 +16,10 @@ class Call:
     """One call of a program.
 
     Attributes:
-        folder: folder of the stand-ins and their state.
+        folder: folder of the fake programs and of the account's state.
         machine: "here", or the name of a rented machine.
         program: name of the program.
-        command: the words that `FLAGS` knows, such as "gcloud compute ssh".
+        command: command and sub-commands, which are a key of `FLAGS`, such as "gcloud compute ssh".
         words: the positional arguments.
         flags: dict mapping flag to value; switches are True, and the last of repeated flags counts.
     """
@@ -94,7 +94,7 @@ class Call:
         Args:
             kind: key of the account's state, such as "machines".
             name: name of the resource.
-            what: word for the resource in the message.
+            what: name of the resource type in the message.
         """
         things = self.state().get(kind, {})
         if name not in things:

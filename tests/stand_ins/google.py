@@ -1,4 +1,4 @@
-"""The stand-in for Google Cloud's command line, `gcloud`."""
+"""A fake version of Google Cloud's command line, `gcloud`."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ from tests.stand_ins.known import IMAGES, RUNTIMES, SERVICES, ZONES
 
 
 class Google(Call):
-    """The stand-in for `gcloud`, with a method for each command."""
+    """A fake `gcloud`, with a method for each command."""
 
     def gcloud(self) -> int | None:
         _, group, *rest = self.command.split()

@@ -1,4 +1,4 @@
-"""The entry point of the stand-ins: `main([PROGRAM, *ARGUMENTS])` in a separate process."""
+"""Entry point of the fake programs: `main([PROGRAM, *ARGUMENTS])` in a separate process."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.stand_ins.known import FILES, PUBLIC
 
 
 class Programs(Google):
-    """Stand-ins for `gcloud` and all other programs, with a method for each program."""
+    """Fake versions of `gcloud` and all other programs, with a method for each program."""
 
     def here(self) -> None:
         if self.machine != "here":
@@ -175,7 +175,7 @@ class Programs(Google):
 
 
 def python(words: list[str]) -> int:
-    """Stands in for the Python of an environment, called with `-m MODULE`, `-c CODE` or a file."""
+    """Simulates the `python` of an environment, called with `-m MODULE`, `-c CODE` or a file."""
     first, *rest = words
     if first == "-c":
         compile(rest[0], "-c", "exec")
@@ -207,7 +207,7 @@ def python(words: list[str]) -> int:
 
 
 def make(words: list[str]) -> int:
-    """Stands in for `make`: writes the virtual environment that a target creates."""
+    """Simulates `make`: writes the virtual environment that a target creates."""
     folders = {"setup": ".venv", "test-beam": ".venv-beam", "test-tpu": ".venv-tpu"}
     folders["engines"] = ".venv-engines"
     [target] = words
@@ -221,7 +221,7 @@ def make(words: list[str]) -> int:
 
 
 def main(words: list[str]) -> int:
-    """Records a call and runs the stand-in; returns the exit status."""
+    """Records a call and runs the fake program; returns the exit status."""
     folder, (program, *arguments) = pathlib.Path(os.environ["STAND_IN"]), words
     call = {"machine": os.environ["MACHINE"], "words": words}
     if "TF_CONFIG" in os.environ:

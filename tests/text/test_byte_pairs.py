@@ -1,4 +1,4 @@
-"""Byte-pair encoding: GPT-2's and GPT's pieces, both implementations, training and errors."""
+"""Tests of byte-pair encoding: GPT-2's and GPT's tokens, training, and errors."""
 
 import itertools
 import json
@@ -172,7 +172,7 @@ def test_words_are_cut_and_come_back(characters):
     assert characters.decode_lines(rows) == ["hello , hello", "hell ohe", "", "aaa aaaaa", "he"]
     assert characters.encode(tf.constant(["", " "])).to_list() == [[], []]
     refuses("where words end, not where they begin", characters.word_starts)
-    with pytest.raises(UserError, match="cannot locate its pieces"):
+    with pytest.raises(UserError, match="cannot map its pieces to positions"):
         characters.encode_with_offsets(tf.constant(["hello"]))
     refuses("twice", CharacterPairVocabulary, ["a", "a"], [])
     refuses("the merge 'a b'", CharacterPairVocabulary, ["a", "b"], ["a b"])

@@ -1,4 +1,4 @@
-"""Normalization in graphs gives the same text as sacremoses, and offsets into the original text."""
+"""Tests of normalization in graphs: text equal to sacremoses', offsets into the original text."""
 # ruff: noqa: RUF001 -- look-alike punctuation is what this file is about
 
 import re

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies: special ids, reproducible files, decoding and errors."""
+"""Tests of SentencePiece vocabularies: special ids, reproducible files, decoding and errors."""
 # ruff: noqa: RUF001 -- a fraction slash and a full-width letter are themselves
 
 import io

@@ -1,4 +1,4 @@
-"""Token rows in one part, and token rows in several parts that are read as one."""
+"""Tests of token rows in one part, and in several parts that are read as one."""
 
 import itertools
 import mmap

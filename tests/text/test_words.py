@@ -69,7 +69,7 @@ def test_a_vocabulary_is_saved_and_told_from_another(tmp_path):
     assert loaded.hash != WordVocabulary(("<UNK>", "<S>", "</S>", "e")).hash
     (tmp_path / "v" / "words.txt").write_bytes(b"\xff")
     refuses(
-        r"words.txt cannot be read, because the file is not UTF-8",
+        r"words.txt: the file is not UTF-8",
         WordVocabulary.load,
         tmp_path / "v",
     )

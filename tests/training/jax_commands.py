@@ -2,7 +2,8 @@
 
     KERAS_BACKEND=jax python -m tests.training.jax_commands FILE
 
-FILE is a JSON list of pairs: a program, such as "experiments.pretrain", and a list of its words.
+FILE is a JSON list of pairs: a program, such as "experiments.pretrain", and a list of its
+arguments.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""User callbacks, stand-ins for W&B's and MLflow's callbacks, and traces."""
+"""Tests of user callbacks, of fakes of W&B's and MLflow's callbacks, and of traces."""
 
 import dataclasses
 

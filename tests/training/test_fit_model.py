@@ -61,7 +61,8 @@ def test_accumulated_micro_batches_equal_one_big_batch(clip_norm, end):
 def test_micro_batches_are_read_in_order_where_activations_are_recomputed(steps_per_call):
     """Micro-batches are read in order, although `remat` could swap the first two.
 
-    Without the safeguard in `Updates.accumulate`, a third of the updates swapped the two.
+    Without the safeguard in `Updates.accumulate`, a third of the updates swapped these two
+    micro-batches.
     """
     keras.utils.set_random_seed(1)
     network = EncoderClassifier(EncoderConfig(16, 16, 32, 2, 2, remat=True), 3)

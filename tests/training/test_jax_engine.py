@@ -77,7 +77,7 @@ def losses_of(run_dir: pathlib.Path, after: int = 0) -> dict[tuple[str, int], fl
 
 @pytest.fixture(scope="module")
 def toys(tmp_path_factory):
-    """Returns a folder with a TensorFlow run, a copy that ends at step 5, and runs by `jax_toy`."""
+    """Returns a folder with a TensorFlow run, a copy of it up to step 5, and runs by `jax_toy`."""
     folder = tmp_path_factory.mktemp("engines")
     keras.utils.set_random_seed(CONFIG.seed)
     config = dataclasses.replace(CONFIG, keep_last=9)
@@ -136,7 +136,8 @@ def test_a_wrong_mesh_is_refused(text):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--engine", "jax"], "--engine jax is not possible"),  # Keras runs on TensorFlow already
+        # Keras runs on TensorFlow already.
+        (["--engine", "jax"], "--engine jax cannot be selected"),
         (["--mesh", "data=2"], "--mesh data=2 needs --engine jax"),
         (
             ["--engine", "jax", "--strategy", "cpu"],
@@ -195,11 +196,11 @@ MESHES = {"1": "data=1", "8x1": "data=8", "4x2": "data=4,model=2", "2x4": "data=
 @pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_systems_learn_the_same_on_every_mesh(system, tmp_path, number_text):
-    """After 5 updates by TensorFlow, 20 more have equal losses on TensorFlow and every JAX mesh.
+    """20 updates after 5 TensorFlow updates have equal losses in TensorFlow and on JAX meshes.
 
     Losses agree to 1e-5 between TensorFlow and one JAX device, and to 1e-6 between meshes. XLNet's
     position and segment biases have tiny gradients, which Adam would scale up, so XLNet's epsilon
-    is 1e-3. Exports of both runs agree too.
+    is 1e-3. Exports of the runs agree too.
     """
     small = flags([f"{name}={value}" for name, value in SMALL.items()])
     if system == "xlnet_tiny":

@@ -40,9 +40,9 @@ def run(jobs: list[str], count: int, devices: int = 1, network: str = "language"
 
 
 def assert_equal(ours: pathlib.Path, theirs: pathlib.Path, most: float = 1e-6) -> None:
-    """Checks that weights, averages, moments and random states agree after 8 updates.
+    """Asserts that two runs have equal weights, averages, moments and random states at step 8.
 
-    `most` is the tolerance; 0 means bit-identical.
+    `most` is the absolute and relative tolerance; 0 means bit-identical.
     """
     found, expected = (state_of(run, 8) for run in (ours, theirs))
     assert set(found) == set(expected)

@@ -1,4 +1,4 @@
-"""Keras's optimizers by name, and user-defined optimizers."""
+"""Tests of Keras's optimizers by name, and of user-defined optimizers."""
 
 import dataclasses
 import sys

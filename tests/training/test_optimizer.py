@@ -1,4 +1,4 @@
-"""Training settings, schedules and optimizers."""
+"""Tests of training settings, schedules and optimizers."""
 
 import dataclasses
 import importlib

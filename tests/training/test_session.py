@@ -1,4 +1,4 @@
-"""Runs that stop, resume, or have damaged checkpoints, on disk and in a bucket."""
+"""Tests of runs that stop, resume, or have damaged checkpoints, on disk and in a bucket."""
 
 import contextlib
 import dataclasses
@@ -276,7 +276,7 @@ def test_damaged_checkpoints_are_passed_over(tmp_path, uninterrupted, capsys):
 def limit_files(size):
     """Limits the size of files to `size` bytes, so that writing fails as on a full disk.
 
-    `None` removes the limit.
+    A `size` of `None` removes the limit.
     """
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
@@ -284,7 +284,7 @@ def limit_files(size):
 
 @contextlib.contextmanager
 def limits_lifted():
-    """Removes the limit before pytest writes its output, which may go to a file."""
+    """Removes the file size limit before pytest writes its output, which may go to a file."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A toy network, its objective and batches of uneven shapes, which train within a second."""
+"""A toy network that trains within a second, its objective, and batches of uneven shapes."""
 
 import itertools
 

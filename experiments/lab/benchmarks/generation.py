@@ -6,6 +6,7 @@ Three models of equal width and depth, with random weights, generate a text by g
 
 - the Transformer, which keeps the keys and values of all tokens
 - the SwishRNN block, which has the same attention and a recurrence instead of the feed-forward
+  layer
 - the recurrence alone (`block="swish_rnn", scheme="channels"`), whose state has a fixed size
 
 The benchmark times the generation of several parts of the text, all with the same number of tokens.
@@ -59,13 +60,17 @@ command = Benchmark(
 def main(options: argparse.Namespace) -> Tables:
     """Runs the benchmark: times all parts of the text for all models."""
     ends = sorted(set(options.ends))
-    gaps = [end - before for before, end in itertools.pairwise([0, *ends])]
+    before, end = min(itertools.pairwise([0, *ends]), key=lambda pair: pair[1] - pair[0])
     if options.width % 64:
-        raise UserError(f"--width is {options.width}, but must be a multiple of 64: change --width")
-    if min(gaps) < options.window:
         raise UserError(
-            f"--window is {options.window}, but the smallest gap between 0 and the values of "
-            f"--ends is {min(gaps)}: lower --window, or give values of --ends with larger gaps"
+            f"--width is {options.width}, but must be a multiple of 64: set --width to such a "
+            "multiple"
+        )
+    if end - before < options.window:
+        raise UserError(
+            f"--window is {options.window}, but the text between the positions {before} and {end} "
+            f"has only {end - before} tokens: set --window to at most {end - before}, or increase "
+            "the distances between the values of --ends"
         )
     harness.set_threads(options.threads, 1)
     turns, kept = {}, {}

@@ -130,7 +130,7 @@ class Benchmark(Parser):
         Args:
             title: format string for the report's title, with option names as fields.
             summary: function that returns a `Summary` of all tables; `None` means that the report
-                has no additional section and the figure shows the rates.
+                has no additional section and the figure shows the throughput.
         """
 
         def wrap(measured: Callable[[argparse.Namespace], Tables]) -> Callable[..., int]:
@@ -203,7 +203,7 @@ def quartiles(values) -> list[float]:
 
 
 def compare(rows: list[dict], reference: str | None = None) -> list[dict]:
-    """Adds "rate", "ratio" and "cpu_ratio" to the rows, as quartiles over the rounds.
+    """Adds the fields "rate", "ratio" and "cpu_ratio" to rows, as quartiles over the rounds.
 
     "rate" is the number of units of work per second. "ratio" is the time per unit, divided by the
     time per unit of the reference in the same round. "cpu_ratio" is the corresponding ratio of CPU

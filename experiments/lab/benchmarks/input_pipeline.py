@@ -183,7 +183,8 @@ class Work:
         if not np.array_equal(theirs, ours):
             raise UserError(
                 "the tokenizer of Hugging Face and this library produce different rows, perhaps "
-                'because the text contains a special token such as "[MASK]": give other text'
+                'because the text contains a special token such as "[MASK]": give other files with '
+                "--text"
             )
         dataset = self._corpus.dataset(
             "train", self.batch_size, None, repeat=False, drop_remainder=False

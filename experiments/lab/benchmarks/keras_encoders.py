@@ -146,9 +146,9 @@ def on_jax() -> bool:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes this library's contenders: a BERT training step, without and with XLA.
+    """Makes `Contender` objects for a BERT training step in this library, without and with XLA.
 
-    With JAX, there is only one contender, "ours, JAX".
+    With JAX, there is only one `Contender`, "ours, JAX".
 
     Args:
         options: fields of `StepSetting`.
@@ -162,9 +162,9 @@ def contenders(**options) -> dict[str, Contender]:
 
 
 def block_contenders(**options) -> dict[str, Contender]:
-    """Makes a `Contender` for each block of this library, which runs a training step.
+    """Makes, for each block of this library, a `Contender` that runs a training step.
 
-    With `implementation="auto"`, TensorFlow and no XLA, a further contender runs the first block
+    With `implementation="auto"`, TensorFlow and no XLA, a further `Contender` runs the first block
     without native kernels.
 
     Args:
@@ -187,7 +187,7 @@ def block_contenders(**options) -> dict[str, Contender]:
 
 
 def replica_contenders(**options) -> dict[str, Contender]:
-    """Makes two contenders that run the same training step on one device and on several devices.
+    """Makes a `Contender` for a training step on one device, and one for several devices.
 
     Args:
         options: fields of `StepSetting`.
@@ -320,7 +320,7 @@ def model_garden_model(setting: StepSetting):
 
 
 def keras_hub_contenders(**options) -> dict[str, Contender]:
-    """Makes contenders that run a BERT training step in KerasHub, without and with XLA.
+    """Makes `Contender` objects that run a BERT training step in KerasHub, without and with XLA.
 
     Args:
         options: fields of `StepSetting`.
@@ -332,7 +332,7 @@ def keras_hub_contenders(**options) -> dict[str, Contender]:
 
 
 def model_garden_contenders(**options) -> dict[str, Contender]:
-    """Makes contenders that run a BERT training step in Model Garden, without and with XLA.
+    """Makes `Contender` objects for a BERT training step in Model Garden, without and with XLA.
 
     Args:
         options: fields of `StepSetting`.
@@ -348,7 +348,7 @@ def model_garden_contenders(**options) -> dict[str, Contender]:
 def peer_contenders(
     setting: StepSetting, name: str, keras: types.ModuleType, make: Callable
 ) -> dict[str, Contender]:
-    """Makes contenders that run a training step in another library, without and with XLA.
+    """Makes `Contender` objects for a training step in another library, without and with XLA.
 
     Args:
         setting: sizes of the model and the batch, and dtype policy.

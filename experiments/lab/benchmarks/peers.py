@@ -139,7 +139,7 @@ class MarianPeer(HuggingFacePeer):
             signs.copy_(self._torch.randn_like(signs).sign())
 
     def ours(self) -> EncoderDecoder:
-        """Builds an encoder-decoder of this library with the same weights."""
+        """Builds an encoder-decoder of this library with the weights of this Hugging Face model."""
         state = {name: value.numpy() for name, value in self.model.state_dict().items()}
         return import_encoder_decoder(state, self.model.config.to_dict()).network
 
@@ -227,7 +227,7 @@ class GPT2Peer(HuggingFacePeer):
         )
 
     def ours(self, directory: pathlib.Path) -> Pretrained:
-        """Builds a language model of this library with the same weights.
+        """Builds a language model of this library with the weights of this Hugging Face model.
 
         The vocabulary of the model is a byte-level BPE of single bytes, pairs of bytes and the
         end-of-text token.

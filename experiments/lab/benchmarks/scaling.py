@@ -233,7 +233,8 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
     """Runs training steps in a child process, and yields the peak memory of each step in bytes.
 
     Args:
-        works: pairs of a point and a mixer, one for each step.
+        works: for each step, a pair of its sizes and options (`Point`) and the name of its layers
+            (`--mixers`).
         threads: number of threads of the child process.
 
     Raises:
@@ -261,15 +262,16 @@ def peaks(works: Sequence[tuple[Point, str]], threads: int) -> Iterator[int]:
 
 
 def peak_contenders(works: Sequence[tuple[str, Mapping]]) -> dict[str, Contender]:
-    """Makes a `Contender` for each step, which returns the peak memory of the step in bytes.
+    """Makes, for each step, a `Contender` that returns the peak memory of the step in bytes.
 
     A child process calls this function.
 
     Args:
-        works: pairs of a mixer and a dict with the fields of a `Point`.
+        works: for each step, a pair of the name of its layers (`--mixers`) and a dict with the
+            fields of its `Point`.
 
     Returns:
-        A dict mapping the index in `works`, as a string, to a `Contender`.
+        A dict mapping the index in `works`, as a string, to the `Contender` of this step.
     """
 
     def peak(mixer: str, point: Mapping, steps: int) -> float:
@@ -289,8 +291,8 @@ def power_law(sizes: Sequence[float], costs: Sequence[float]) -> dict[str, float
         costs: measured time or memory at each size.
 
     Returns:
-        A dict with "exponent", "factor", "sizes" (number of points) and "r_squared" (coefficient of
-        determination of the logarithms; `None` for two points).
+        A dict with "exponent", "factor", "sizes" (number of sizes) and "r_squared" (coefficient of
+        determination of the logarithms; `None` for two sizes).
     """
     fit = stats.linregress(np.log(sizes), np.log(costs))
     law = {"exponent": float(fit.slope), "factor": float(np.exp(fit.intercept))}
@@ -417,9 +419,9 @@ def qualities(block: str) -> dict[str, str]:
 
 
 def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
-    """Returns the points to measure, as a dict mapping each axis in `--axes` to its points.
+    """Returns the configurations to measure, as a dict mapping each axis in `--axes` to `Point`s.
 
-    The points of an axis are in ascending order.
+    The `Point` objects of an axis are in ascending order of the size that varies.
 
     Raises:
         UserError: the options contradict each other.
@@ -428,8 +430,8 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
     for value in (*options.widths, options.width):
         if value % HEAD_DIM:
             raise UserError(
-                f"the width {value} is not a multiple of the head width {HEAD_DIM}: give a "
-                f"multiple of {HEAD_DIM}"
+                f"the width {value} in --width or --widths is not a multiple of the head dimension "
+                f"{HEAD_DIM}: give a multiple of {HEAD_DIM}"
             )
     if options.tokens is not None and options.tokens < max(options.lengths):
         raise UserError(
@@ -443,7 +445,7 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
         if len(values) < 2:
             raise UserError(
                 f"--{flag} has only one value, but fitting an exponent needs at least two "
-                "different values: give another value"
+                "different values: add another value"
             )
         if axis in options.axes:
             points[axis] = [dataclasses.replace(fixed, **{field: value}) for value in values]
@@ -453,12 +455,12 @@ def axis_points(options: argparse.Namespace) -> dict[str, list[Point]]:
 
 
 def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) -> list[dict]:
-    """Measures all points of an axis.
+    """Measures the steps of an axis, along which one size varies.
 
     Args:
         options: parsed options of the command.
-        axis: key of `AXES`.
-        points: sizes and options to measure.
+        axis: key of `AXES`, which names the size that varies.
+        points: sizes and options of the steps.
 
     Returns:
         The rows of `harness.timed` with further fields: "axis", "mixer", "at" (value of the varied
@@ -498,7 +500,7 @@ def measured(options: argparse.Namespace, axis: str, points: Sequence[Point]) ->
 
 @command.measures("Time and memory of a training step against its size", summary)
 def main(options: argparse.Namespace) -> harness.Tables:
-    """Runs the benchmark: measures the points of each axis in `--axes`."""
+    """Runs the benchmark: measures steps along each axis in `--axes`."""
     points = axis_points(options)
     harness.set_threads(options.threads)
     # Hides warnings about frequent retracing, because every point has its own `tf.function`.

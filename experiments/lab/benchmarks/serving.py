@@ -276,7 +276,7 @@ class HuggingFaceClassifier(peers.HuggingFacePeer):
         return answers
 
     def ours(self, directory: pathlib.Path, dtype: str = "float32") -> EncoderClassifier:
-        """Builds the classifier of this library with the same weights.
+        """Builds a classifier of this library with the weights of this Hugging Face model.
 
         Args:
             directory: folder to which `save_pretrained` writes the model.
@@ -352,7 +352,7 @@ def _saved(network, vocabulary, folder: pathlib.Path, output: str, *words: str) 
 def our_answers(
     network: EncoderClassifier, vocabulary: WordPieceVocabulary, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Makes this library's contenders: a SavedModel, a graph in memory, and eager execution.
+    """Makes functions that classify lines by a SavedModel, by `predict_on_batch` and by a call.
 
     Args:
         network: the classifier.
@@ -360,7 +360,8 @@ def our_answers(
         folder: folder for the export.
 
     Returns:
-        A dict mapping the name of a contender to a function from lines to class probabilities.
+        A dict mapping the name of an implementation to a function from lines to class
+        probabilities.
     """
 
     def answer(call: Callable, lines: Sequence[str]) -> np.ndarray:
@@ -423,10 +424,10 @@ def classifiers(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, 
 def translators(
     size: str, lines: Sequence[str], new_tokens: int, folder: pathlib.Path
 ) -> dict[str, Answer]:
-    """Makes this library's contenders for translation: a graph in memory and two SavedModels.
+    """Makes the compared implementations of translation: a graph in memory and two SavedModels.
 
     The weights are random. All translations have `new_tokens` tokens, so that beam search takes the
-    same number of steps in all contenders.
+    same number of steps in all implementations.
 
     Args:
         size: suffix of the model's name in the catalog, such as "tiny".
@@ -435,8 +436,8 @@ def translators(
         folder: folder for the exports.
 
     Returns:
-        A dict mapping the name of a contender to a function from lines `(B,)` to translations `(B,
-        1)`.
+        A dict mapping the name of an implementation to a function from lines `(B,)` to translations
+        `(B, 1)`.
     """
     vocabulary = SentencePieceVocabulary.train(
         lines, 1000, masks=False, languages=("en", "de"), character_coverage=1.0

@@ -183,14 +183,14 @@ def gemm_contenders(**options) -> dict[str, Contender]:
 
 
 def contenders(**options) -> dict[str, Contender]:
-    """Makes contenders that run a BERT training step in PyTorch.
+    """Makes `Contender` objects that run a BERT training step in PyTorch.
 
     Args:
         options: fields of `StepSetting`.
 
     Returns:
-        A dict mapping a name to a `Contender`. There is one for the plain model, one for its
-        compiled form, and one for Hugging Face's model.
+        A dict mapping a name to a `Contender`. The models are the plain model, the compiled plain
+        model, and Hugging Face's model.
     """
     setting = StepSetting(**options)
     torch.manual_seed(setting.seed)

@@ -107,7 +107,7 @@ def measured(setting: StepSetting, options: argparse.Namespace) -> list[dict]:
     """Times all implementations in a setting, and returns the output of `harness.compare`.
 
     The reference is the fastest implementation of another library. If this library's blocks or
-    device counts are compared, the reference is the first of them.
+    device counts are compared, the reference is the first block or the first device count.
 
     Args:
         setting: sizes and options of the training step.

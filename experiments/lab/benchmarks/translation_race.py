@@ -296,7 +296,7 @@ def mean_target_tokens(data: TranslationData, budget: int) -> float:
 
 
 def prepare(options: argparse.Namespace, work: pathlib.Path) -> dict[str, Trainer]:
-    """Writes the training files of both libraries, and makes the trainers.
+    """Writes the training files for this library and Joey NMT, and makes the trainers.
 
     Args:
         options: parsed options of the command.

@@ -155,7 +155,7 @@ def bleu_curves(
 
 
 def bleu_table(curves: Mapping[str, list[dict]]) -> str:
-    """Formats a Markdown table of all points in the curves.
+    """Formats a Markdown table with a row for each point of each BLEU curve.
 
     Args:
         curves: dict mapping the name of a trainer to its curve; see `bleu_curve`.
@@ -195,7 +195,7 @@ def peer_versions(python: str) -> dict[str, str]:
 
 @exit_on_user_error
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the benchmark: measures rates or BLEU curves, and prints and writes the report."""
+    """Runs the benchmark: measures throughput or BLEU curves, and prints and writes a report."""
     options = command.parse_args(arguments)
     if options.validate_every % options.updates:
         raise UserError(
@@ -206,8 +206,8 @@ def main(arguments: list[str] | None = None) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     if options.threads > len(cpus):
         raise UserError(
-            f"--threads is {options.threads}, but this process may use only {len(cpus)} CPU(s): "
-            f"give {len(cpus)} or less"
+            f"--threads is {options.threads}, but must be at most {len(cpus)}, the number of CPUs "
+            f"that this process may use: set --threads to {len(cpus)} or less"
         )
     facts = harness.machine(options.threads, command.packages)
     facts["versions"] |= versions

@@ -76,7 +76,7 @@ class Contender:
 
 
 class Worker(contextlib.AbstractContextManager):
-    """A child process that runs the contenders of one framework, as a context manager.
+    """A context manager for a child process that runs the `Contender`s of one framework.
 
     Args:
         factory: name of a function, as `"package.module:function"`. The child process calls the
@@ -108,7 +108,7 @@ class Worker(contextlib.AbstractContextManager):
         """Runs steps of a `Contender` in the child process.
 
         Args:
-            name: name of the contender.
+            name: name of the `Contender`.
             steps: number of steps. The value -1 requests the peak memory of one step instead.
 
         Returns:
@@ -128,7 +128,7 @@ class Worker(contextlib.AbstractContextManager):
         The environment of the child process must include `GIVE_BACK_MEMORY`; see `peak_of`.
 
         Args:
-            name: name of the contender.
+            name: name of the `Contender`.
         """
         self.run(name, 2)
         return int(self.run(name, -1))

@@ -178,9 +178,10 @@ def encoders(options: argparse.Namespace) -> None:
     study.compare(*tasks, *source)
 
     def told(row: dict) -> dict[str, float]:
-        """Returns the pair accuracies of a run, as a dict with a key for each pair objective.
+        """Returns the accuracies of a run in sentence-pair classification, one per pair objective.
 
-        The accuracy is measured on the corpus of that pair objective in `_PAIRS`.
+        The result maps a key of `_PAIRS`, which is a pair objective, to the accuracy on the corpus
+        of this objective.
         """
         found = {}
         for kind, folder in _PAIRS.items():

@@ -82,7 +82,11 @@ def lengths(config: EncoderConfig | EncoderDecoderConfig) -> tuple[int, int]:
 
 
 def activations(config: EncoderConfig | EncoderDecoderConfig) -> Activations:
-    """Returns the activation bytes per row, by equations that also cover other blocks."""
+    """Returns the activation bytes per row of a model.
+
+    The equations in the docstring of this module hold for Transformer blocks. This function also
+    supports other blocks.
+    """
     source, target = lengths(config)
     if isinstance(config, EncoderConfig):
         stacks = [(config.num_layers, source, False)]

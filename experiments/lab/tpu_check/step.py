@@ -52,7 +52,7 @@ class Sources:
             found += [each for each in inner if each not in found]
 
     def of(self, name: str) -> str | None:
-        """Returns the source of an op as `file:line in function: code`, or `None` if unknown.
+        """Returns the source line of an op as `file:line in function: code`, or `None` if unknown.
 
         Args:
             name: name of the op. The name may begin with the names of outer functions, as in the

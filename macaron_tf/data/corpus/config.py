@@ -19,7 +19,7 @@ class CorpusSource(Settings):
 
     Attributes:
         source: name of the source, such as "text:GLOB". `documents` lists the accepted names of
-            document sources, and `read_pairs` lists those of translation pairs.
+            document sources, and `read_pairs` lists the accepted names of pair sources.
         split: split of the source.
         weight: weight of the source when documents are drawn from several sources; `None` means
             that each document is read once. Either all sources or no sources have a weight.
@@ -136,7 +136,7 @@ class CorpusConfig(Settings):
         known = PAIR_PACKINGS if self.paired else TEXT_PACKINGS
         if self.row_packing not in known:
             raise self.error(
-                f"packing={self.packing!r} does not fit pairs={self.pairs!r}: "
+                f"packing={self.packing!r} cannot be combined with pairs={self.pairs!r}: "
                 f"give one of {', '.join(known)}"
             )
         if self.repeats and self.crosses_documents:

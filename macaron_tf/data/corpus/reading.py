@@ -397,9 +397,9 @@ class PretrainingCorpus:
         shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(
-                f"{self.folder} has {len(shards)} training file(s), which is fewer than {count} "
-                "processes: prepare the corpus again with a smaller rows_per_shard, or use fewer "
-                "processes"
+                f"{self.folder} has {len(shards)} training file{'s' * (len(shards) != 1)}, "
+                f"which is fewer than {count} processes: prepare the corpus again with a smaller "
+                "rows_per_shard, or use fewer processes"
             )
         parts: list[list[Shard]] = [[] for _ in range(count)]
         held = [0] * count
@@ -471,8 +471,9 @@ class PretrainingCorpus:
             raise UserError(f"start_step is {start_step}, but must be at least 0: raise start_step")
         if not rows or (not repeat and drop_remainder and rows < batch_size):
             raise UserError(
-                f"the split {split!r} of {self.folder} has {rows} row(s), which is too few for "
-                f"batch_size={batch_size}: prepare more text, or give a smaller batch_size"
+                f"the split {split!r} of {self.folder} has {rows} row{'s' * (rows != 1)}, which "
+                f"is too few for batch_size={batch_size}: prepare more text, or give a smaller "
+                "batch_size"
             )
         start_row, steps = start_step * batch_size, tf.data.INFINITE_CARDINALITY
         if not repeat:
@@ -673,9 +674,9 @@ def stream_dataset(
     length = total // texts
     if not length:
         raise UserError(
-            f"the split {split!r} of {corpus.folder} has {total} row(s), fewer than the {texts} "
-            "texts that an update reads in parallel: prepare more text, or give a smaller "
-            "batch_size or fewer accumulation_steps"
+            f"the split {split!r} of {corpus.folder} has {total} row{'s' * (total != 1)}, fewer "
+            f"than the {texts} texts that an update reads in parallel: prepare more text, or give "
+            "a smaller batch_size or fewer accumulation_steps"
         )
     paths = tf.constant(paths)
     firsts = list(itertools.accumulate((shard.rows for shard in shards), initial=0))[:-1]

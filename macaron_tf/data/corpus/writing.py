@@ -208,8 +208,8 @@ class CorpusWriter:
             records = read_records(self.out, self.state.validation)
         else:
             raise UserError(
-                "the sources contain no text from which the vocabulary makes tokens: give other "
-                "sources"
+                "the vocabulary produces no tokens from the text of the sources: give sources with "
+                "other text, or another vocabulary"
             )
         validation: list[reading.Shard] = []
         while chunk := list(itertools.islice(records, self.packer.config.rows_per_shard)):

@@ -223,7 +223,9 @@ def _aligned(sides: dict[str, list[str]]) -> Pairs:
     """
     lengths = {name: len(lines) for name, lines in sides.items()}
     if len(set(lengths.values())) != 1 or not all(lengths.values()):
-        told = ", but ".join(f"{name} has {n:,} line(s)" for name, n in lengths.items())
+        told = ", but ".join(
+            f"{name} has {n:,} line{'s' * (n != 1)}" for name, n in lengths.items()
+        )
         raise UserError(f"{told}: download the files again")
     return list(zip(*sides.values(), strict=True))
 

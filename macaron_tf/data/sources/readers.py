@@ -30,7 +30,14 @@ from macaron_tf.data.sources.tfds import (
 )
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.files import count_lines, is_compressed, lines_of, state_stamp, table_rows
+from macaron_tf.io.files import (
+    count_lines,
+    is_compressed,
+    is_csv,
+    lines_of,
+    state_stamp,
+    table_rows,
+)
 from macaron_tf.plug_ins import called, file_of, find
 
 Split = str | HeldOut
@@ -120,7 +127,7 @@ def source_files(
 
     For a Python function, the result is the file of the function's module. A change in data files
     that the function reads therefore does not invalidate caches. The default corpus has no files. A
-    missing file of translation pairs raises no error here.
+    missing file of translation pairs raises no error in this function.
 
     Args:
         source, split, tfds: arguments of `stream_pairs` or `documents`.
@@ -171,8 +178,8 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     names = source.place.split(",")
     if len(names) != 2 or not all(names):
         raise UserError(
-            f"the source '{source}' names {len(list(filter(None, names)))} file(s) instead of 2: "
-            "give text:SOURCE_FILE,TARGET_FILE"
+            f"the source '{source}' names {(count := len(list(filter(None, names))))} "
+            f"file{'s' * (count != 1)} instead of 2: give text:SOURCE_FILE,TARGET_FILE"
         )
     return source.paths(split)
 
@@ -194,8 +201,8 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
 
 def _unequal(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
     return UserError(
-        f"{paths[0]} has {counts[0]} line(s), but {paths[1]} has {counts[1]}: align the files, so "
-        "that line n of the second translates line n of the first"
+        f"{paths[0]} has {counts[0]} line{'s' * (counts[0] != 1)}, but {paths[1]} has {counts[1]}: "
+        "align the files, so that line n of the second file translates line n of the first file"
     )
 
 
@@ -204,8 +211,9 @@ def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
     for number, columns in table_rows(path):
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number} has {len(columns)} column(s) instead of 2: "
-                "separate source and target by one tab"
+                f"{path}, line {number} has {len(columns)} column{'s' * (len(columns) != 1)} "
+                "instead of 2: separate the source text and the target text with a single "
+                f"{'comma' if is_csv(path) else 'tab'}"
             )
         yield columns[0], columns[1]
     if not number:
@@ -243,7 +251,7 @@ def _record_pairs(
             )
     if len(fields) != 2:
         raise UserError(
-            f"{source} names {len(fields)} field(s) instead of 2: "
+            f"{source} names {len(fields)} field{'s' * (len(fields) != 1)} instead of 2: "
             f"give {source.kind}:FILE:FIELD,FIELD"
         )
     return map(tuple, records.texts(fields))

@@ -64,8 +64,8 @@ class PreparedSplit(NamedTuple):
     def columns(self) -> dict[str, tuple[str, ...]]:
         """Dict mapping the name of each text column to its class names.
 
-        Text columns are the fields that `rows` can convert to text, which are scalars and sequences
-        of scalars. A field that is not a class label has an empty tuple of class names.
+        Text columns are scalar fields and sequences of scalars, because `rows` can convert them to
+        text. A field that is not a class label has an empty tuple of class names.
         """
         sequence, found = import_tfds().features.Sequence, {}
         for field, feature in self.features.items():

@@ -65,7 +65,8 @@ def encode_pairs(
     # (B, None) each
     texts = [vocabulary.encode(tf.convert_to_tensor(column), language) for column in columns]
     specials = (2 if second is None else 2 + vocabulary.pair_separators) if special else 0
-    check_length(max_length, specials + len(texts), f"{len(texts)} text(s)")
+    needs = "a text and its special tokens" if second is None else "two texts"
+    check_length(max_length, specials + len(texts), needs)
     room = _room(max_length - specials, *texts)
     if not special:
         cut = [
@@ -196,7 +197,7 @@ def check_length(max_length: int, least: int, needs: str, mend: str = "") -> Non
     Args:
         max_length: maximum number of ids in a row.
         least: minimum number of ids that a row needs.
-        needs: name of the texts in the message, such as "2 text(s)".
+        needs: name of the texts in the message, such as "two texts".
         mend: remedy other than a larger `max_length`, such as "lower max_question or ".
 
     Raises:

@@ -228,8 +228,8 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
             for *asked, choices, label in examples:
                 if not 2 <= len(choices) <= len(task.second):
                     raise UserError(
-                        f"{where} has {len(choices)} choice(s), not 2 to {len(task.second)}: "
-                        "prepare the set again"
+                        f"{where} has {len(choices)} choice{'s' * (len(choices) != 1)}, not 2 to "
+                        f"{len(task.second)}: prepare the set again"
                     )
                 # In a TFDS set, an empty text is still a choice, so a hyphen replaces it.
                 offered = [text.strip() or "-" for text in decoded(choices)]
@@ -279,8 +279,9 @@ def _of_table(task: Task, table: Table) -> _Columns:
             _check_choices(task, row[: len(fields)][-len(task.second) :], answer, where)
     if quoted:
         print(
-            f"warning: {first_quoted}: {quoted:,} line(s) have quotes around a text; the quotes "
-            "are part of the text, because the name of the file does not end in .csv",
+            f"warning: {first_quoted}: quotes surround a text, in {quoted:,} "
+            f"line{'s' * (quoted != 1)} of the file; the quotes are part of the text, because the "
+            "name of the file does not end in .csv",
             file=sys.stderr,
         )
     if labels and unlabelled:
@@ -417,8 +418,8 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores, (0,)))
             if len(pairs) != len(golds):
                 raise UserError(
-                    f"{scores} has {len(golds)} line(s), but {file} has {len(pairs)}: give a "
-                    "score or an empty line for each pair"
+                    f"{scores} has {len(golds)} line{'s' * (len(golds) != 1)}, but {file} has "
+                    f"{len(pairs)}: give a score or an empty line for each pair"
                 )
             rows += [
                 (at, (*pair, *gold)) for (_, pair), (at, gold) in zip(pairs, golds, strict=True)
@@ -447,8 +448,8 @@ def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[st
         cells = line.split("\t")
         if number > header and len(cells) <= max(columns):
             raise UserError(
-                f"{path}, line {number} has {len(cells)} column(s) instead of at least "
-                f"{max(columns) + 1}: separate columns by one tab"
+                f"{path}, line {number} has {len(cells)} column{'s' * (len(cells) != 1)} "
+                f"instead of at least {max(columns) + 1}: separate columns with a single tab"
             )
         if number > header:
             yield f"{path}, line {number}", [cells[column] for column in columns]

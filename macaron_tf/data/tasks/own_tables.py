@@ -199,9 +199,9 @@ class TableSettings(Settings):
             choices = choices or table.choices
             if len(choices) < 2:
                 raise UserError(
-                    f"{table.path} has {len(choices)} column(s) of choices among the columns "
-                    f"{', '.join(map(repr, header))}, but needs at least two: name the columns "
-                    "choice1, choice2 and so on, or give --set "
+                    f"{table.path} has {len(choices)} column{'s' * (len(choices) != 1)} of choices "
+                    f"among the columns {', '.join(map(repr, header))}, but needs at least two: "
+                    "name the columns choice1, choice2 and so on, or give --set "
                     '\'table.choices=("COLUMN", "COLUMN")\''
                 )
         if not text:
@@ -209,10 +209,14 @@ class TableSettings(Settings):
             named = [name for name in pairs if name in header]
             others = [name for name in header if name not in (label, *choices)]
             if len(named or others) != 1:
+                more = (
+                    "" if label in header else " and the label column by --set table.label=COLUMN"
+                )
                 raise UserError(
                     f"the header of {table.path} does not show which of the columns "
-                    f"{', '.join(map(repr, header))} contains the text: give --set "
-                    "table.text=COLUMN (and table.text_b, table.label)"
+                    f"{', '.join(map(repr, header))} contains the text: name the text column by "
+                    f"--set table.text=COLUMN{more}. If each example has two texts, also name the "
+                    "column of the second text by --set table.text_b=COLUMN"
                 )
             text = tuple(named or others)
             if not text_b and pairs.get(text[0]) in header:
@@ -250,8 +254,9 @@ class TableSettings(Settings):
         found[order[np.lexsort((among, parts))[starts]]] = True
         if not found.any() or found.all():
             raise UserError(
-                f"{source} has {total} example(s), so table.held_out={self.held_out:g} leaves no "
-                "example for training or no example for validation: give more examples, or one "
+                f"{source} has {total} example{'s' * (total != 1)}, so "
+                f"table.held_out={self.held_out:g} leaves no example for training or "
+                "no example for validation: give more examples, or one "
                 "file per split with {split} in its name"
             )
         print(
@@ -313,9 +318,9 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
     if checked and (strays := strays_among(counts)):
         tag, others = strays[0], sorted({*counts} - {*strays})
         raise UserError(
-            f"{places[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} time(s), does not fit the "
-            f"other tags {', '.join(others[:5])}: correct the tag, or give all tags by --set "
-            "table.classes"
+            f"{places[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} "
+            f"time{'s' * (counts[tag] != 1)}, does not fit the other tags "
+            f"{', '.join(others[:5])}: correct the tag, or give all tags by --set table.classes"
         )
     if checked:
         warn_alike(places)

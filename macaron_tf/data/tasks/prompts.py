@@ -110,8 +110,9 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
         )
     if len(template.words) != task.num_classes:
         raise UserError(
-            f"there are {len(template.words)} word(s) for the {task.num_classes} classes of "
-            f"{task.name!r}: give one word for each of {', '.join(task.labels)}"
+            f"the task {task.name!r} has {task.num_classes} classes, but the template has "
+            f"{len(template.words)} word{'s' * (len(template.words) != 1)}: give one word for each "
+            f"of {', '.join(task.labels)}"
         )
     if examples.labels is None:
         raise UserError(f"the examples of {task.name!r} have no labels: give a split with labels")

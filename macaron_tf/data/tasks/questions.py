@@ -91,7 +91,8 @@ def read_questions(
     counts = collections.Counter(row.id for row in rows)
     if repeated := [name for name, count in counts.items() if count > 1]:
         raise UserError(
-            f"{where}: {len(repeated)} question id(s) are repeated, such as "
+            f"{where}: {len(repeated)} question "
+            f"{'ids are' if len(repeated) > 1 else 'id is'} repeated, such as "
             f"{repeated[0][:40]!r}: give each question its own id, because predictions are stored "
             "by id"
         )

@@ -119,9 +119,13 @@ class Table:
                 a text is empty, or the table has no rows. The message names the file, the line and
                 the column.
         """
-        mend = f"write each of {', '.join(columns)} once in the header, separated by tabs"
+        mend = f"write each of {', '.join(columns)} once in the header"
+        mend += ", with a single tab between columns" * self.keeps_quotes
         if self._set or self._records:
-            mend = "name the columns by --set table.text=COLUMN, table.text_b and table.label"
+            mend = (
+                "name the columns by --set table.text=COLUMN and --set table.label=COLUMN, and for "
+                "pairs of texts also by --set table.text_b=COLUMN"
+            )
         for column in columns:
             if self.header.count(column) != 1:
                 found = ", ".join(repr(name[:40]) for name in self.header[:20])
@@ -146,10 +150,15 @@ class Table:
         where = None
         for where, cells in self._read():
             if len(cells) != len(self.header):
+                mend = "put each text that contains the separator between quotation marks"
+                if self.keeps_quotes:
+                    mend = (
+                        "separate columns with a single tab, and remove tabs and line breaks from "
+                        "the texts"
+                    )
                 raise UserError(
-                    f"{where} has {len(cells)} column(s), but the header has {len(self.header)} "
-                    "column(s): separate the columns by one tab, and remove tabs and line breaks "
-                    "from the texts"
+                    f"{where} has {len(cells)} column{'s' * (len(cells) != 1)}, but the header has "
+                    f"{len(self.header)}: {mend}"
                 )
             texts = [cells[position] for position in positions]
             _check_filled(where, columns, texts, may_be_empty)

@@ -121,8 +121,9 @@ def sentences_of(
         words, tags = (at_spaces(cell) for cell in cells)
         if len(words) != len(tags):
             raise UserError(
-                f"{where}: column {task.label!r} has {len(tags)} tag(s) for {len(words)} word(s): "
-                "write one tag for each word, separated by spaces"
+                f"{where}: column {task.label!r} has {len(tags)} tag{'s' * (len(tags) != 1)} for "
+                f"{len(words)} word{'s' * (len(words) != 1)}: write one tag for each word, "
+                "separated by spaces"
             )
         yield words, tags, [where] * len(tags)
 

@@ -117,7 +117,7 @@ def mask_tokens(
     [CLS] and [SEP] in n, so the code sometimes masks one token more.
 
     Random pieces are drawn uniformly from the vocabulary without its special tokens. BERT draws
-    from the whole vocabulary, but here a drawn [PAD] would be treated as padding.
+    from the whole vocabulary, but this library would treat a drawn [PAD] as padding.
 
     Args:
         batch: dict with `token_ids (B, L)` int, L static. Other entries are passed through.
@@ -190,8 +190,8 @@ def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
     """
     if token_ids.shape[1] is None:
         raise ValueError(
-            "the row length of token_ids is not static, but masks need a static shape: set the "
-            "length with tf.ensure_shape"
+            "the sequence length of token_ids is not static, but masks need a static shape: set "
+            "the length with tf.ensure_shape"
         )
     return token_ids.shape[1]
 

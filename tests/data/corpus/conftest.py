@@ -1,6 +1,6 @@
 """Fixtures with a toy corpus of consecutive numbers, each of which is one token.
 
-The numbers in a row tell from which document they come.
+The numbers in a row show which documents the row contains.
 """
 
 import pathlib
@@ -32,12 +32,12 @@ def config_of(texts: pathlib.Path, weights=None, **settings) -> CorpusConfig:
 
 
 def rows_of(corpus: PretrainingCorpus, *splits: str) -> np.ndarray:
-    """Returns the token ids of `splits` (default: both splits) in file order: `(rows, L)`."""
+    """Returns the token ids of `splits` (default: all splits) in file order: `(rows, L)`."""
     return np.stack([row["token_ids"] for row in each_row(corpus, *splits)])
 
 
 def each_row(corpus: PretrainingCorpus, *splits: str) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the features of each row in `splits` (default: both splits), in file order."""
+    """Yields the features of each row in `splits` (default: all splits), in file order."""
     for split in splits or BOTH:
         dataset = corpus.dataset(split, 7, seed=None, repeat=False, drop_remainder=False)
         yield from dataset.unbatch().as_numpy_iterator()

@@ -1,4 +1,4 @@
-"""Corpus settings: invalid values, derived values and values written by earlier versions."""
+"""Tests of corpus settings: invalid values, derived values, and values from earlier versions."""
 
 import dataclasses
 import json
@@ -24,10 +24,13 @@ BOTH = CorpusSource("tsv:c", language=("en", "fr"))
         ({"sources": ()}, "sources is empty, but a corpus needs at least one source"),
         ({"pairs": "yes"}, "pairs='yes' must be one of 'none', 'next_sentence'"),
         ({"packing": "tight"}, "packing='tight' must be one of 'doc_text'"),
-        ({"packing": "sentence_pair"}, "packing='sentence_pair' does not fit pairs='none'"),
+        (
+            {"packing": "sentence_pair"},
+            "packing='sentence_pair' cannot be combined with pairs='none'",
+        ),
         (
             {"pairs": "sentence_order", "packing": "full_text"},
-            "'full_text' does not fit pairs='sentence_order': give one of segment_pair",
+            "'full_text' cannot be combined with pairs='sentence_order': give one of segment_pair",
         ),
         ({"sentence_splitter": "axe"}, "sentence_splitter='axe' must be one of 'tensorflow_text'"),
         ({"sources": ("text:a", CorpusSource("text:b", weight=1.0))}, "text:a has no weight"),

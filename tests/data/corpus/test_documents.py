@@ -1,4 +1,4 @@
-"""Corpus documents: mixing order, sampling shares, sentences and token ids."""
+"""Tests of corpus documents: mixing order, sampling shares, sentences and token ids."""
 
 import collections
 import itertools

@@ -1,4 +1,4 @@
-"""Preparation in several processes or with Apache Beam writes the same files as one process."""
+"""Corpora prepared by several processes or by Apache Beam equal those of a single process."""
 
 import contextlib
 import functools
@@ -93,7 +93,7 @@ def test_any_number_of_processes_goes_on(make, settings, out, tmp_path, monkeypa
 
 
 def pipeline(*options: str):
-    """Returns a function that writes a corpus with Apache Beam and these pipeline options.
+    """Returns a function that writes a corpus with Apache Beam and the pipeline options `options`.
 
     Skips the test if Beam is not installed.
     """

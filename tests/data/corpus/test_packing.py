@@ -1,4 +1,4 @@
-"""Packing of running text, sentence pairs and translations into rows."""
+"""Tests of packing running text, sentence pairs and translations into rows."""
 
 import collections
 import itertools

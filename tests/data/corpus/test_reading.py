@@ -1,4 +1,4 @@
-"""Batches of a prepared corpus: static shapes, seeded order, and exact restarts."""
+"""Tests of the batches of a prepared corpus: static shapes, seeded order and exact restarts."""
 
 import collections
 import itertools
@@ -86,7 +86,7 @@ def test_sizes_of_batches(corpus):
     assert corpus.dataset("train", 40).options().autotune.enabled is False
     for split, size, message in (
         ("test", 4, "no split 'test': give one of train, validation"),
-        ("validation", 11, "has 10 row.s., which is too few for batch_size=11"),
+        ("validation", 11, "has 10 rows, which is too few for batch_size=11"),
         ("train", 0, "batch_size is 0, but must be at least 1"),
     ):
         refuses(message, corpus.dataset, split, size, repeat=False)
@@ -107,9 +107,7 @@ def test_the_files_of_several_processes(corpus, monkeypatch):
     again = corpus.shard(1, 3).dataset("train", 1, seed=4).take(len(seen[1]))
     assert joined(again) == seen[1]
     assert parts[0].shards["validation"] == corpus.shards["validation"]
-    refuses(
-        "has 10 training file.s., which is fewer than 11 processes: prepare", corpus.shard, 0, 11
-    )
+    refuses("has 10 training files, which is fewer than 11 processes: prepare", corpus.shard, 0, 11)
     shards = tuple(Shard(str(rows), rows, "") for rows in (9, 1, 0, 8, 2))
     monkeypatch.setattr(corpus, "shards", {"train": shards, "validation": ()})
     assert [corpus.shard(index, 2).rows("train") for index in (0, 1)] == [10, 10]
@@ -317,7 +315,7 @@ def test_row_b_goes_on_where_row_b_ended(stream_corpus):
     count = stream_corpus.rows("validation")
     dataset = stream_dataset(stream_corpus, "validation", 2, repeat=False)
     assert int(dataset.cardinality()) == len(list(dataset)) == count // 2
-    with pytest.raises(UserError, match=f"has {count} row.s., fewer than the {count + 1} texts"):
+    with pytest.raises(UserError, match=f"has {count} rows?, fewer than the {count + 1} texts"):
         stream_dataset(stream_corpus, "validation", count + 1)
 
 
@@ -388,8 +386,8 @@ def language_of(batch) -> tuple[int, ...]:
 def test_each_batch_is_of_one_language_drawn_by_its_share(languages, monkeypatch):
     """Each batch has one language or one language pair.
 
-    Updates on text and updates on translation pairs alternate. A reader that starts at a later
-    batch returns the same batches.
+    Updates alternate between text and translation pairs. A reader that starts at a later batch
+    returns the same batches.
     """
     monkeypatch.setattr(reading, "_DRAWS", 64)
     whole = batches(language_batches(languages, 4, seed=3, per_update=2, numbered=True), 600)

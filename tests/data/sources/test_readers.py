@@ -1,4 +1,4 @@
-"""Readers of pairs and documents from files and TFDS data sets, and their one-line errors."""
+"""Tests of readers of pairs and documents, and of their one-line error messages."""
 
 import bz2
 import gzip
@@ -79,14 +79,14 @@ def test_which_sources_have_splits():
             r"cannot read .*nope\.en \((No such|FileNot)",
         ),
         ("text:{d},{d}/train.de", "train", "cannot read"),
-        ("text:{d}/train.en", "train", "names 1 file.s. instead of 2"),
-        ("text:a,b,c", "train", "names 3 file.s. instead of 2"),
+        ("text:{d}/train.en", "train", "names 1 file instead of 2"),
+        ("text:a,b,c", "train", "names 3 files instead of 2"),
         ("text:{d}/train.en,{d}/train.de", "validation", r"no split 'validation': give one file"),
         ("text:{d}/{{split}}.en,{d}/{{split}}.de", "dev", r"cannot read .*dev\.en"),
         ("text:{d}/empty,{d}/empty", "train", "empty is empty"),
-        ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 line.s., but .*one has 1"),
-        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3 column.s. instead of 2"),
-        ("tsv:{d}/train.en", "train", r"train\.en, line 1 has 1 column.s. instead of 2"),
+        ("text:{d}/train.en,{d}/one", "train", r"train\.en has 4 lines, but .*one has 1"),
+        ("tsv:{d}/three.tsv", "train", r"three\.tsv, line 2 has 3 columns instead of 2"),
+        ("tsv:{d}/train.en", "train", r"train\.en, line 1 has 1 column instead of 2"),
         ("tsv:{d}/empty", "train", "empty is empty"),
         ("tsv:{d}/nope", "train", "cannot read"),
         ("csv:{d}/train.tsv", "train", "unknown source 'csv:"),
@@ -342,7 +342,7 @@ def test_rows_as_pandas_and_excel_write_them(tmp_path):
         f"tsv:{tmp_path}/a.csv",
     )
     (tmp_path / "a.csv").write_text("a,b\n\nc,d\n")
-    refuses("a.csv, line 2 has 0 column.s. instead of 2", read, f"tsv:{tmp_path}/a.csv")
+    refuses("a.csv, line 2 has 0 columns instead of 2", read, f"tsv:{tmp_path}/a.csv")
 
 
 def test_files_that_cannot_be_read(tmp_path):

@@ -1,4 +1,4 @@
-"""JSON lines, Parquet files and `save_to_disk` folders, read as documents, pairs and tables."""
+"""Tests of reading JSON lines, Parquet files and `save_to_disk` folders."""
 
 import gzip
 import json

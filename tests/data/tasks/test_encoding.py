@@ -1,4 +1,4 @@
-"""Encoding of task examples as token rows: layout, trimming, choices, sentences and windows."""
+"""Tests of encoding examples as rows: layout, trimming, choices, sentences and windows."""
 
 import copy
 import dataclasses

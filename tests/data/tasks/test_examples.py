@@ -1,4 +1,4 @@
-"""The task registry, examples read from TFDS and from tables, and sentence triplets."""
+"""Tests of the task registry, of examples from TFDS and tables, and of sentence triplets."""
 
 import gzip
 
@@ -206,7 +206,7 @@ def test_choices_of_official_records(tmp_path):
     broken = {**RACE[1], "answers": ["E"]}
     refuses("record 0: 'E' in column 'label' is not one of the", read, "race", race, broken)
     broken = {**RACE[1], "options": [["x"]]}
-    refuses("record 0 has 1 choice.s., not 2 to 4", read, "race", race, broken)
+    refuses("record 0 has 1 choice, not 2 to 4", read, "race", race, broken)
     endings = {"context": text, "endings": texts, "label": np.int32}
     found = read("hellaswag", endings, ENDING)
     assert found.texts == (["He"], ["runs"], ["sits"], ["eats"], ["is"]) and found.labels == [2]
@@ -310,7 +310,7 @@ def test_sentevals_sets(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"headlines": "5\n"}, "line 1 has 1 column.s. instead of at least 2"),
+        ({"headlines": "5\n"}, "line 1 has 1 column instead of at least 2"),
         ({"answer-answer": "1\t2\n3\t4\n5.5\t6"}, "gs.answer-answer.txt, line 3: '5.5' in column"),
         ({"sts-test": "a\tb"}, "sts-test.csv, line 1 has 2 .* instead of at least 7"),
     ],
@@ -321,7 +321,7 @@ def test_bad_senteval_files(changes, message, tmp_path):
     scores = tmp_path / "STS/STS16-en-test/STS.gs.headlines.txt"
     write_senteval(tmp_path)
     scores.write_text("5\n")
-    refuses("headlines.txt has 1 line.s., but .*headlines.txt has 2", read_senteval, str(tmp_path))
+    refuses("headlines.txt has 1 line, but .*headlines.txt has 2", read_senteval, str(tmp_path))
     refuses("give the folder data/downstream", read_senteval, str(tmp_path / "STS"))
 
 
@@ -362,7 +362,10 @@ def test_a_table_that_pandas_wrote(table, capsys):
     assert not capsys.readouterr().err
     source = table("label \ttext", 'good\t"so ""good"""', 'bad\t"x"', "", "\t")
     examples = read_examples(SENTIMENT, "train", source=source)
-    assert "table.tsv, line 3: 1 line(s) have quotes around a text" in capsys.readouterr().err
+    assert (
+        "table.tsv, line 3: quotes surround a text, in 1 line of the file"
+        in capsys.readouterr().err
+    )
     assert examples.first == ['so "good"', '"x"'] and examples.labels.tolist() == [1, 0]
 
 
@@ -386,7 +389,7 @@ def test_a_table_without_labels(table):
         (["label\ttext", "2\tx"], "line 2: '2' in column 'label' is not one of the classes bad, g"),
         (["label\ttext", "-1\tx"], "line 2: '-1' in column 'label' is not one of the classes bad"),
         (["label\ttext", "good\tx", "bad\t "], "line 3: the text in column 'text' is empty"),
-        (["label\ttext", "good\tx\ty"], "line 2 has 3 column.s., but the header has 2"),
+        (["label\ttext", "good\tx\ty"], "line 2 has 3 columns, but the header has 2"),
         (["label\ttext", "good\tx", "", "bad\ty"], "line 3 has 1 .* but the header has 2"),
         (["label\ttext", 'good\t"x', 'y"'], "line 3 has 1 .* remove tabs and line breaks"),
         (["label\ttext", "Good\tx"], "line 2: 'Good', which looks like 'good', in column 'label'"),

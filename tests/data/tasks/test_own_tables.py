@@ -1,4 +1,4 @@
-"""Columns and classes inferred from a user's table, and the examples held out of the table."""
+"""Tests of columns and classes inferred from a user's table, and of held-out table rows."""
 
 import gzip
 
@@ -18,7 +18,9 @@ CHOICES = "context\tquestion\tchoice1\tchoice2\tchoice3\tlabel\n"
 
 
 def filled(task, folder, content: str, name: str = "own.tsv", **settings):
-    """Writes a table, and returns (settings completed from its content, task for the table).
+    """Writes a table; returns its settings and the task that the settings define.
+
+    Columns and classes that `settings` does not name are inferred from the content.
 
     Args:
         task: task whose columns and classes the table defines.
@@ -79,14 +81,14 @@ def test_columns_and_classes_are_those_of_the_table(text, settings, first, secon
         ),
         (REGRESS, "text\tlabel\na\t1\nb\tNaN\n", "line 3: 'NaN' in column 'label' is not a finite"),
         (REGRESS, "text\tlabel\na\t2\nb\t2\n", "all 2 scores are 2"),
-        (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag.s. for 2 word.s."),
+        (TAG, "words\ttags\na b\tX\n", "line 2: column 'tags' has 1 tag for 2 words:"),
         (TAG, "words\ttags\na b\tX X\n", "all labels are 'X'"),
         (
             CHOOSE,
             "context\tchoice1\tlabel\na\tb\t1\n",
-            "has 1 column.s. of choices among the columns 'context', 'c",
+            "has 1 column of choices among the columns 'context', 'c",
         ),
-        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "has 0 column.s. of choices among"),
+        (CHOOSE, "context\ta\tb\tlabel\na\tb\tc\t1\n", "has 0 columns of choices among"),
         (
             CHOOSE,
             "t\tchoice1\tchoice3\tlabel\n",
@@ -104,7 +106,7 @@ ENTITIES = "Ann B-PER\nof O\nRome B-LOC\n\n" * 3
 
 @pytest.mark.parametrize("tag", ["0", "o", "E-PER", "U-LOC", "B_PER", "-"])
 def test_a_stray_tag_among_entities_is_refused(tag, tmp_path):
-    words = rf"own.txt, line 13: the tag '{tag}', found 1 time.s., does not fit the other tags B-LO"
+    words = rf"own.txt, line 13: the tag '{tag}', found 1 time, does not fit the other tags B-LO"
     refuses(words, filled, TAG, tmp_path, f"{ENTITIES}x {tag}\n", "own.txt")
     table = "words\ttags\n" + "Ann of\tB-PER O\n" * 3 + f"Ann of\tB-PER {tag}\n"
     refuses("own.tsv, line 5: the tag", filled, TAG, tmp_path, table)
@@ -253,7 +255,7 @@ def test_a_like_share_of_every_class_is_held_out_by_the_seed(capsys):
     assert "tsv:x: 20 of 100 examples are held out" in capsys.readouterr().err
     np.testing.assert_array_equal(held, TableSettings(held_out=0.2).held(labels, ""))
     assert (held != TableSettings(held_out=0.2, seed=2).held(labels, "")).any()
-    refuses("has 3 example.s., so table.held_out=0.1", TableSettings().held, labels[:3], "x")
+    refuses("has 3 examples, so table.held_out=0.1", TableSettings().held, labels[:3], "x")
 
 
 def test_scores_of_every_size_are_held_out_by_the_seed():

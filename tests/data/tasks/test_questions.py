@@ -1,4 +1,4 @@
-"""SQuAD questions, read from files and TFDS, and windows over their contexts."""
+"""Tests of SQuAD questions, read from files and TFDS, and of windows over their contexts."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Tagged sentences in any IOB scheme, cut into windows that label every word once."""
+"""Tests of tagged sentences in any IOB scheme, and of windows that label every word once."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""Examples as texts: inputs and targets of text-to-text models, and prompts."""
+"""Tests of text-to-text inputs and targets, and of prompts."""
 
 import dataclasses
 import gzip
@@ -131,7 +131,7 @@ def test_templates_that_cannot_be():
 @pytest.mark.parametrize(
     ("task", "examples", "template", "message"),
     [
-        ("sst2", FILMS, Template("{first}", ("a",)), "1 word.s. for the 2 classes"),
+        ("sst2", FILMS, Template("{first}", ("a",)), "2 classes, but the template has 1 word:"),
         ("sst2", Examples(FILMS.texts, None), TEMPLATES["sst2"], "no labels"),
         ("stsb", FILMS, TEMPLATES["sst2"], "is not a classification task"),
     ],

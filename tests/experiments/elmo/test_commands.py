@@ -1,4 +1,4 @@
-"""ELMo's commands: training, resumption, evaluation, embedding, tagging and export."""
+"""Tests of ELMo's commands: training, resumption, evaluation, embedding, tagging and export."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""The pre-training commands on a toy language, from preparing a corpus to filling masks."""
+"""Tests of the pre-training commands on a toy language."""
 
 import collections
 import contextlib
@@ -175,7 +175,7 @@ def test_nothing_is_traced_again_and_memory_stays_flat(source, corpus, tmp_path,
         ("corpus.sequence_length=32", "prepared with sequence_length=16"),
         ("corpus.pairs=next_sentence", "prepared with pairs='none'"),
         ("model.max_length=8", "model.max_length is 8"),
-        ("batch_size=100000", "but one batch has 100000 rows"),
+        ("batch_size=100000", "one batch needs 100000 training rows, but"),
         ("training.best_metric=bleu", "best_metric is 'bleu'"),
         ("objective=guessing", "objective='guessing' must be one of 'masked_language'"),
         ("objective=span_boundary", "set masking.choice=spans"),
@@ -349,7 +349,7 @@ def test_a_model_has_the_corpus_languages(recipe):
 
 
 def test_a_second_phase_starts_from_the_first_ones_weights(trained, source, tmp_path, ran):
-    """A second run starts from the first run's weights and vocabulary, on other text.
+    """A second run starts from the first run's weights and vocabulary, on different text.
 
     The second run also adds a sentence-pair head.
     """

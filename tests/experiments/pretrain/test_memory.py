@@ -1,4 +1,4 @@
-"""Pre-training with segment memory: bit-identical resumption, and evaluation of longer memories."""
+"""Tests of pre-training with segment memory: bit-identical resumption, and longer memories."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""XLM: one language per batch, alternating MLM and TLM, and bit-identical resumption."""
+"""Tests of XLM: one language per batch, alternating MLM and TLM, bit-identical resumption."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CODES = tuple(WORDS)
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> list[tuple]:
-    """Returns sources of English numbers, half as many German numbers, and translation pairs."""
+    """Returns corpus sources: English numbers, half as many German numbers, translation pairs."""
     folder, pairs = tmp_path_factory.mktemp("numbers"), number_pairs(300, seed=5)
     (folder / "en.txt").write_text("\n".join(pair[0] for pair in pairs))
     (folder / "de.txt").write_text("\n".join(pair[1] for pair in pairs[::2]))
@@ -116,7 +116,7 @@ def test_a_resumed_run_in_turns_is_the_uninterrupted_one(translated, sources, tm
 
 def test_what_has_no_meaning_is_refused(sources):
     causal = [*settings(sources), "objective=causal_language", "model.causal=True"]
-    refuses("rows in a single language: leave the translation pairs out", registry.load, "xlm_tiny",
+    refuses("rows in a single language: remove the translation pairs", registry.load, "xlm_tiny",
             PretrainingRecipe, causal)  # fmt: skip
     memory = ["memory_length=8", *settings(sources[:2]), "corpus.batch_alpha=0.7"]
     refuses("leave corpus.batch_alpha out", registry.load, "transformer_xl_tiny",

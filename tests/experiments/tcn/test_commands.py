@@ -1,4 +1,4 @@
-"""The commands of the TCN's sequence tasks."""
+"""Tests of the commands for the TCN's sequence tasks."""
 
 import functools
 import gzip
@@ -134,7 +134,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
             ["adding", "--data", tunes],
             "in adding, which reads no file: leave --data out",
         ),
-        (["wikitext", "--data", tunes], "leave --data out, and name your texts by --set sources"),
+        (["wikitext", "--data", tunes], "leave --data out, and give your text with --set sources"),
         (
             ["jsb", "--data", tunes, "--set", "vocabulary_size=100"],
             "vocabulary_size has an effect only in the tasks wikitext and lambada, but task is jsb",

@@ -1,4 +1,4 @@
-"""The translation commands on number pairs: training, translation and evaluation."""
+"""Tests of the translation commands on number pairs: training, translation and evaluation."""
 
 import dataclasses
 import io
@@ -93,7 +93,7 @@ def test_sampling_is_repeatable_and_varies(number_run, answered, refused):
         refused(
             main,
             words,
-            f"{flag} applies only to sampling: leave {flag} out, or give a --temperature",
+            f"{flag} applies only to sampling, which needs a temperature greater than 0: leave",
         )
         refused(main, [*words, "--temperature", "0"], f"{flag} applies only to sampling")
 
@@ -130,7 +130,7 @@ def test_vocabulary_command_and_mismatch(number_run, number_text, tmp_path, ran,
         (["data.vocabulary_size=100000"], "vocabulary"),
         (
             ["data.source=tsv:TMP/small_{split}.tsv", "data.vocabulary_size=24"],
-            "one batch has 512 tokens",
+            "one batch needs 512 tokens, but",
         ),
     ],
 )
@@ -225,7 +225,7 @@ def test_files_without_splits_are_all_of_the_text(number_run, tmp_path, capsys):
 
 @pytest.fixture
 def repeating(monkeypatch):
-    """Replaces the translator of every run by a stand-in that repeats the source."""
+    """Replaces the translator of every run with a fake that repeats the source text."""
 
     def translator(run, checkpoint=None, decoding=None, seed=1, backward=False):
         rows = lambda lines: [types.SimpleNamespace(best=lines, hypotheses=lines)]  # noqa: E731

@@ -1,4 +1,4 @@
-"""Translation models that are initialized from pre-trained models, on number pairs."""
+"""Tests of translation models that are initialized from pre-trained models."""
 
 import pathlib
 
@@ -142,7 +142,11 @@ def test_an_encoder_begins_both_stacks(starts, number_text):
 
 
 def test_the_rows_of_the_papers_table(starts, number_text):
-    """Encoder and decoder start from random weights, the masked model or the causal model."""
+    """The encoder and the decoder can each have random, MLM or CLM weights at the start.
+
+    MLM is the masked language model of Lample and Conneau 2019, table 3, and CLM is the causal
+    language model.
+    """
     masked, causal = starts["xlm"], starts["causal"]
     blocks = {
         run: PretrainingRun.open(run).load_network().encoder.stack.blocks[0]
@@ -197,14 +201,14 @@ def test_it_trains_resumes_and_is_used_as_any_translation(
     run = str(tmp_path / "run")
     assert isinstance(TranslationRun.open(run).vocabulary, PairVocabulary)
     assert main(["train", XLM, run, *flags(settings(number_text, 12))]) == 2
-    assert "was started from --init" in capsys.readouterr().err
+    assert "was started with --init" in capsys.readouterr().err
     check_use(run, tmp_path, answered)
 
 
 def differing(network, pretrained):
     """Returns the names of weights that differ from the pre-trained weights.
 
-    The weights of the new encoder are left out.
+    The randomly initialized weights of the new source encoder are left out.
     """
     own = {id(weight) for weight in network.source_encoder.weights}
     rest = [weight for weight in network.weights if id(weight) not in own]
@@ -221,7 +225,8 @@ def test_a_whole_model_behind_a_new_encoder_in_two_stages(
 ):
     """A new German encoder is trained first. Then all weights are trained.
 
-    The other weights are initialized from a BART that was pre-trained on English.
+    All weights except those of the new encoder are initialized from a BART that was pre-trained on
+    English.
     """
     run = str(tmp_path / "run")
     command = ["train", BART, run, "--init", starts["bart"]]

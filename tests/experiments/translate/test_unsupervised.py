@@ -1,4 +1,4 @@
-"""Unsupervised translation: both directions, noised text, resumption and errors."""
+"""Tests of unsupervised translation: two directions, noised text, resumption and errors."""
 
 import dataclasses
 
