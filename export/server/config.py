@@ -96,6 +96,6 @@ def check_name(name: str, where: str) -> None:
     """
     if not re.fullmatch(r"[^/:?#%\s]+", name):
         raise UserError(
-            f"{where}: the name {name!r} cannot be part of a URL: give a name without spaces and "
-            "without the characters / : ? # %"
+            f"{where}: the name {name!r} cannot be part of a URL: give a non-empty name "
+            "without spaces and without the characters / : ? # %"
         )

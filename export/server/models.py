@@ -128,8 +128,8 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
     for label, version in entry.version_labels.items():
         if not label or "/" in label or ":" in label:
             raise UserError(
-                f"the label {label!r} in version_labels cannot be part of a URL: give a label "
-                "without / and :"
+                f"the label {label!r} in version_labels cannot be part of a URL: give a "
+                "non-empty label without the characters / and :"
             )
         if version < 0 or (only is not None and version not in only):
             raise UserError(

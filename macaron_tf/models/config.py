@@ -408,7 +408,7 @@ class EncoderDecoderConfig(StackConfig):
 
     def check(self) -> None:
         if self.hidden_dim % 2:
-            raise self.error(f"hidden_dim={self.hidden_dim} is odd: give an even width")
+            raise self.error(f"hidden_dim={self.hidden_dim} is odd: give an even hidden_dim")
         super().check()
         if self.without_attention:
             raise self.error(

@@ -81,7 +81,8 @@ class MergedPieceVocabulary(PieceVocabulary):
         if len(self.numbers) < len(self.units):
             twice = next(unit for unit in self.units if self.units.count(unit) > 1)
             raise UserError(
-                f"the vocabulary contains the piece {twice!r} twice: restore its file from a copy"
+                f"the vocabulary contains the piece {twice!r} twice: restore the vocabulary "
+                "from a copy"
             )
         rows = []
         for merge in self.merges:

@@ -311,7 +311,8 @@ def train_pieces(lines: Iterable[str], size: int, **options) -> bytes:
         if "sentences_.empty()" in message:
             raise UserError(NO_TEXT) from error
         raise UserError(
-            f"SentencePiece cannot train the vocabulary ({message.strip()}): change its settings"
+            f"SentencePiece cannot train the vocabulary ({message.strip()}): change the "
+            "vocabulary's settings"
         ) from error
     finally:
         return_freed_memory()

@@ -61,7 +61,7 @@ def test_an_encoder_is_fine_tuned_and_answers(tmp_path):
     tuned.save_pretrained(tmp_path / "tuned")
     assert load(tmp_path / "tuned").predict(texts[:2]) == found
     refuses("16 texts, 1 labels and 1 distinct labels", model.fine_tune, texts, ["one"])
-    refuses("not a text", model.fine_tune, [("a", "b")], ["one"])
+    refuses("must be a string", model.fine_tune, [("a", "b")], ["one"])
 
 
 def test_lists_arrays_tensors_and_data_sets_are_alike(classifier):

@@ -194,7 +194,7 @@ def test_tables_that_cannot_be_asked_are_refused(tmp_path):
         refuses(words, read_task, f"tsv:{tmp_path}/t-{{split}}.tsv")
     for pairs in ("a\t\n\tb\n", "a\tb\nc\t\n"):
         (tmp_path / "pairs.tsv").write_text(pairs)
-        refuses("provides 0 question", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
+        refuses("provides only 0 and ", read_task, f"translation:en-fr:tsv:{tmp_path}/pairs.tsv")
 
 
 def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ran, refused, capsys):

@@ -191,7 +191,7 @@ def static_length(token_ids: tf.Tensor | tf.TensorSpec) -> int:
     if token_ids.shape[1] is None:
         raise ValueError(
             "the sequence length of token_ids is not static, but masks need a static shape: set "
-            "the length with tf.ensure_shape"
+            "this length with tf.ensure_shape"
         )
     return token_ids.shape[1]
 

@@ -241,7 +241,7 @@ def test_documents_are_cut_into_words_some_of_them_held_out(tmp_path):
     validation = [batch["targets"].numpy() for batch in found.validation]
     # <UNK> <S> </S> four one three; "two" is outside the vocabulary.
     assert set(np.unique(np.concatenate([t.ravel() for t in validation]))) == {0, 1, 2, 3, 4, 5}
-    with pytest.raises(UserError, match="more than 80, the length of a window"):
+    with pytest.raises(UserError, match="more than 80 words, the length of a window"):
         opened("wikitext", options, sources=source, held_out=60)
 
 
