@@ -324,7 +324,7 @@ def test_a_printed_recipe_is_a_file_that_makes_it(name, tmp_path, ran):
 def test_every_command_lists_its_settings(command, words, request, ran, refused):
     words = [request.getfixturevalue(word) if word == "t5_run" else word for word in words]
     out = ran(command, "settings", *words, "--set", "training.seed=7").out
-    assert "\ntraining.seed=7\n    a whole number of at least 0: seed of weight" in out
+    assert "\ntraining.seed=7\n    a whole number of at least 0: random seed for weight" in out
     assert "\nmodel.dropout=" in out
     wrong = ["--set", "training.sed=7"]
     refused(command, ["settings", *words, *wrong], "perhaps you meant 'training.seed'")
@@ -334,7 +334,7 @@ def test_every_command_lists_its_settings(command, words, request, ran, refused)
 
 def test_settings_are_listed_with_their_meanings(ran):
     out = ran(main, "settings", "bert_tiny", "--set", "model=bert_base").out
-    assert "model.hidden_dim=768\n    a whole number of at least 1: D, the width" in out
-    assert "training.max_steps=6000\n    a whole number of at least 1: updates" in out
+    assert "model.hidden_dim=768\n    a whole number of at least 1: width D" in out
+    assert "training.max_steps=6000\n    a whole number of at least 1: total number of updates" in out
     found = ran(main, "settings", "bert_tiny", "patience").out
     assert found.startswith("training.early_stopping_patience=None\n") and found.count("\n") == 2
