@@ -130,9 +130,9 @@ class TableSettings(Settings):
         Missing column names come from the header. Missing classes come from the data set, or from
         the labels of the examples. For the task choose, missing classes are 1, 2 and so on if the
         data set has no class names. For the task tag, a missing `usual_tag` is the most frequent
-        tag, unless there is a tag O. For the task regress, `mean` and `deviation` are computed from
-        the scores, unless `deviation` is set. Columns and classes that are set are kept. For a task
-        with fixed columns and classes, these settings are returned unchanged.
+        tag, unless there is a tag O. For the task regress, a missing `mean` or `deviation` is
+        computed from the scores. Settings that have a value are kept. For a task with fixed columns
+        and classes, these settings are returned unchanged.
 
         Args:
             task: task for which the table is read.
@@ -161,17 +161,17 @@ class TableSettings(Settings):
             usual = None if "O" in found.classes else max(sorted(counts), key=counts.get)
             return dataclasses.replace(found, usual_tag=found.usual_tag or usual)
         if task.metrics == ("pearson",):
-            if self.deviation:
+            if self.mean is not None and self.deviation:
                 return found
             scores = read_examples(known, "train", tfds, source).labels.astype(np.float64)
-            if np.ptp(scores) == 0:
+            if np.ptp(scores) == 0 and not self.deviation:
                 raise UserError(
                     f"{source}: all {len(scores)} scores are {scores[0]:g}: give examples with "
                     "different scores"
                 )
-            return dataclasses.replace(
-                found, mean=float(scores.mean()), deviation=float(scores.std())
-            )
+            mean = float(scores.mean()) if self.mean is None else self.mean
+            deviation = self.deviation or float(scores.std())
+            return dataclasses.replace(found, mean=mean, deviation=deviation)
         if task.kind == "choice":
             count = len(found.choices)
             names = self.classes or names or tuple(map(str, range(1, count + 1)))

@@ -1,5 +1,6 @@
 """Tests of columns and classes inferred from a user's table, and of held-out table rows."""
 
+import dataclasses
 import gzip
 
 import numpy as np
@@ -234,7 +235,12 @@ def test_labels_of_other_tables_are_not_taken_for_numbers(tmp_path):
 def test_scores_are_learnt_by_mean_and_deviation(tmp_path):
     table, task = filled(REGRESS, tmp_path, "text\tlabel\na\t100\nb\t300\n")
     assert task.regression and (task.mean, task.deviation) == (200.0, 100.0)
-    assert table.filled(REGRESS, f"tsv:{tmp_path}/own.tsv") == table
+    source = f"tsv:{tmp_path}/own.tsv"
+    assert table.filled(REGRESS, source) == table
+    one = dataclasses.replace(table, mean=50.0, deviation=None).filled(REGRESS, source)
+    assert (one.mean, one.deviation) == (50.0, 100.0)
+    other = dataclasses.replace(table, mean=None, deviation=4.0).filled(REGRESS, source)
+    assert (other.mean, other.deviation) == (200.0, 4.0)
 
 
 def test_tags_of_entities_and_of_words(tmp_path):
