@@ -120,7 +120,7 @@ def _model(entry: model_server_config_pb2.ModelConfig) -> ServedModel:
     kind = entry.model_platform or model_server_config_pb2.ModelType.Name(entry.model_type).lower()
     if kind != "tensorflow":
         raise UserError(
-            f'model_platform {entry.model_platform!r} is not supported: write "tensorflow"'
+            f'model_platform {kind!r} is not supported: write model_platform: "tensorflow"'
         )
     if entry.HasField("logging_config"):
         raise UserError("this server does not log requests: leave the field logging_config out")
