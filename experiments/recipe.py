@@ -178,8 +178,8 @@ class Recipe(Settings):
         """
         if self.training.best_metric not in (known := tuple(known)):
             raise UserError(
-                f"training.best_metric is {self.training.best_metric!r}, which the validation "
-                f"does not compute: set training.best_metric to one of {', '.join(known)}"
+                f"training.best_metric is {self.training.best_metric!r}, which is not among "
+                f"the validation metrics: set training.best_metric to one of {', '.join(known)}"
             )
 
     def check_continues(

@@ -278,8 +278,8 @@ def _parted(source: Source, read: Callable) -> tuple[list[Prompt], list[Prompt]]
         )
     if len(asked[0].choices) != len(pool[0].choices):
         raise UserError(
-            f"{source} has {len(asked[0].choices)} choices in the split validation, but "
-            f"{len(pool[0].choices)} in the split train: give both splits the same choice "
+            f"{source} has {len(asked[0].choices)} choices in the validation split, but "
+            f"{len(pool[0].choices)} in the training split: give both splits the same choice "
             "columns"
         )
     return asked, pool

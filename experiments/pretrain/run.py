@@ -283,7 +283,7 @@ class PretrainingRecipe(Recipe):
             )
         if self.learnt.has_memory and not config.relative:
             raise UserError(
-                f"objective {self.objective!r} needs attention with relative positions: set "
+                f"objective {self.objective!r} needs relative-position attention: set "
                 "model.positions=transformer_xl"
             )
         if self.isolate_documents:

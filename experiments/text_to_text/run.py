@@ -302,8 +302,8 @@ def open_run(
     answers = found.answers
     if not task and not answers:
         raise UserError(
-            f"{place} does not record a task that it was trained for: give --task, such as --task "
-            "sst2"
+            f"{place} does not record the task that it was trained for: give --task, such as "
+            "--task sst2"
         )
     recipe = recipe_for(task or answers["task"], found, place, "-")
     longest = found.config.longest or recipe.max_source

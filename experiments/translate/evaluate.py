@@ -104,7 +104,7 @@ def _decoding(
     if not 1 <= options.n_best <= beam_size:
         raise UserError(
             f"--n-best is {options.n_best}, but must be from 1 to the beam size, {beam_size}: "
-            "lower --n-best, or raise --beam-size"
+            "change --n-best, or raise --beam-size"
         )
     return dataclasses.replace(recipes, beam_size=beam_size, n_best=options.n_best)
 

@@ -62,7 +62,8 @@ def check_base_path(base_path: str) -> None:
         found = find_versions(base_path)
     except OSError as error:
         raise UserError(
-            f"cannot read {base_path} ({error.strerror}): check the permissions of the folder"
+            f"cannot read {base_path} ({error.strerror}): check that the folder exists and is "
+            "readable"
         ) from None
     if not found:
         raise UserError(

@@ -338,7 +338,7 @@ class TranslationData(BucketBatches):
             for number, pairs in enumerate(in_chunks(texts(), SHARD_PAIRS)):
                 if fingerprint() != found:
                     raise UserError(
-                        f"{source} changed while it was read: run the same command again"
+                        f"{source} changed while it was being read: run the same command again"
                     )
                 repeated = repeats.among(pairs) if cleaning.deduplicate else None
                 yield Chunk(number, number * SHARD_PAIRS, pairs, repeated)

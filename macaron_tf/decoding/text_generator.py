@@ -161,8 +161,8 @@ class TextGenerator:
         if self.fits(len(row)):
             return row
         raise UserError(
-            f"the prompt {text[:40]!r}... has {len(row)} tokens, which are too many for a model "
-            f"with {self.longest} positions: shorten the prompt, so that new tokens fit"
+            f"the prompt {text[:40]!r}... has {len(row)} tokens, too many for a model with "
+            f"{self.longest} positions: shorten the prompt to leave room for new tokens"
         )
 
     def _encode(self, text: str) -> list[int]:

@@ -94,7 +94,7 @@ def score(
         )
     if not len(labels):
         raise UserError(
-            f"the split contains no example of the task {task.name!r}: give a larger split"
+            f"the split contains no examples of the task {task.name!r}: give a larger split"
         )
     found = {
         name: exact_match(predictions, labels, groups)

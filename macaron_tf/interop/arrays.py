@@ -245,7 +245,7 @@ class Arrays:
             several = f"{len(found)} arrays" if found else "no array"
             raise UserError(
                 f"the weights file contains {several} called {names[0]}, but must contain exactly "
-                "one: give a configuration and weights of the same model"
+                "one: check that the configuration and the weights belong to the same model"
             )
         self.read.add(found[0])
         return self.arrays[found[0]]

@@ -251,8 +251,8 @@ def _fold_head(model: Pretrained, state: dict[str, np.ndarray], family: Family) 
     offset = state[name] + np.linalg.pinv(kernel.T) @ bias
     if not np.allclose(offset @ kernel, state[name] @ kernel + bias, atol=1e-6):
         raise UserError(
-            f"the head has a bias and {len(bias)} classes with linearly dependent scores, which "
-            f"Hugging Face's {family.name} cannot express: save the model in macaron_tf's own "
-            "format"
+            f"the head has a bias, but the head of Hugging Face's {family.name} has none, and this "
+            f"bias cannot move into the final norm, because the scores of the {len(bias)} classes "
+            "are linearly dependent: save the model in macaron_tf's own format"
         )
     state[name] = offset.astype("float32")

@@ -302,8 +302,8 @@ class EncoderConfig(StackConfig):
             # The layers check the size of the vocabulary, which may not be known here.
             if any(b <= a for a, b in itertools.pairwise(self.adaptive_cutoffs)):
                 raise self.error(
-                    f"adaptive_cutoffs={self.adaptive_cutoffs} must strictly ascend: sort them and "
-                    "remove duplicates"
+                    f"adaptive_cutoffs={self.adaptive_cutoffs} must be strictly increasing: sort "
+                    "them and remove duplicates"
                 )
             try:
                 cluster_width(self.hidden_dim, self.adaptive_divisor, len(self.adaptive_cutoffs))

@@ -177,8 +177,9 @@ class LabelledTask(OnePass):
         known = ("train", *self.task.validation_splits)
         if other := sorted({*splits} - {*known, "all"}):
             raise UserError(
-                f"{named} is one file and has no split {other[0]!r}: give {', '.join(known)} or "
-                "all, or give one file per split, with {split} in the file name"
+                f"{named} is a single file without a split {other[0]!r}: choose the split "
+                f"{', '.join(known)} or all, or use one file per split, with {{split}} in the "
+                "file name"
             )
         examples = self.read("train", tfds, source, language)
         held = table.held(examples.labels, str(named))

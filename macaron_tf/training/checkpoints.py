@@ -419,7 +419,7 @@ def check_weights(checkpoint: str | os.PathLike, saved: list[str], present: list
         # `dense_3/kernel (8, 8)` -> `dense/kernel (8, 8)`, because Keras numbers names per process.
         if re.sub(r"_\d+(?=[/ ])", "", theirs) != re.sub(r"_\d+(?=[/ ])", "", ours):
             raise UserError(
-                f"{checkpoint} contains {theirs}, but the model has {ours} in its place: build the "
+                f"{checkpoint} contains {theirs} where the model has {ours}: build the "
                 "model with the settings of the training run"
             )
 

@@ -210,8 +210,8 @@ def freeze(
         if not named:
             some = ", ".join(weight.path for weight in network.weights[:5])
             raise config.error(
-                f"frozen={part!r} matches no weight: give a substring of a weight's path, for "
-                f"example of {some}"
+                f"frozen={part!r} matches no weight: give part of a weight's path, such as part of "
+                f"{some}"
             )
         for weight in named:
             weight.trainable = False

@@ -275,7 +275,7 @@ def test_a_source_that_changes_is_never_mixed(build, shards, toy_pairs, tmp_path
             yield pair
 
     monkeypatch.setattr(translation, "stream_pairs", changing)
-    refuses("all.tsv changed while it was read: run the same command again", build)
+    refuses("all.tsv changed while it was being read: run the same command again", build)
     monkeypatch.setattr(translation, "stream_pairs", real)
     data, _ = build(processes=1)
     assert len(data) == 301  # in a new cache folder

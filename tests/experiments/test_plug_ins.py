@@ -335,6 +335,8 @@ def test_every_command_lists_its_settings(command, words, request, ran, refused)
 def test_settings_are_listed_with_their_meanings(ran):
     out = ran(main, "settings", "bert_tiny", "--set", "model=bert_base").out
     assert "model.hidden_dim=768\n    a whole number of at least 1: width D" in out
-    assert "training.max_steps=6000\n    a whole number of at least 1: total number of updates" in out
+    assert (
+        "training.max_steps=6000\n    a whole number of at least 1: total number of updates" in out
+    )
     found = ran(main, "settings", "bert_tiny", "patience").out
     assert found.startswith("training.early_stopping_patience=None\n") and found.count("\n") == 2

@@ -176,5 +176,5 @@ def test_a_bad_file_is_one_sentence(base, refused, text, words):
 
 def test_the_file_takes_the_place_of_a_folder(base, refused):
     file = str(base / "m.config")
-    refused(run, ["--model-config-file", file], "m.config (No such file", base)
+    refused(run, ["--model-config-file", file], "m.config cannot be read (No such file", base)
     refused(run, ["out", "--model-config-file", file], "or both OUT and --name", base)

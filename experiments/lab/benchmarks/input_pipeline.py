@@ -192,7 +192,7 @@ class Work:
         shards = np.concatenate([batch["token_ids"] for batch in dataset.as_numpy_iterator()])
         if not np.array_equal(shards, ours[1:]):
             raise UserError(
-                "the rows in the prepared shards differ from the rows that the text produces: "
+                "the rows in the prepared shards differ from the rows built from the text: "
                 "report this as a bug"
             )
         self.tokens = int(np.count_nonzero(ours))

@@ -98,7 +98,7 @@ class Table:
         found.sort(key=lambda name: int(name[6:]))
         if found != [f"choice{n}" for n in range(1, len(found) + 1)]:
             raise UserError(
-                f"{self._head}: the columns of choices are {', '.join(found)}, but must be "
+                f"{self._head}: the choice columns are {', '.join(found)}, but must be "
                 f"choice1 to choice{len(found)}: number the choices from 1 without gaps"
             )
         return tuple(found)

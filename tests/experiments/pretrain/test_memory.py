@@ -190,7 +190,7 @@ def test_two_replicas_make_the_same_run_each_with_its_own_texts(settings, corpus
         (
             XL,
             "model.adaptive_cutoffs=9,4",
-            "adaptive_cutoffs=(9, 4) must strictly ascend: sort them",
+            "adaptive_cutoffs=(9, 4) must be strictly increasing: sort them",
         ),
         (XL, "model.adaptive_cutoffs=9,4000", "model.adaptive_cutoffs: "),
         (XL, "batch_size=1000", "batch_size"),
