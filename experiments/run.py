@@ -289,7 +289,7 @@ def _recipe_text(path: epath.Path, writer: str) -> str:
 
 
 def kept_data_dir(path: str | os.PathLike) -> str | None:
-    """Returns the folder of TensorFlow Datasets in data.json, or `None` if there is no folder."""
+    """Returns the TensorFlow Datasets folder recorded in data.json; `None` if none is recorded."""
     folder = _data_record(storage.as_path(path)).get(_DATA_DIR)
     return folder if isinstance(folder, str) and folder else None
 

@@ -140,7 +140,7 @@ def _is_of_pairs(task: Task) -> bool:
 
 
 def default_objective(task: Task) -> str:
-    """Returns the objective that fits the labels of `task`."""
+    """Returns the objective for the type of labels that `task` has."""
     if task is TRIPLETS:
         return "triplet"
     return "cosine" if task.regression else "softmax"

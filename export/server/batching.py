@@ -234,7 +234,8 @@ def _parts(sizes: list[int], rows: set[int], halve: bool) -> list[list[int]]:
         sizes: number of rows of each request.
         rows: indices of the rows that the error names as faulty.
         halve: whether to halve a batch of more than three requests if `rows` does not tell which
-            requests are faulty. Otherwise, each request is a part.
+            requests are faulty. If `halve` is False, or if there are three requests or fewer, each
+            request is a part.
 
     Returns:
         List of parts. Each part is a list of indices into `sizes`.

@@ -113,7 +113,7 @@ def _main(
 
 
 def command(name: str, text: str, run: str, *parts: Part) -> Command:
-    """Returns a command of a `program`.
+    """Defines a command, for the arguments of `program`.
 
     Args:
         name: name of the command.

@@ -91,11 +91,11 @@ class LiteTexts:
 
     @classmethod
     def opened(cls, folder: pathlib.Path) -> Self:
-        """Opens the LiteRT decoder of an exported model, with its task.
+        """Opens the LiteRT decoder in an exported SavedModel.
 
         Args:
-            folder: folder `assets.extra` of a version, with the files of `write_decoder`, the
-                vocabulary and the record.
+            folder: folder `assets.extra` of the SavedModel, with the files of `write_decoder`, the
+                vocabulary and the file `RECORD`, which describes the task.
 
         Raises:
             UserError: a file is missing or damaged.

@@ -272,7 +272,7 @@ def head_state(model: Pretrained, table: Table) -> dict[str, np.ndarray]:
 
 
 def unstandardized(model: Pretrained) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the float32 kernel `(D, C)` and bias `(C,)` of a classifier with C outputs.
+    """Returns the float32 kernel `(D, C)` and bias `(C,)` of a head with C outputs.
 
     A regression head in macaron_tf predicts (score - mean) / deviation. The returned kernel and
     bias predict the score itself.

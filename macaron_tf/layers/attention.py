@@ -491,8 +491,12 @@ class MultiHeadAttention(Mixer):
     def _joined(self, y, rank: int):
         """Merges the heads of `y (B, beams, H, L, d)` and applies the output projection.
 
+        Args:
+            y: attention output of each head, `(B, beams, H, L, d)`.
+            rank: rank of the layer's input x. Rank 2 means that x has no length axis.
+
         Returns:
-            `(B beams, D)` if the input x has rank 2, and `(B beams, L, D)` otherwise.
+            `(B * beams, D)` if `rank` is 2, and `(B * beams, L, D)` otherwise.
         """
         if rank == 2:
             y = ops.reshape(y, (-1, self.num_heads * self._head_dim))

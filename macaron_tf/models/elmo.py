@@ -281,7 +281,11 @@ class WordEncoder(Model):
             layers = self.elmo(characters, training=training)
 
         def beside(vectors, place):
-            """Appends ELMo's vectors, if any, at `place`: `(B, L, D)` to `(B, L, D + 2 P)`."""
+            """Concatenates ELMo's vectors to `vectors (B, L, D)` if the model uses them there.
+
+            The result is `(B, L, D + 2 P)`, or `vectors` if `place`, "input" or "output", has no
+            ELMo vectors.
+            """
             if place not in self.mixtures:
                 return vectors
             return ops.concatenate([vectors, self.mixtures[place](layers)], axis=-1)

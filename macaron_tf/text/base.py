@@ -76,7 +76,7 @@ class Vocabulary(abc.ABC):
     @property
     @abc.abstractmethod
     def pieces(self) -> int:
-        """Number of tokens, without the unused rows that pad an embedding table."""
+        """Number of tokens, not counting the unused rows that pad an embedding table."""
 
     @property
     def size(self) -> int:

@@ -101,7 +101,7 @@ class _Computation(dict[str, _Instruction]):
     """
 
     def final(self, name: str) -> _Instruction:
-        """Returns the instruction `name` or, for a copy or bitcast, the copied instruction."""
+        """Returns the instruction `name` or, if it is a copy or a bitcast, its operand."""
         instruction = self.get(name, _UNKNOWN)
         while instruction.kind in ("copy", "bitcast"):
             instruction = self.get(instruction.operands()[0], _UNKNOWN)
