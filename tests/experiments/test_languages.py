@@ -54,7 +54,7 @@ def test_one_language_of_translations_is_read(xnli):
         labels = zip(found.first, found.labels.tolist(), strict=True)
         assert sorted(labels) == sorted((pair[side], n % 3) for n, pair in enumerate(PAIRS))
     for code in ("fr", None):
-        refuses("'premise' has the languages de, en, and", read_examples, task, "validation",
+        refuses("'premise' has the languages de, en, but", read_examples, task, "validation",
                 tfds, TOY, code)  # fmt: skip
 
 
