@@ -126,7 +126,7 @@ class PreparedSplit(NamedTuple):
             ) from error
 
     def empty(self, item: str) -> UserError:
-        """Returns the error for an empty split, whose elements are called, for example, "record"."""
+        """Returns the error for a split that contains no elements, such as no "record"s."""
         return UserError(
             f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give a larger split"
         )
