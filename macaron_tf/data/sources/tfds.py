@@ -126,7 +126,7 @@ class PreparedSplit(NamedTuple):
             ) from error
 
     def empty(self, item: str) -> UserError:
-        """Returns the error for a split that contains no elements, such as no "record"s."""
+        """Returns the error for an empty split. `item` names its elements, as in "record"."""
         return UserError(
             f"tfds:{self.name}: the split {self.split!r} contains no {item}s: give a larger split"
         )
