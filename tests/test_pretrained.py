@@ -207,7 +207,10 @@ def later_format(saved):
         (lambda d: (d / "pooler.weights.h5").unlink(), r"pooler\.weights\.h5 is missing"),
         (lambda d: (d / "manifest.json").unlink(), r"manifest\.json is missing"),
         (lambda d: shutil.rmtree(d / "vocabulary"), "no vocabulary in"),
-        (lambda d: (d / "vocabulary/vocabulary.txt").write_text("[PAD]"), "vocabulary.txt cannot "),
+        (
+            lambda d: (d / "vocabulary/vocabulary.txt").write_text("[PAD]"),
+            "vocabulary.txt: the vocabulary has no token",
+        ),
         (lambda d: (d / "model.json").unlink(), r"has no readable model\.json"),
         (lambda d: (d / "model.json").write_text("{"), r"no readable model\.json"),
         (lambda d: (d / "model.json").write_text("{}"), r"model\.json is damaged"),

@@ -170,7 +170,7 @@ def test_numbers_that_are_missing_or_nan_are_differences():
         "difference": 0.0
     }
     for found in (missing, whole[:1], np.float32([np.nan, -1e9]), whole * 1.001):
-        refuses("x: its outputs differ", certificate._judged, "x", "fp32", [(found, whole)])
+        refuses("the outputs of x differ", certificate._judged, "x", "fp32", [(found, whole)])
 
 
 def test_texts_are_whole_and_some_have_a_gap():

@@ -105,7 +105,7 @@ def test_errors():
     unknown = Task("x", first=("a",), labels=("b", "c"), metrics=("bleu",))
     for error, reason, asked in (
         (UserError, r"'cola' have no labels, .* split \(validation\)", (COLA, [0, 1], None)),
-        (UserError, "no example of the task 'cola'", (COLA, [], [])),
+        (UserError, "no examples of the task 'cola'", (COLA, [], [])),
         (UserError, "unknown metric 'bleu': choose one of accuracy, f1", (unknown, [0], [0])),
         (ValueError, r"shape \(2,\) and labels have the shape \(3,\)", (COLA, [0, 1], [0, 1, 1])),
         (ValueError, "group of each", (MULTIRC, [0, 1], [0, 1])),

@@ -330,7 +330,7 @@ def test_ctrl_c_waits_for_the_save_of_a_command(tmp_path, monkeypatch):
 
 
 def test_a_failed_command_s_last_words_are_in_the_error(tmp_path):
-    words = "failed: --jobs 0: give .* from 1 to 2147483647; see .*1.log"
+    words = "failed: --jobs 0 is not valid: give .* from 1 to 2147483647; see .*1.log"
     with pytest.raises(UserError, match=words):
         studies.command("compare", "OUT", "--jobs", "0", log=tmp_path / "logs" / "1.log")
 

@@ -176,7 +176,7 @@ def test_a_folder_is_whole_and_replaces_only_its_like(tmp_path, monkeypatch):
     made = model(EncoderTagger(config(), 2))
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text("{}")
-    refuses("holds config.json", made.save_pretrained, tmp_path / "other", FORMAT)
+    refuses("such as config.json", made.save_pretrained, tmp_path / "other", FORMAT)
     place = tmp_path / "out"
     first = written(made, place)
     assert (place / "README.md").read_text().startswith("---\nlibrary_name: transformers\n")
@@ -210,4 +210,4 @@ def test_the_command_writes_another_library_s_model_again(tmp_path, capsys):
     assert hugging_face.main(["nowhere", str(tmp_path / "other")]) == 2
     words = [f"hugging-face:{place}", str(out), "--checkpoint", "best"]
     assert hugging_face.main(words) == 2
-    assert "--checkpoint: hugging-face:" in capsys.readouterr().err
+    assert "leave --checkpoint out" in capsys.readouterr().err

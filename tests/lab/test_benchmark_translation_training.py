@@ -166,7 +166,7 @@ def test_a_trainer_runs_in_its_turns_only(tmp_path):
 def test_a_command_that_ends_is_one_sentence(tmp_path):
     command = [sys.executable, "-c", "print('no such thing')"]
     trainer = Trainer(command=command, run=tmp_path / "run", environment={})
-    refuses("ended with exit status 0 .*: no such thing", trainer.turn, 1)
+    refuses("ended with exit status 0 .*'no such thing'", trainer.turn, 1)
 
 
 def test_translations_are_scored_once_they_are_whole(vocabulary, tmp_path):

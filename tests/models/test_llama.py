@@ -107,7 +107,12 @@ def test_a_generator_shares_its_fewer_heads_of_keys():
 
 def test_other_kinds_of_positions_exclude_rotary_ones():
     build = catalog.build
-    rejects("rotary' and relative_bias exclude", catalog.config, "t5_tiny", positions="rotary")
+    rejects(
+        "rotary' and relative_bias='shared' are mutually exclusive",
+        catalog.config,
+        "t5_tiny",
+        positions="rotary",
+    )
     for name, option, reader in (
         ("t5_tiny", {"rotary_base": 100.0}, "only positions=rotary uses this setting"),
         ("transformer_xl_tiny", {"num_kv_heads": 2}, "only attention in block=transformer"),

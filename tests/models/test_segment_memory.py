@@ -152,7 +152,7 @@ def test_a_memory_is_kept_but_where_a_text_begins():
 def test_what_cannot_be_is_refused():
     rejects("positions='transformer_xl'", SegmentLanguageModel, tiny(causal=True), 4)
     rejects("memory_length=0", SegmentLanguageModel, tiny(**XL), 0)
-    rejects("not possible with block='gmlp'", tiny, block="gmlp", **XL)
+    rejects("cannot be combined with block='gmlp'", tiny, block="gmlp", **XL)
 
 
 L = 7
