@@ -186,8 +186,8 @@ def rows_of_choices(*choices: str) -> str:
 
 def test_tables_that_cannot_be_asked_are_refused(tmp_path):
     for asked, shown, words in (
-        (rows_of_choices("o", "x"), "question\tanswer\no\to\n", "but 0 in the split train"),
-        (rows_of_choices("o", "x"), rows_of_choices("o", "x", "i"), "but 3 in the split train"),
+        (rows_of_choices("o", "x"), "question\tanswer\no\to\n", "but 0 in the training split"),
+        (rows_of_choices("o", "x"), rows_of_choices("o", "x", "i"), "but 3 in the training split"),
     ):
         (tmp_path / "t-validation.tsv").write_text(asked)
         (tmp_path / "t-train.tsv").write_text(shown)

@@ -94,7 +94,7 @@ def test_from_pre_training_to_answers(t5_run, tables, tmp_path, answered, refuse
     opened, _ = open_run(str(saved))
     assert opened.recipe.usage()["answers"] == TextRun.open(run).recipe.usage()["answers"]
     dataclasses.replace(found, answers={}).save_pretrained(saved)
-    refuses("a task that it was trained for: give --task", open_run, str(saved))
+    refuses("the task that it was trained for: give --task", open_run, str(saved))
     again = answered(main, "predict", saved, "--task", "sst2", text="a c\nb d\n")
     assert again.splitlines() == answers
     refuses(

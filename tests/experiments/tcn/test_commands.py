@@ -116,7 +116,7 @@ def test_bad_input_is_named(tunes, tmp_path, refused):
         ),
         (
             ["jsb", "--data", tunes, "--set", "training.best_metric=perplexity"],
-            "training.best_metric is 'perplexity', which the validation",
+            "training.best_metric is 'perplexity', which is not among",
         ),
         (["jsb", "--data", tunes, "--set", "model.mixer=gru"], "give --models instead"),
         (["jsb", "--data", str(flipped)], "cannot be read as a MATLAB file"),
