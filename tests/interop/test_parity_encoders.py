@@ -329,7 +329,7 @@ def test_a_modern_bert_of_ours_is_theirs(windows, tmp_path, caplog):
     ("options", "reason"),
     [
         ({"problem_type": "multi_label_classification"}, "has problem_type='multi_label"),
-        ({"problem_type": "regression"}, "has problem_type='regression' of 3 outputs"),
+        ({"problem_type": "regression"}, "has problem_type='regression' with 3 outputs"),
     ],
 )
 def test_a_head_without_a_task_here_is_left_out(options, reason, tmp_path, capsys):
@@ -358,7 +358,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
 @pytest.mark.parametrize(
     ("family", "options", "reason"),
     [
-        ("modernbert", {"norm_bias": True}, "norm_bias=True: only False"),
+        ("modernbert", {"norm_bias": True}, "norm_bias=True, but only False"),
         (
             "modernbert",
             {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
@@ -371,7 +371,7 @@ def test_the_tokenizer_that_is_saved_today_is_read(lower_case, tmp_path):
         ),
         ("albert", {"num_hidden_groups": 3}, "num_hidden_groups=3, but only 1"),
         ("albert", {"inner_group_num": 2}, "inner_group_num=2, but only 1"),
-        ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* lacks"),
+        ("albert", {"embedding_size": 32}, "embedding_hidden_mapping_in.* has no counterpart"),
         ("xlm", {"causal": True}, "causal=True, but only False"),
         ("xlm", {"lang2id": {"en": 0}}, "n_langs=3, but lang2id lists 1 languages"),
         (
