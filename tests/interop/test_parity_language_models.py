@@ -337,7 +337,7 @@ def test_heads_that_ours_has_not_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("family", "options", "reason"),
     [
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "inverse_layer_idx=True, but only False"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "layer_idx=True, but only False"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention=True, but only False"),
         ("xlnet", {"attn_type": "uni"}, "attn_type="),
         ("xlnet", {"bi_data": True}, "bi_data="),
