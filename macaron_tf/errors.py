@@ -145,6 +145,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; perhaps you meant {close[0]!r}" if close else ""
 
 
+def plural(noun: str, count: int) -> str:
+    """Returns `noun` for a count of 1, and otherwise its plural with the ending "s"."""
+    return noun if count == 1 else f"{noun}s"
+
+
 # Files of user code that this process has imported; see `macaron_tf.plug_ins`.
 USER_FILES: set[str] = set()
 

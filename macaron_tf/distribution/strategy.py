@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.distribution.hosts import leave_at_exit, lost_on_jax
-from macaron_tf.errors import UserError, parse_json
+from macaron_tf.errors import UserError, parse_json, plural
 
 STRATEGIES = ("cpu", "one_gpu", "mirrored", "multi_worker", "tpu")
 
@@ -77,7 +77,7 @@ def _gpus(name: str, count: int) -> list:
     found = tf.config.list_physical_devices("GPU")
     if len(found) < count:
         raise UserError(
-            f"--strategy {name} needs {count} GPU{'s' if count > 1 else ''}, but TensorFlow sees "
+            f"--strategy {name} needs {count} {plural('GPU', count)}, but TensorFlow sees "
             f"{len(found)}: check the driver and CUDA (`nvidia-smi`), or give another strategy"
         )
     return found[:count]

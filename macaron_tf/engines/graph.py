@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from macaron_tf.distribution import emulates_bfloat16
 from macaron_tf.engines.session import STEPS
-from macaron_tf.errors import TextError, UserError, check_whole, diverged
+from macaron_tf.errors import TextError, UserError, check_whole, diverged, plural
 from macaron_tf.io.progress import track
 from macaron_tf.io.serving import failed_check, failed_rows
 from macaron_tf.kernels import implementation_scope
@@ -291,7 +291,7 @@ def columns_of(names: Sequence[str], given: Sequence[Any]) -> tuple[list[list[st
     else:
         raise UserError(
             f"predict received {len(given)} texts or lists of texts, but the task takes "
-            f"{len(names)} text{'s' * (len(names) != 1)}: pass {' and '.join(names)}, or one list "
+            f"{len(names)} {plural('text', len(names))}: pass {' and '.join(names)}, or one list "
             "of examples"
         )
     if len({len(column) for column in columns}) > 1:
@@ -335,7 +335,7 @@ def _row(names: Sequence[str], example: Any) -> list[Any]:
         values = [*example] if isinstance(example, tuple | list | np.ndarray) else [example]
     if len(values) != len(names):
         raise UserError(
-            f"an example has {len(values)} text{'s' * (len(values) != 1)}, but the task takes "
+            f"an example has {len(values)} {plural('text', len(values))}, but the task takes "
             f"{len(names)}: pass a tuple of {', '.join(names)} for each example"
         )
     return [_as_text(value) for value in values]

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from macaron_tf.decoding.sampling import Prompts, State
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io.paths import refuse_damage
 from macaron_tf.io.serving import EXAMPLE, as_rows
 
@@ -80,7 +80,7 @@ class TaskKind(abc.ABC):
         for number, row in enumerate(rows, first):
             if len(row) != len(names):
                 raise UserError(
-                    f"line {number} has {len(row)} column{'s' * (len(row) != 1)}, but must have "
+                    f"line {number} has {len(row)} {plural('column', len(row))}, but must have "
                     f"{len(names)}: write {', '.join(names)}, separated by tabs"
                 )
         return [[row[column] for row in rows] for column in range(len(names))]

@@ -29,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 from etils import epath
 
-from macaron_tf.errors import UserError, parse_json
+from macaron_tf.errors import UserError, parse_json, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
 from macaron_tf.text.base import check_vocabulary
@@ -511,7 +511,7 @@ def last_checkpoints(
     steps = directory.steps(every)
     if len(steps) < count:
         raise UserError(
-            f"{directory.path} contains {len(steps)} checkpoint{'s' * (len(steps) != 1)}, "
+            f"{directory.path} contains {len(steps)} {plural('checkpoint', len(steps))}, "
             f"fewer than the {count} to average: average fewer checkpoints, or train with a "
             "larger training.keep_last"
         )

@@ -64,7 +64,7 @@ from macaron_tf.data.tasks.encoding import encode_pairs
 from macaron_tf.decoding import translate_ids
 from macaron_tf.engines.exported import find_version
 from macaron_tf.engines.onnx import FILE
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.interop import read_encoder
 from macaron_tf.models import EncoderConfig, catalog
 from macaron_tf.models.tasks import EncoderClassifier
@@ -653,7 +653,7 @@ def of_servers(options: argparse.Namespace) -> Tables:
             check_agreement(answers, requests)
             for clients in (1, *filter(None, [options.clients])):
                 rows = with_latencies(answers, requests, options, clients)
-                yield f"batch {batch}, {clients} client{'s' * (clients > 1)}", rows
+                yield f"batch {batch}, {clients} {plural('client', clients)}", rows
 
 
 @command.measures("Serving: text to answers")

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +75,7 @@ def chip_of(topology: str) -> Chip:
 def listing() -> str:
     """Returns a text with one line for each chip."""
     return "\n".join(
-        f"{chip.example:10} {chip.cores} core{'s' if chip.cores > 1 else ''} per chip, "
+        f"{chip.example:10} {chip.cores} {plural('core', chip.cores)} per chip, "
         f"{chip.core_gib:g} GiB and {chip.clock_ghz:.2f} GHz per core"
         for chip in CHIPS.values()
     )

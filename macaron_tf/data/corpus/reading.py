@@ -20,7 +20,7 @@ from etils import epath
 from macaron_tf.data.batches import prefetched
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.packing import RecordFormat
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.text import check_vocabulary, load_encoder_vocabulary
 from macaron_tf.text.base import PieceVocabulary
@@ -397,7 +397,7 @@ class PretrainingCorpus:
         shards, _ = self.files("train")
         if len(shards) < count:
             raise UserError(
-                f"{self.folder} has {len(shards)} training file{'s' * (len(shards) != 1)}, "
+                f"{self.folder} has {len(shards)} training {plural('file', len(shards))}, "
                 f"which is fewer than {count} processes: prepare the corpus again with a smaller "
                 "rows_per_shard, or use fewer processes"
             )
@@ -471,7 +471,7 @@ class PretrainingCorpus:
             raise UserError(f"start_step is {start_step}, but must be at least 0: raise start_step")
         if not rows or (not repeat and drop_remainder and rows < batch_size):
             raise UserError(
-                f"the split {split!r} of {self.folder} has {rows} row{'s' * (rows != 1)}, which "
+                f"the split {split!r} of {self.folder} has {rows} {plural('row', rows)}, which "
                 f"is too few for batch_size={batch_size}: prepare more text, or give a smaller "
                 "batch_size"
             )
@@ -674,7 +674,7 @@ def stream_dataset(
     length = total // texts
     if not length:
         raise UserError(
-            f"the split {split!r} of {corpus.folder} has {total} row{'s' * (total != 1)}, fewer "
+            f"the split {split!r} of {corpus.folder} has {total} {plural('row', total)}, fewer "
             f"than the {texts} texts that an update reads in parallel: prepare more text, or give "
             "a smaller batch_size or fewer accumulation_steps"
         )

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 import tensorflow_datasets as tfds
 from etils import epath
 
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import track
 
@@ -223,9 +223,7 @@ def _aligned(sides: dict[str, list[str]]) -> Pairs:
     """
     lengths = {name: len(lines) for name, lines in sides.items()}
     if len(set(lengths.values())) != 1 or not all(lengths.values()):
-        told = ", but ".join(
-            f"{name} has {n:,} line{'s' * (n != 1)}" for name, n in lengths.items()
-        )
+        told = ", but ".join(f"{name} has {n:,} {plural('line', n)}" for name, n in lengths.items())
         raise UserError(f"{told}: download the files again")
     return list(zip(*sides.values(), strict=True))
 

@@ -28,7 +28,7 @@ from macaron_tf.data.sources.tfds import (
     open_set,
     prepared_folder,
 )
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import (
     count_lines,
@@ -179,7 +179,7 @@ def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
     if len(names) != 2 or not all(names):
         raise UserError(
             f"the source '{source}' names {(count := len(list(filter(None, names))))} "
-            f"file{'s' * (count != 1)} instead of 2: give text:SOURCE_FILE,TARGET_FILE"
+            f"{plural('file', count)} instead of 2: give text:SOURCE_FILE,TARGET_FILE"
         )
     return source.paths(split)
 
@@ -201,7 +201,7 @@ def _aligned_lines(*paths: epath.Path) -> Iterator[tuple[str, str]]:
 
 def _unequal(paths: Sequence[epath.Path], counts: Sequence[int]) -> UserError:
     return UserError(
-        f"{paths[0]} has {counts[0]} line{'s' * (counts[0] != 1)}, but {paths[1]} has {counts[1]}: "
+        f"{paths[0]} has {counts[0]} {plural('line', counts[0])}, but {paths[1]} has {counts[1]}: "
         "align the files, so that line n of the second file translates line n of the first file"
     )
 
@@ -211,7 +211,7 @@ def _two_columns(path: epath.Path) -> Iterator[tuple[str, str]]:
     for number, columns in table_rows(path):
         if len(columns) != 2:
             raise UserError(
-                f"{path}, line {number} has {len(columns)} column{'s' * (len(columns) != 1)} "
+                f"{path}, line {number} has {len(columns)} {plural('column', len(columns))} "
                 "instead of 2: separate the source text and the target text with a single "
                 f"{'comma' if is_csv(path) else 'tab'}"
             )
@@ -251,7 +251,7 @@ def _record_pairs(
             )
     if len(fields) != 2:
         raise UserError(
-            f"{source} names {len(fields)} field{'s' * (len(fields) != 1)} instead of 2: "
+            f"{source} names {len(fields)} {plural('field', len(fields))} instead of 2: "
             f"give {source.kind}:FILE:FIELD,FIELD"
         )
     return map(tuple, records.texts(fields))

@@ -16,7 +16,7 @@ from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task, get_task
 from macaron_tf.data.tasks.stored import Texts
 from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.paths import as_path
 
@@ -228,7 +228,7 @@ def _choices_of_tfds(task: Task, names: str, split: str, tfds: Tfds | None) -> _
             for *asked, choices, label in examples:
                 if not 2 <= len(choices) <= len(task.second):
                     raise UserError(
-                        f"{where} has {len(choices)} choice{'s' * (len(choices) != 1)}, not 2 to "
+                        f"{where} has {len(choices)} {plural('choice', len(choices))}, not 2 to "
                         f"{len(task.second)}: prepare the set again"
                     )
                 # In a TFDS set, an empty text is still a choice, so a hyphen replaces it.
@@ -280,7 +280,7 @@ def _of_table(task: Task, table: Table) -> _Columns:
     if quoted:
         print(
             f"warning: {first_quoted}: quotes surround a text, in {quoted:,} "
-            f"line{'s' * (quoted != 1)} of the file; the quotes are part of the text, because the "
+            f"{plural('line', quoted)} of the file; the quotes are part of the text, because the "
             "name of the file does not end in .csv",
             file=sys.stderr,
         )
@@ -418,7 +418,7 @@ def read_senteval(folder: str) -> dict[str, Examples]:
             pairs, golds = list(_cells(file, (0, 1))), list(_cells(scores, (0,)))
             if len(pairs) != len(golds):
                 raise UserError(
-                    f"{scores} has {len(golds)} line{'s' * (len(golds) != 1)}, but {file} has "
+                    f"{scores} has {len(golds)} {plural('line', len(golds))}, but {file} has "
                     f"{len(pairs)}: give a score or an empty line for each pair"
                 )
             rows += [
@@ -448,7 +448,7 @@ def _cells(path, columns: tuple[int, ...], header: int = 0) -> Iterator[tuple[st
         cells = line.split("\t")
         if number > header and len(cells) <= max(columns):
             raise UserError(
-                f"{path}, line {number} has {len(cells)} column{'s' * (len(cells) != 1)} "
+                f"{path}, line {number} has {len(cells)} {plural('column', len(cells))} "
                 f"instead of at least {max(columns) + 1}: separate columns with a single tab"
             )
         if number > header:

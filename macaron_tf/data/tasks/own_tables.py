@@ -18,7 +18,7 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.examples import read_examples, warn_alike
 from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
 from macaron_tf.data.tasks.tags import FORMS, as_iob2, scheme_of, sentences_of, strays_among
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.settings import Natural, Positive, Settings
 
 # Keys are default names of the text column. Values are the matching names of a second text column.
@@ -199,7 +199,7 @@ class TableSettings(Settings):
             choices = choices or table.choices
             if len(choices) < 2:
                 raise UserError(
-                    f"{table.path} has {len(choices)} column{'s' * (len(choices) != 1)} of choices "
+                    f"{table.path} has {len(choices)} {plural('column', len(choices))} of choices "
                     f"among the columns {', '.join(map(repr, header))}, but needs at least two: "
                     "name the columns choice1, choice2 and so on, or give --set "
                     '\'table.choices=("COLUMN", "COLUMN")\''
@@ -254,7 +254,7 @@ class TableSettings(Settings):
         found[order[np.lexsort((among, parts))[starts]]] = True
         if not found.any() or found.all():
             raise UserError(
-                f"{source} has {total} example{'s' * (total != 1)}, so "
+                f"{source} has {total} {plural('example', total)}, so "
                 f"table.held_out={self.held_out:g} leaves no example for training or "
                 "no example for validation: give more examples, or one "
                 "file per split with {split} in its name"
@@ -319,7 +319,7 @@ def _counted(sentences: Iterable[tuple], checked: bool) -> collections.Counter:
         tag, others = strays[0], sorted({*counts} - {*strays})
         raise UserError(
             f"{places[tag]}: the tag {tag[:40]!r}, found {counts[tag]:,} "
-            f"time{'s' * (counts[tag] != 1)}, does not fit the other tags "
+            f"{plural('time', counts[tag])}, does not fit the other tags "
             f"{', '.join(others[:5])}: correct the tag, or give all tags by --set table.classes"
         )
     if checked:

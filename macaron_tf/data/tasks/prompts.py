@@ -8,7 +8,7 @@ from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.examples import Examples
 from macaron_tf.data.tasks.questions import Questions
 from macaron_tf.data.tasks.tables import Table
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 
 # Format string of a question for each style. "plain" is from this library. The other styles are
@@ -111,7 +111,7 @@ def classification_prompts(task: Task, examples: Examples, template: Template) -
     if len(template.words) != task.num_classes:
         raise UserError(
             f"the task {task.name!r} has {task.num_classes} classes, but the template has "
-            f"{len(template.words)} word{'s' * (len(template.words) != 1)}: give one word for each "
+            f"{len(template.words)} {plural('word', len(template.words))}: give one word for each "
             f"of {', '.join(task.labels)}"
         )
     if examples.labels is None:

@@ -9,7 +9,7 @@ from macaron_tf.data.sources.names import RECORD_TABLES, RECORDS, TFDS, Source, 
 from macaron_tf.data.sources.records import Records, record_table
 from macaron_tf.data.sources.tfds import Tfds, listed, open_set
 from macaron_tf.data.tasks.definitions import Task
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import is_csv, table_rows
 from macaron_tf.plug_ins import called, find
 
@@ -157,7 +157,7 @@ class Table:
                         "the texts"
                     )
                 raise UserError(
-                    f"{where} has {len(cells)} column{'s' * (len(cells) != 1)}, but the header has "
+                    f"{where} has {len(cells)} {plural('column', len(cells))}, but the header has "
                     f"{len(self.header)}: {mend}"
                 )
             texts = [cells[position] for position in positions]

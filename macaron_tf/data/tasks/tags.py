@@ -15,7 +15,7 @@ from macaron_tf.data.sources.tfds import Tfds, decoded, read_columns
 from macaron_tf.data.tasks.definitions import Task
 from macaron_tf.data.tasks.encoding import check_length, encode_parts, rows_of, windows_over
 from macaron_tf.data.tasks.tables import TABLES, Table, parse_task_source
-from macaron_tf.errors import UserError
+from macaron_tf.errors import UserError, plural
 from macaron_tf.io.files import lines_of
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.text.token_rows import TokenRows
@@ -121,8 +121,8 @@ def sentences_of(
         words, tags = (at_spaces(cell) for cell in cells)
         if len(words) != len(tags):
             raise UserError(
-                f"{where}: column {task.label!r} has {len(tags)} tag{'s' * (len(tags) != 1)} for "
-                f"{len(words)} word{'s' * (len(words) != 1)}: write one tag for each word, "
+                f"{where}: column {task.label!r} has {len(tags)} {plural('tag', len(tags))} for "
+                f"{len(words)} {plural('word', len(words))}: write one tag for each word, "
                 "separated by spaces"
             )
         yield words, tags, [where] * len(tags)
