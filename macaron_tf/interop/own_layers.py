@@ -35,13 +35,17 @@ _FIELDS = (
 )
 # transformers treats `max_length` as a text generation setting, and then cannot save the model.
 _RENAMED = {"max_length": "max_position_embeddings"}
+
+
+def _attention_sizes(mixer: MultiHeadAttention, config: EncoderConfig) -> dict[str, Any]:
+    sizes = {"window": mixer.window} if mixer.window else {}
+    if isinstance(mixer, RotaryAttention):
+        sizes["rotary_base"] = mixer.rotary_base
+    return sizes
+
+
 _SIZES: dict[type[Mixer], Callable[[Any, EncoderConfig], dict[str, Any]]] = {
-    MultiHeadAttention: lambda mixer, config: {"window": mixer.window} if mixer.window else {},
-    AlibiAttention: lambda mixer, config: _SIZES[MultiHeadAttention](mixer, config),
-    RotaryAttention: lambda mixer, config: {
-        **_SIZES[MultiHeadAttention](mixer, config),
-        "rotary_base": mixer.rotary_base,
-    },
+    **dict.fromkeys((MultiHeadAttention, AlibiAttention, RotaryAttention), _attention_sizes),
     FeedForward: lambda mixer, config: {
         "inner_dim": mixer.config.feed_forward_dim,
         "activation": mixer.config.activation,

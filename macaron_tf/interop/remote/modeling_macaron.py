@@ -109,11 +109,9 @@ class Embeddings(nn.Module):
         self.norm = layer_norm(config, width) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, ids, segment_ids=None, position_ids=None, vectors=None):
+    def forward(self, ids, segment_ids, position_ids, vectors=None):
         x = self.tokens(ids) if vectors is None else vectors
         x = x * self.scale  # (B, L, E)
-        if position_ids is None:
-            position_ids = torch.arange(x.shape[1], device=x.device)
         if self.segments:
             zeros = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
             x = x + self.segments(zeros if segment_ids is None else segment_ids)
@@ -476,12 +474,13 @@ class MacaronModel(MacaronPreTrainedModel):
         output_hidden_states=False,
         **kwargs,
     ):
+        if position_ids is None:
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            position_ids = torch.arange(given.shape[1], device=given.device)
         x = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = (
             torch.ones(x.shape[:2], device=x.device) if attention_mask is None else attention_mask
         )
-        if position_ids is None:
-            position_ids = torch.arange(x.shape[1], device=x.device)
         states = self.stack(self.projection(x), mask.bool(), position_ids)
         kept = states if output_hidden_states else None
         return outputs.BaseModelOutput(last_hidden_state=states[-1], hidden_states=kept)
