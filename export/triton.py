@@ -29,7 +29,14 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping
 
-from macaron_tf.cli.arguments import argument, count, local_place, single_program
+from macaron_tf.cli.arguments import (
+    Part,
+    argument,
+    count,
+    local_place,
+    single_program,
+    together,
+)
 from macaron_tf.errors import UserError
 
 _DEFAULT = "serving_default"
@@ -272,6 +279,33 @@ def _is_ready(place: str) -> bool:
         return False
 
 
+def server_flags(delay: int) -> Part:
+    """Makes the flags of a command that calls `serve`: the addresses and the batching.
+
+    Args:
+        delay: default of `--batch-delay-us`.
+    """
+    return together(
+        argument(
+            "--host ADDRESS", "IP address to listen on (default: %(default)s)", default="127.0.0.1"
+        ),
+        count("--http-port N", "port for HTTP requests (default: %(default)s)", 8000, 1, 65536),
+        count("--grpc-port N", "port for gRPC requests (default: %(default)s)", 8001, 1, 65536),
+        count(
+            "--max-batch-size N",
+            "maximum number of inputs in a batch of merged requests (default: %(default)s)",
+            32,
+        ),
+        count(
+            "--batch-delay-us N",
+            "maximum time that a request waits for other requests to fill its batch, in "
+            "microseconds (default: %(default)s)",
+            delay,
+            0,
+        ),
+    )
+
+
 main = single_program(
     "export.triton",
     __doc__,
@@ -282,23 +316,7 @@ main = single_program(
         "the name of the folder)",
         nargs="+",
     ),
-    argument(
-        "--host ADDRESS", "IP address to listen on (default: %(default)s)", default="127.0.0.1"
-    ),
-    count("--http-port N", "port for HTTP requests (default: %(default)s)", 8000, 1, 65536),
-    count("--grpc-port N", "port for gRPC requests (default: %(default)s)", 8001, 1, 65536),
-    count(
-        "--max-batch-size N",
-        "maximum number of inputs in a batch of merged requests (default: %(default)s)",
-        32,
-    ),
-    count(
-        "--batch-delay-us N",
-        "maximum time that a request waits for other requests to fill its batch, in microseconds "
-        "(default: %(default)s)",
-        5000,
-        0,
-    ),
+    server_flags(delay=5000),
     argument(
         "--signatures NAME",
         "names of the model signatures to serve, such as score (default: serving_default)",

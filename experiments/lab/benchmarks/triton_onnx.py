@@ -12,8 +12,8 @@ import json
 import os
 import pathlib
 
-from export.triton import model_of, serve
-from macaron_tf.cli.arguments import argument, count, local_place, single_program
+from export.triton import model_of, serve, server_flags
+from macaron_tf.cli.arguments import count, local_place, single_program
 
 _CONFIG = """backend: "python"
 max_batch_size: {rows}
@@ -61,23 +61,7 @@ main = single_program(
         "ONNX file written by `export.saved_model --onnx`, such as OUT/1/onnx/model.onnx",
     ),
     local_place("tokenizer FILE", "file tokenizer.json written by `export.hugging_face`"),
-    argument(
-        "--host ADDRESS", "IP address to listen on (default: %(default)s)", default="127.0.0.1"
-    ),
-    count("--http-port N", "port for HTTP requests (default: %(default)s)", 8000, 1, 65536),
-    count("--grpc-port N", "port for gRPC requests (default: %(default)s)", 8001, 1, 65536),
-    count(
-        "--max-batch-size N",
-        "maximum number of texts in a batch (default: %(default)s)",
-        32,
-    ),
-    count(
-        "--batch-delay-us N",
-        "maximum time that a request waits for other requests to fill its batch, in microseconds "
-        "(default: %(default)s)",
-        0,
-        0,
-    ),
+    server_flags(delay=0),
     count(
         "--max-length N",
         "maximum number of tokens in a text; longer texts are truncated (default: %(default)s)",
