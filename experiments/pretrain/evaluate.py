@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> None:
                 f"the last {rest:,} row(s) are not evaluated, because the {texts} texts of a "
                 "batch need equal lengths"
             )
-    check_corpus(recipe, corpus, "paired")
+    check_corpus(recipe, corpus, any_pairs=True)
     languages = recipe.corpus.languages
     if languages != corpus.config.languages:
         theirs, ours = (

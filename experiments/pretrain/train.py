@@ -235,26 +235,28 @@ def validation_batches(recipe: PretrainingRecipe, corpus: PretrainingCorpus) -> 
     return batches.take(recipe.validation_batches or -1)
 
 
-def check_corpus(recipe: PretrainingRecipe, corpus: PretrainingCorpus, same: str = "pairs") -> None:
+def check_corpus(
+    recipe: PretrainingRecipe, corpus: PretrainingCorpus, any_pairs: bool = False
+) -> None:
     """Raises a `UserError` if the row length or the pairs of `corpus` differ from the recipe.
 
     Args:
         recipe: recipe of the run.
         corpus: prepared corpus.
-        same: setting of sentence pairs that must be equal: `"pairs"` (their type) or `"paired"`
-            (whether there are pairs).
+        any_pairs: whether pairs of another type are accepted, as long as both or neither have
+            sentence pairs.
     """
-    for name in ("sequence_length", same):
-        mine, theirs = getattr(recipe.corpus, name), getattr(corpus.config, name)
+    wanted, prepared = recipe.corpus, corpus.config
+    for name in ("sequence_length",) if any_pairs else ("sequence_length", "pairs"):
+        mine, theirs = getattr(wanted, name), getattr(prepared, name)
         if mine != theirs:
-            if name == "paired":
-                ways = "with sentence pairs", "without sentence pairs"
-                prepared, trained = ways if theirs else ways[::-1]
-                raise UserError(
-                    f"{corpus.folder} was prepared {prepared}, but the run was trained {trained}: "
-                    f"prepare another corpus with corpus.pairs={recipe.corpus.pairs}"
-                )
             raise UserError(
                 f"{corpus.folder} was prepared with {name}={theirs!r}, but the recipe has "
                 f"{name}={mine!r}: prepare another corpus, or give --set corpus.{name}={theirs!r}"
             )
+    if any_pairs and wanted.paired != prepared.paired:
+        with_pairs, trained = ("with", "without") if prepared.paired else ("without", "with")
+        raise UserError(
+            f"{corpus.folder} was prepared {with_pairs} sentence pairs, but the run was trained "
+            f"{trained} sentence pairs: prepare another corpus with corpus.pairs={wanted.pairs}"
+        )
