@@ -233,7 +233,7 @@ class MultiHeadAttention(Mixer):
             raise ValueError(
                 "causal=True and cross=True are mutually exclusive: set one of the two to False"
             )
-        if window and window < 0:
+        if window < 0:
             raise ValueError(f"window={window} is negative: give 0 or more")
         if window and cross:
             raise ValueError(f"window={window} cannot be combined with cross=True: set window=0")
