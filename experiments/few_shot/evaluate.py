@@ -310,7 +310,7 @@ def run(options: argparse.Namespace) -> None:
     if settings != usual and all(task.form != "choice" for task in tasks):
         raise UserError(
             "--normalization and --calibrate apply only to multiple-choice and classification "
-            "tasks, but no --task is of these types: leave both flags out"
+            "tasks, but --task names no such task: leave both flags out"
         )
     for path in options.runs:  # raises for unsuitable models before any evaluation
         find_kind(path, causal=True)

@@ -76,7 +76,7 @@ def find_kind(path: str | os.PathLike, causal: bool = False) -> str:
         path, causal: see `open_model`.
 
     Raises:
-        UserError: the run is of a kind that does not generate text.
+        UserError: the run does not generate text.
     """
     location = locate(os.fspath(path))
     kind = "" if location.without_recipe else read_kind(location.folder)

@@ -171,8 +171,8 @@ def tcn_permuted_mnist() -> SequenceRecipe:
 def tcn_ptb_words() -> SequenceRecipe:
     """Returns a recipe for a word-level language model on Penn Treebank, with 10,000 words.
 
-    The model reads windows of 80 words, of which the last 40 are scored. In half an hour, it reads
-    one epoch of 1,452 updates with 16 windows each. Dropout is therefore low, Adam replaces SGD,
+    The model reads windows of 80 words and scores the last 40 words. In half an hour, it reads one
+    epoch of 1,452 updates with 16 windows each. Dropout is therefore low, Adam replaces SGD,
     and the perplexity is far above the published perplexity. For the published training length and
     dropout, use `--set training.max_steps=145200 --set model.dropout=0.45 --set
     model.embedding_dropout=0.25 --set training.max_minutes=None`.
@@ -200,8 +200,8 @@ def tcn_ptb_characters() -> SequenceRecipe:
     """Returns a recipe for a character-level language model on Penn Treebank.
 
     The model follows the released code, with a last block of width 100 and tied embeddings. It
-    reads windows of 400 characters, of which the last 320 are scored. Half an hour is about two
-    epochs, while the published results are from 100 epochs. Adam therefore replaces SGD. The
+    reads windows of 400 characters and scores the last 320. Half an hour is about two epochs,
+    while the published results are from 100 epochs. Adam therefore replaces SGD. The
     recurrent models read the same windows, each from a zero state.
 
     Measured with a width of 128 after 400 updates: the validation loss in bits per character is

@@ -226,9 +226,7 @@ def test_files_of_ones_own_become_a_table_and_figures(language_run, tmp_path, ra
     # An invalid second model is refused before the first is asked and OUT is made.
     ask = [language_run, "--out", tmp_path / "other", "--task"]
     refused(few_shot, [tmp_path / "nowhere", *ask, *files], "nowhere is not a run", tmp_path)
-    refused(
-        few_shot, [*ask, *files[::2], "--calibrate"], "but no --task is of these types", tmp_path
-    )
+    refused(few_shot, [*ask, *files[::2], "--calibrate"], "but --task names no such task", tmp_path)
     (tmp_path / "long.tsv").write_text(rows_of_choices("x", "o " * 99))
     ask += [f"tsv:{tmp_path}/long.tsv", "--shots", "0"]
     assert few_shot([str(word) for word in ask]) == 2

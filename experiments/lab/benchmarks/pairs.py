@@ -53,7 +53,7 @@ command = Benchmark(
         default="mini",
         choices=("tiny", "mini", "base", "large"),
     ),
-    count("--sentences", "number of sentences N, all pairs of which are compared", 10_000, least=2),
+    count("--sentences", "number of sentences N; all pairs of them are compared", 10_000, least=2),
     count("--scored", "number of pairs that the cross-encoder scores in each round", 2_000),
     rounds=3,
     warm_up=1,

@@ -6,8 +6,8 @@
 The test runs `python -m export.serve` in a process of its own on 127.0.0.1. The model returns each
 text in upper case, together with the model version. Clients send requests over REST and gRPC and
 check every answer. Other clients send malformed requests. Meanwhile, the test deletes old versions
-and adds new versions, some of which are damaged or copied slowly. Every second, the test reads the
-resident memory of the server from /proc.
+and adds new versions. Some new versions are damaged or copied slowly. Every second, the test reads
+the resident memory of the server from /proc.
 
 The report (`results.json` and `README.md`) gives the numbers of lost and wrong answers. The exit
 status is 1 if an answer is lost or wrong, if the answer to a malformed request is not a client
