@@ -13,6 +13,8 @@ from tests.export.test_kubernetes import objects_of
 from tests.stand_ins.call import Call
 from tests.test_docs import accepted  # noqa: F401
 
+pytestmark = pytest.mark.thorough  # each guide starts hundreds of processes
+
 ROOT = pathlib.Path(__file__).parents[1]
 CLOUD = ROOT / "experiments" / "cloud"
 GUIDES = {"cloud": CLOUD / "README.md", "serving": ROOT / "export" / "deploy" / "README.md"}

@@ -10,6 +10,8 @@ from jax import numpy as jnp  # noqa: E402
 from macaron_tf.kernels import flash_attention as flash  # noqa: E402
 from macaron_tf.kernels.jax_dropout import dropout, key_of, random_bits  # noqa: E402
 
+pytestmark = pytest.mark.thorough  # an interpreted kernel takes seconds
+
 SEED = jnp.array([7, 3], jnp.uint32)
 
 

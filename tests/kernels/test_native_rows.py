@@ -170,6 +170,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients_of_gradients_and_forward_mode(name):
     """Second-order gradients and forward-mode derivatives agree with the reference."""

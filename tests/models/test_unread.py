@@ -105,6 +105,7 @@ def test_every_setting_has_another_value_here():
     assert OTHERS.keys() == READERS.keys()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_network_does_not_read_changes_nothing(family):
     config = config_of(family)
