@@ -17,8 +17,8 @@ from macaron_tf.cli.arguments import (
     command,
     count,
     group,
-    local_place,
-    place,
+    local_path_argument,
+    path_argument,
     settings,
     switch,
     together,
@@ -136,7 +136,7 @@ def _name_checkpoint(options: argparse.Namespace) -> None:
     """
     if not options.checkpoint and "@" not in (options.run or ""):
         return
-    from macaron_tf.places import locate
+    from macaron_tf.loading import locate
 
     found = locate(options.run)
     if options.checkpoint and (found.checkpoint or found.without_recipe):
@@ -223,7 +223,7 @@ def unless_resumed(*parts: Part) -> Part:
         names = [(action.option_strings or [action.dest])[0] for action in starts]
         given = f"{', '.join(names[:-1])} and {names[-1]}"
         text = f"folder of a run to resume with its saved recipe; give --resume instead of {given}"
-        place("--resume RUN", text)(parser)
+        path_argument("--resume RUN", text)(parser)
         parser.set_defaults(parser=parser, starts=starts, needed=needed)
 
     return add
@@ -258,7 +258,9 @@ def recipes(kind: str) -> Command:
         "recipes",
         "list the recipes, or print a recipe as a Python file to edit",
         "experiments.registry:run",
-        local_place("name", "name of the recipe to print (default: list all names)", nargs="?"),
+        local_path_argument(
+            "name", "name of the recipe to print (default: list all names)", nargs="?"
+        ),
         lambda parser: parser.set_defaults(kind=kind),
     )
 
@@ -308,7 +310,7 @@ def finetuning(*tasks: str) -> Part:
     text = f"names of the tasks on which to fine-tune each pre-trained model (default: {default})"
     return together(
         argument("--tasks TASK", text, nargs="+", default=list(tasks)),
-        place(
+        path_argument(
             "--source",
             "source of the task's examples, such as tsv:FILE; allowed only if --tasks names a "
             "single task (default: the task's own set in TensorFlow Datasets)",
@@ -323,7 +325,7 @@ def _data_dir(parser: argparse.ArgumentParser) -> Sequence[argparse.Action] | No
     if any(action.dest == "run" for action in parser._actions):
         default = f"the folder that an existing run was trained with, or else {default}"
     text = f"folder that contains the data sets of TensorFlow Datasets (default: {default})"
-    return place("--data-dir DIR", text)(parser)
+    return path_argument("--data-dir DIR", text)(parser)
 
 
 DATA_DIR: Part = _data_dir
@@ -332,14 +334,14 @@ JSON = switch(
     "write the predictions as JSON, one prediction per line, with the fields that the Python "
     "method `Pretrained.predict` returns (default: off)",
 )
-RECIPE = local_place(
+RECIPE = local_path_argument(
     "recipe",
     "name of a recipe, or your own function that returns a recipe, as FILE.py[:NAME] or "
     "package.module:NAME. The command `recipes` lists the names of all recipes. NAME may be "
     "omitted if the file defines a single function",
 )
 STUDY = together(
-    local_place("out", "output folder for the training runs and the report"),
+    local_path_argument("out", "output folder for the training runs and the report"),
     count(
         "--seeds N",
         "random seeds; each training run is repeated with every seed (default: 1 2 3)",
@@ -359,16 +361,16 @@ TFDS = together(
     lambda parser: parser.set_defaults(uses_tfds=True),
 )
 EXAMPLES = together(
-    place(
+    path_argument(
         "--source",
         "source of the examples, such as tsv:FILE (default: the source that the run was trained "
         "on, or else the task's own set in TensorFlow Datasets)",
     ),
     TFDS,
 )
-RUN = place("run", "folder of the training run")
+RUN = path_argument("run", "folder of the training run")
 TRAINED = together(RUN, checkpoint())
-RUN_TO_TRAIN = place(
+RUN_TO_TRAIN = path_argument(
     "run", "folder for the new run; if the folder contains an interrupted run, training resumes"
 )
 LOWER_CASE = yes_or_no(
@@ -383,14 +385,14 @@ INIT_NONE = together(
         "name of a model in the catalog, such as bert_base, to train from random weights; required "
         "with --init none, and not allowed otherwise",
     ),
-    place(
+    path_argument(
         "--vocabulary DIR",
         "folder of a saved vocabulary; required with --init none (default: the vocabulary of the "
         "model in --init)",
     ),
     LOWER_CASE,
 )
-VOCABULARY = place(
+VOCABULARY = path_argument(
     "--vocabulary DIR",
     "folder of a saved vocabulary to use (default: train a new vocabulary on the corpus)",
 )

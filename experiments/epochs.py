@@ -17,8 +17,8 @@ from experiments.train_run import RunData, train_run
 from macaron_tf.data.batches import EncodedExamples, ExampleBatches
 from macaron_tf.distribution import is_tpu
 from macaron_tf.errors import UserError
+from macaron_tf.loading import load
 from macaron_tf.models import ElmoConfig, EncoderConfig, EncoderDecoderConfig, catalog
-from macaron_tf.places import load
 from macaron_tf.settings import Count, Dropout
 from macaron_tf.starts import Start, start_of
 from macaron_tf.text import load_encoder_vocabulary

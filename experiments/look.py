@@ -33,9 +33,9 @@ from macaron_tf.kernels import swish_recurrence
 from macaron_tf.kernels.recurrence import derivatives
 from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.layers.watching import watching
+from macaron_tf.loading import load
 from macaron_tf.models import Encoder, EncoderDecoder, LanguageModel
 from macaron_tf.models.tasks import CausalReader
-from macaron_tf.places import load
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.special_ids import BOS, EOS
 from macaron_tf.tasks.translation import Translation
@@ -53,38 +53,38 @@ def run(options: argparse.Namespace) -> None:
             f"{len(options.texts)} texts are given, but the command takes at most 2: give one "
             "text or two, each in quotes"
         )
-    place = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
-    found = load(place)
+    location = f"{options.run}@{options.checkpoint}" if options.checkpoint else options.run
+    found = load(location)
     network, stack = found.network, found.network
     if not isinstance(network, EncoderDecoder | Encoder):
         stack = getattr(network, "encoder", None)
     if not isinstance(stack, EncoderDecoder | Encoder):
         raise UserError(
-            f"{place} contains a {type(network).__name__}, which has no attention or SwishRNN to "
-            "show: give an encoder, a language model or an encoder-decoder"
+            f"{location} contains a {type(network).__name__}, which has no attention or SwishRNN "
+            "to show: give an encoder, a language model or an encoder-decoder"
         )
     if found.vocabulary is None:
-        raise needs_vocabulary(place)
+        raise needs_vocabulary(location)
     reads = _answered if isinstance(network, EncoderDecoder) else _read
-    inputs, tokens = reads(place, found, options.texts)
+    inputs, tokens = reads(location, found, options.texts)
     with watching() as kept:
         stack({name: tf.constant([ids], tf.int32) for name, ids in inputs.items()}, training=False)
     if not kept:
         blocks = ", ".join(found.config.blocks)
         raise UserError(
-            f"{place} has only {blocks} blocks, which have neither attention nor a SwishRNN: give "
-            "a model with other blocks"
+            f"{location} has only {blocks} blocks, which have neither attention nor a SwishRNN: "
+            "give a model with other blocks"
         )
     _write(as_path(options.out), kept, tokens)
 
 
 def _read(
-    place: str, found: Pretrained, texts: Sequence[str]
+    location: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
     """Encodes the texts for an encoder or a language model.
 
     Args:
-        place: location of the model, for error messages.
+        location: the model as the user named it, for error messages.
         found: the model.
         texts: one text or two texts.
 
@@ -95,7 +95,8 @@ def _read(
     if isinstance(found.network, LanguageModel):
         if len(texts) > 1:
             raise UserError(
-                f"{place} is a language model, which reads a single text: leave the second text out"
+                f"{location} is a language model, which reads a single text: leave the second text "
+                "out"
             )
         inputs = {"token_ids": found.task.generator.row(texts[0])}
     else:
@@ -104,19 +105,19 @@ def _read(
         rows = encode_pairs(vocabulary, columns[0], (columns + [None])[1], most, causal)
         inputs = {name: ids[0].numpy().tolist() for name, ids in rows.items()}
     ids = inputs["token_ids"]
-    _check_length(place, len(ids), found.config.longest)
+    _check_length(location, len(ids), found.config.longest)
     return inputs, {"tokens": _names(vocabulary, ids)}
 
 
 def _answered(
-    place: str, found: Pretrained, texts: Sequence[str]
+    location: str, found: Pretrained, texts: Sequence[str]
 ) -> tuple[dict[str, list[int]], dict[str, list[str]]]:
     """Encodes the texts for an encoder-decoder.
 
     The target is the second text or, without a second text, the model's output for the first text.
 
     Args:
-        place: location of the model, for error messages.
+        location: the model as the user named it, for error messages.
         found: the model.
         texts: one text or two texts.
 
@@ -129,7 +130,7 @@ def _answered(
     if isinstance(task, Translation):
         begin = [BOS]
         [source] = vocabulary.encode_lines(texts[:1])
-        _check_length(place, len(source), task.max_tokens)
+        _check_length(location, len(source), task.max_tokens)
         source = [*source, EOS]
         if len(texts) > 1:
             [target] = vocabulary.encode_lines(texts[1:], vocabulary.languages[1])
@@ -139,14 +140,14 @@ def _answered(
             result = task.search(ids)
             target = result["ids"][0, 0, : int(result["lengths"][0, 0])].numpy().tolist()
     elif len(texts) > 1:
-        raise UserError(f"{place} is not a translator, so it reads a single text: give one text")
+        raise UserError(f"{location} is not a translator, so it reads a single text: give one text")
     else:
         generator = found.task.generator
         source, begin = generator.row(texts[0]), [*generator.answer_start]
         [[completion]] = generator.continue_rows([source], GenerationConfig(temperature=0.0))
         target = [*completion.ids]
     read = [*begin, *target]
-    _check_length(place, len(read) - 1, longest)
+    _check_length(location, len(read) - 1, longest)
     sides = (vocabulary, vocabulary)
     if isinstance(vocabulary, PairVocabulary):
         sides = (vocabulary.source, vocabulary.target)
@@ -158,12 +159,12 @@ def _answered(
     return {"source": source, "target": read[:-1]}, tokens
 
 
-def _check_length(place: str, length: int, longest: int | None) -> None:
+def _check_length(location: str, length: int, longest: int | None) -> None:
     if length < 1:
         raise UserError("the text is empty: give at least one word")
     if longest is not None and length > longest:
         raise UserError(
-            f"the text has {length} tokens, but {place} can read at most {longest} tokens: "
+            f"the text has {length} tokens, but {location} can read at most {longest} tokens: "
             "shorten the text"
         )
 
@@ -317,10 +318,12 @@ def words_figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
     figure.colorbar(axis.imshow(weights, cmap="Blues", vmin=0.0), shrink=0.6)
-    for names, place in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
+    for names, set_ticks in ((columns, axis.set_xticks), (rows, axis.set_yticks)):
         if len(names) <= _READABLE:
             shown = [name.strip("▁") or name for name in names]
-            place(range(len(names)), shown, fontsize=8, parse_math=False)  # shows $ as plain text
+            set_ticks(
+                range(len(names)), shown, fontsize=8, parse_math=False
+            )  # shows $ as plain text
     axis.tick_params("x", rotation=90, top=True, labeltop=True, bottom=False, labelbottom=False)
     return figure
 
@@ -348,7 +351,7 @@ main = cli.single_program(
     "experiments.look",
     __doc__,
     "experiments.look:run",
-    cli.place(
+    cli.path_argument(
         "run",
         "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
         "hugging-face:DIR",
@@ -360,7 +363,7 @@ main = cli.single_program(
         "text",
         nargs="+",
     ),
-    cli.place(
+    cli.path_argument(
         "--out DIR",
         "output folder for the pictures and for the file look.npz with the plotted numbers "
         "(default: %(default)s)",

@@ -13,7 +13,7 @@ from experiments.recipe import Recipe, override, refuse_unread, settings_of
 from experiments.run import Run
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import allow, allow_within, called, find, is_place, trusting
+from macaron_tf.plug_ins import allow, allow_within, called, find, is_import_path, trusting
 
 # Dict mapping a module of `experiments.recipes` to the names of its recipes.
 _FAMILIES = {
@@ -103,7 +103,7 @@ def made(name: str, kind: type[Recipe], ours: Callable | None, *arguments) -> Re
             function.
         arguments: arguments of the function that makes the recipe.
     """
-    if is_place(name):
+    if is_import_path(name):
         allow(name)
         function = find(name)
         with trusting():  # code that a user's own recipe names is trusted like the recipe itself

@@ -132,9 +132,9 @@ class Run(abc.ABC):
                 that the recipe describes. The network in model.json may be quantized.
         """
         if saved:
-            # Imported late, because `places` imports readers for formats of other libraries, which
+            # Imported late, because `loading` imports readers for formats of other libraries, which
             # training does not need.
-            from macaron_tf.places import saved_network
+            from macaron_tf.loading import saved_network
 
             network = saved_network(self.path)
         else:

@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from export.base_client import Client, ClientError
-from macaron_tf.cli.arguments import Parser, argument, count, local_place
+from macaron_tf.cli.arguments import Parser, argument, count, local_path_argument
 from macaron_tf.cli.program import decoded, exit_on_user_error
 from macaron_tf.errors import UserError, parse_json
 from macaron_tf.io.serving import MAX_VERSION, as_json
@@ -283,7 +283,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         help="address of the server for gRPC requests (default: send REST requests to --url)",
     )
     text = "folder of an exported model to run without a server (default: use a server)"
-    local_place("--local DIR", text)(parser)
+    local_path_argument("--local DIR", text)(parser)
     add("--name", default="model", help="name of the model on the server (default: %(default)s)")
     text = "version of the model (default: the newest version)"
     count("--version N", text, least=0, below=MAX_VERSION + 1)(parser)

@@ -13,7 +13,7 @@ import argparse
 
 from export.hugging_face import LICENSE
 from export.saved_model import loaded
-from macaron_tf.cli.arguments import argument, checkpoint, place, single_program, switch
+from macaron_tf.cli.arguments import argument, checkpoint, path_argument, single_program, switch
 
 
 def run(options: argparse.Namespace) -> None:
@@ -31,7 +31,7 @@ main = single_program(
     "export.hub",
     __doc__,
     "export.hub:run",
-    place(
+    path_argument(
         "run",
         "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
         "hugging-face:DIR",

@@ -11,7 +11,7 @@ setting that transformers does not support.
 import argparse
 
 from export.saved_model import loaded
-from macaron_tf.cli.arguments import argument, checkpoint, place, single_program
+from macaron_tf.cli.arguments import argument, checkpoint, path_argument, single_program
 
 LICENSE = argument(
     "--license ID",
@@ -30,12 +30,14 @@ main = single_program(
     "export.hugging_face",
     __doc__,
     "export.hugging_face:run",
-    place(
+    path_argument(
         "run",
         "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
         "hugging-face:DIR",
     ),
-    place("out", "output folder, which must be new, empty, or the result of an earlier export"),
+    path_argument(
+        "out", "output folder, which must be new, empty, or the result of an earlier export"
+    ),
     checkpoint(
         "checkpoint to export: average, best, last or the number of a training step (default: "
         "average if the run has averaged weights, otherwise best)"

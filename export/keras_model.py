@@ -10,7 +10,7 @@ MODEL.keras is an `EncoderClassifier` or an `EncoderDecoder` for translation. A 
 import argparse
 
 from export.saved_model import BFLOAT16, COMPILE, search_options
-from macaron_tf.cli.arguments import argument, count, place, single_program
+from macaron_tf.cli.arguments import argument, count, path_argument, single_program
 from macaron_tf.errors import UserError, parse_json
 
 
@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> None:
     import dataclasses
 
     from macaron_tf.decoding import BeamSearchConfig
-    from macaron_tf.places import load
+    from macaron_tf.loading import load
     from macaron_tf.tasks import Classification, Translation
 
     try:
@@ -58,9 +58,9 @@ main = single_program(
     "export.keras_model",
     __doc__,
     "export.keras_model:run",
-    place("model", ".keras file of the model"),
-    place("vocabulary", "folder of the vocabulary with which the model was trained"),
-    place("out", "output folder; the exported model is written to OUT/VERSION"),
+    path_argument("model", ".keras file of the model"),
+    path_argument("vocabulary", "folder of the vocabulary with which the model was trained"),
+    path_argument("out", "output folder; the exported model is written to OUT/VERSION"),
     argument(
         "--labels NAME",
         "names of the classes in the order of their indices, from index 0; required for a "

@@ -13,7 +13,14 @@ import argparse
 import dataclasses
 import json
 
-from macaron_tf.cli.arguments import argument, checkpoint, count, place, single_program, switch
+from macaron_tf.cli.arguments import (
+    argument,
+    checkpoint,
+    count,
+    path_argument,
+    single_program,
+    switch,
+)
 from macaron_tf.command_names import as_typed
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import MAX_VERSION
@@ -49,7 +56,7 @@ OPENVINO = switch(
     "with bfloat16 instructions, OpenVINO computes in bfloat16 unless INFERENCE_PRECISION_HINT is "
     "f32 (default: no OpenVINO file)",
 )
-CHECK = place(
+CHECK = path_argument(
     "--check SOURCE",
     "print the scores of the model and of each exported file on labelled examples. SOURCE is a "
     "source that `finetune evaluate --source` accepts, such as tsv:dev.tsv (default: no scores)",
@@ -61,10 +68,10 @@ def run(options: argparse.Namespace) -> None:
     # Imported here so that `--help` works without TensorFlow.
     from macaron_tf.engines.certificate import certificate_text
 
-    place, model = options.run, loaded(options)
+    location, model = options.run, loaded(options)
     if options.pooling:
         model = dataclasses.replace(model, pooling=options.pooling)
-    search = search_options(options, place, model)
+    search = search_options(options, location, model)
     formats = [name for name in ("onnx", "openvino") if vars(options)[name]]
     given = options.bfloat16, options.lite, formats, options.check
     path = model.export(options.out, options.version, *given, **search)
@@ -84,23 +91,23 @@ def loaded(options: argparse.Namespace):
         UserError: `options.checkpoint` is set, but `options.run` is not a training run.
     """
     # Imported here so that `--help` works without TensorFlow.
-    from macaron_tf.places import load, locate
+    from macaron_tf.loading import load, locate
 
-    place, chosen = options.run, options.checkpoint
-    if chosen and locate(place).without_recipe:
+    location, chosen = options.run, options.checkpoint
+    if chosen and locate(location).without_recipe:
         raise UserError(
-            f"{place} is not a training run, so it has no checkpoints to choose from: leave "
+            f"{location} is not a training run, so it has no checkpoints to choose from: leave "
             "--checkpoint out"
         )
-    return load(f"{place}@{chosen}" if chosen else place)
+    return load(f"{location}@{chosen}" if chosen else location)
 
 
-def search_options(options: argparse.Namespace, place: str, model) -> dict[str, object]:
+def search_options(options: argparse.Namespace, location: str, model) -> dict[str, object]:
     """Collects the beam search options that the user has set, as arguments of `Pretrained.export`.
 
     Args:
         options: options of an export command.
-        place: source of the model, for the error message.
+        location: source of the model, for the error message.
         model: the loaded model.
 
     Raises:
@@ -113,7 +120,7 @@ def search_options(options: argparse.Namespace, place: str, model) -> dict[str, 
     if given and not isinstance(model.task, Translation):
         flag = next(iter(given)).replace("_", "-")
         raise UserError(
-            f"{place} is not a translator, so --{flag} has no effect: leave --{flag} out"
+            f"{location} is not a translator, so --{flag} has no effect: leave --{flag} out"
         )
     return {"compiled" if name == "compile" else name: value for name, value in given.items()}
 
@@ -122,12 +129,12 @@ main = single_program(
     "export.saved_model",
     __doc__,
     "export.saved_model:run",
-    place(
+    path_argument(
         "run",
         "folder of a training run, or another location that `macaron_tf.load` accepts, such as "
         "hugging-face:DIR",
     ),
-    place("out", "output folder; the exported model is written to OUT/VERSION"),
+    path_argument("out", "output folder; the exported model is written to OUT/VERSION"),
     checkpoint(
         "checkpoint to export: average, best, last or the number of a training step (default: "
         "average if the run has averaged weights, otherwise best)"

@@ -18,7 +18,7 @@ import sys
 import threading
 
 from export.server.config import ServerConfig
-from macaron_tf.cli.arguments import Parser, place
+from macaron_tf.cli.arguments import Parser, path_argument
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import check_path
 from macaron_tf.settings import describe, hints_of, parse
@@ -38,7 +38,7 @@ _METAVARS = {
 def parse_arguments(arguments: list[str] | None = None) -> ServerConfig:
     """Parses the command line."""
     parser = Parser(prog="python -m export.serve", description=__doc__)
-    place(
+    path_argument(
         "base_path OUT", "folder of an exported model, with a subfolder for each version", nargs="?"
     )(parser)
     parser.add_argument(

@@ -33,7 +33,7 @@ from macaron_tf.cli.arguments import (
     Part,
     argument,
     count,
-    local_place,
+    local_path_argument,
     single_program,
     together,
 )
@@ -310,7 +310,7 @@ main = single_program(
     "export.triton",
     __doc__,
     "export.triton:run",
-    local_place(
+    local_path_argument(
         "models OUT",
         "folders of exported models; NAME=OUT serves the model in OUT under NAME (default NAME: "
         "the name of the folder)",

@@ -24,8 +24,8 @@ from macaron_tf.command_names import SCRIPT
 
 if TYPE_CHECKING:
     from macaron_tf import layers, models, tasks
+    from macaron_tf.loading import load
     from macaron_tf.models.catalog import build
-    from macaron_tf.places import load
 
 __version__ = "0.1.0"
 __all__ = ["build", "layers", "load", "models", "tasks"]
@@ -33,7 +33,7 @@ __all__ = ["build", "layers", "load", "models", "tasks"]
 
 def __getattr__(name: str):
     if name == "load":
-        return importlib.import_module("macaron_tf.places").load
+        return importlib.import_module("macaron_tf.loading").load
     if name == "build":
         return importlib.import_module("macaron_tf.models.catalog").build
     if name in ("layers", "models", "tasks"):

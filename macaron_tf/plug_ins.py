@@ -31,7 +31,7 @@ from macaron_tf.errors import USER_FILES, UserError, sentence_of
 class _Trust:
     """Record of the user code that this process may import. All threads share the record."""
 
-    places: ClassVar[set[str]] = set()
+    import_paths: ClassVar[set[str]] = set()
     texts: ClassVar[set[str]] = set()  # texts that the user wrote, such as arguments of a command
     everything = False
 
@@ -39,7 +39,7 @@ class _Trust:
 _files: dict[pathlib.Path, types.ModuleType] = {}  # maps each imported FILE.py to its module
 
 
-def is_place(name: str) -> bool:
+def is_import_path(name: str) -> bool:
     """Returns whether a name has the form `package.module:Name` or `FILE.py[:Name]`."""
     return ":" in name or name.endswith(".py")
 
@@ -64,12 +64,12 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     )
 
 
-def find(place: str, base: type | None = None) -> Any:
+def find(import_path: str, base: type | None = None) -> Any:
     """Imports the object that `package.module:Name` or `FILE.py:Name` names.
 
     Args:
-        place: name of the object. `:Name` may be omitted if the module defines only one suitable
-            object.
+        import_path: name of the object. `:Name` may be omitted if the module defines only one
+            suitable object.
         base: class of which the object must be a subclass. `None` means that the object must be a
             function.
 
@@ -77,12 +77,12 @@ def find(place: str, base: type | None = None) -> Any:
         UserError: the module or object does not exist, the import fails, the object has another
             type, or the name was read from a file and the user has not allowed the import.
     """
-    name, _, attribute = place.partition(":")
+    name, _, attribute = import_path.partition(":")
     # Taking a class from a module that is already imported runs no code.
     there = base and attribute in vars_of(sys.modules.get(name), base)
     if not there:
-        check_allowed(place)
-    allow(place)
+        check_allowed(import_path)
+    allow(import_path)
     module = import_module(name)
     known = vars_of(module, base)
     if not attribute and len(known) == 1:
@@ -98,13 +98,13 @@ def find(place: str, base: type | None = None) -> Any:
         raise UserError(f"{fault}: define {wanted} in {name} and write {name}:NAME")
     found = vars(module)[attribute]
     if not _is_kind(found, base):
-        raise UserError(f"{place} is not {wanted}: give {wanted}")
+        raise UserError(f"{import_path} is not {wanted}: give {wanted}")
     return found
 
 
-def allow(*places: str) -> None:
+def allow(*import_paths: str) -> None:
     """Allows imports of user code by name, such as `package.module:Name`."""
-    _Trust.places.update(place.removeprefix("python:") for place in places)
+    _Trust.import_paths.update(import_path.removeprefix("python:") for import_path in import_paths)
 
 
 def allow_within(*texts: str) -> None:
@@ -137,46 +137,47 @@ def trusts_code() -> bool:
     return _Trust.everything
 
 
-def is_allowed(place: str) -> bool:
+def is_allowed(import_path: str) -> bool:
     """Returns whether this process may import the user code that a name stands for.
 
     For a `FILE.py`, or a name that contains `~`, `trusting` is not sufficient. The user must have
     written or signed such a name.
     """
-    if place in _Trust.places or (_Trust.everything and not _is_file(place)):
+    if import_path in _Trust.import_paths or (_Trust.everything and not _is_file(import_path)):
         return True
-    within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(place)}(?:$|[,()\]\s'\"])")
+    within = re.compile(rf"(?:python:|[=,(\[\s'\"]){re.escape(import_path)}(?:$|[,()\]\s'\"])")
     return any(map(within.search, _Trust.texts))
 
 
-def _is_file(place: str) -> bool:
-    return place.partition(":")[0].endswith(".py") or "~" in place
+def _is_file(import_path: str) -> bool:
+    return import_path.partition(":")[0].endswith(".py") or "~" in import_path
 
 
-def check_allowed(place: str) -> None:
+def check_allowed(import_path: str) -> None:
     """Raises a UserError if `is_allowed` returns `False` for a name."""
-    name = place.partition(":")[0]
-    if is_allowed(place):
+    name = import_path.partition(":")[0]
+    if is_allowed(import_path):
         return
-    if _is_file(place):
+    if _is_file(import_path):
         raise UserError(
-            f"{place!r} was read from a file, but only a command may name a FILE.py: give {place} "
-            "in the command, or write "
-            f"{pathlib.Path(name).stem}:{place.partition(':')[2] or 'NAME'} in the file"
+            f"{import_path!r} was read from a file, but only a command may name a FILE.py: give "
+            f"{import_path} in the command, or write "
+            f"{pathlib.Path(name).stem}:{import_path.partition(':')[2] or 'NAME'} in the file"
         )
     raise UserError(
-        f"{place!r} was read from a file and would run the code of the module {name}: if you trust "
-        f"the code, give --trust-code (in Python trust_code=True or plug_ins.allow({place!r}))"
+        f"{import_path!r} was read from a file and would run the code of the module {name}: if you "
+        "trust the code, give --trust-code (in Python trust_code=True or "
+        f"plug_ins.allow({import_path!r}))"
     )
 
 
-def origin_of(place: str) -> str | None:
+def origin_of(import_path: str) -> str | None:
     """Returns the path of the source file that `import_module` would run.
 
     `None` means that the module does not exist. This function imports nothing, not even the
     packages that contain the module.
     """
-    name = place.partition(":")[0]
+    name = import_path.partition(":")[0]
     # `python -m` searches the working directory for modules, but an installed script does not.
     if (here := str(pathlib.Path.cwd())) not in sys.path:
         sys.path.append(here)
@@ -194,9 +195,9 @@ def origin_of(place: str) -> str | None:
     return None
 
 
-def file_of(place: str) -> pathlib.Path:
+def file_of(import_path: str) -> pathlib.Path:
     """Returns the source file of the function that `package.module:Name` names."""
-    return pathlib.Path(find(place).__code__.co_filename)
+    return pathlib.Path(find(import_path).__code__.co_filename)
 
 
 def vars_of(module: types.ModuleType | None, base: type | None = None) -> dict[str, Any]:
@@ -272,17 +273,17 @@ def _import_file(file: pathlib.Path) -> types.ModuleType:
 
 
 @contextlib.contextmanager
-def clear_errors(place: str) -> Iterator[None]:
+def clear_errors(import_path: str) -> Iterator[None]:
     """Turns exceptions of user code in the `with` block into a `UserError` of one sentence."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        raise UserError(sentence_of(error, place)) from error
+        raise UserError(sentence_of(error, import_path)) from error
 
 
-def called(place: str, function: Callable, *arguments) -> Any:
+def called(import_path: str, function: Callable, *arguments) -> Any:
     """Calls a user's function. Exceptions of the function become a `UserError`."""
-    with clear_errors(place):
+    with clear_errors(import_path):
         return function(*arguments)

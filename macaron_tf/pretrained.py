@@ -471,17 +471,17 @@ class Pretrained:
         checkpoints.refuse_other_files(path, HUGGING_FACE)
         self._save(path, format, license, path.name)
 
-    def _save(self, path: epath.Path, format: str, license: str | None, place: str) -> None:
+    def _save(self, path: epath.Path, format: str, license: str | None, location: str) -> None:
         """Writes the folder of `save_pretrained`.
 
         Args:
             path: folder to write.
             format: see `save_pretrained`.
             license: see `save_pretrained`.
-            place: argument of `load` in the model card's example.
+            location: argument of `load` in the model card's example.
         """
         if license is not None:
-            return dataclasses.replace(self, license=license)._save(path, format, None, place)
+            return dataclasses.replace(self, license=license)._save(path, format, None, location)
         check_choice("format", format, FORMATS)
         manifest = {
             "step": self.results.get("step", 0),
@@ -493,10 +493,10 @@ class Pretrained:
             # Imported here because interop itself imports this module.
             from macaron_tf.interop.hugging_face import writer
 
-            write = writer(self, place.removeprefix(f"{HUB}:"))
+            write = writer(self, location.removeprefix(f"{HUB}:"))
             manifest["library"] = format
         else:
-            write = functools.partial(self._write_files, kind=format, place=place)
+            write = functools.partial(self._write_files, kind=format, location=location)
         checkpoints.save_whole(path, write, manifest)
         return None
 
@@ -526,11 +526,11 @@ class Pretrained:
         """
         name = check_login(repository)
         with tempfile.TemporaryDirectory(prefix="macaron_tf-") as folder:
-            place = pathlib.Path(folder, name.rpartition("/")[2])
-            self._save(paths.as_path(place), format, license, f"{HUB}:{name}")
-            return push(place, repository, private)
+            staged = pathlib.Path(folder, name.rpartition("/")[2])
+            self._save(paths.as_path(staged), format, license, f"{HUB}:{name}")
+            return push(staged, repository, private)
 
-    def _write_files(self, directory: epath.Path, kind: str, place: str) -> None:
+    def _write_files(self, directory: epath.Path, kind: str, location: str) -> None:
         heads = {name: getattr(self, name) for name in HEADS if getattr(self, name)}
         layers = {"model": self.network, **heads}
         require_room(directory, [w for layer in layers.values() for w in layer.weights])
@@ -553,7 +553,7 @@ class Pretrained:
         for name, value in files.items():
             (directory / name).write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
         texts = self._task.examples() if self._task else ()
-        card = self._card(use_of_folder(place, texts, code))
+        card = self._card(use_of_folder(location, texts, code))
         (directory / checkpoints.CARD).write_text(card)
 
     @property

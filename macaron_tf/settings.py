@@ -21,7 +21,7 @@ import docstring_parser
 from annotated_types import Ge, Gt, Le, Lt
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import find, is_place, parse_call, trusting
+from macaron_tf.plug_ins import find, is_import_path, parse_call, trusting
 
 INT32 = Lt(2**31)  # limit of shapes, counters and seeds in TensorFlow
 Count = Annotated[int, Ge(1), INT32]
@@ -231,7 +231,7 @@ def _within(value, constraint) -> bool:
     if isinstance(constraint, OneOf):
         if constraint.called:
             value, _ = parse_call(value)
-        if constraint.base and is_place(value):
+        if constraint.base and is_import_path(value):
             return bool(find(value, constraint.base))
         return value in constraint.choices
     field, compare, _ = _CONSTRAINTS[type(constraint)]

@@ -85,8 +85,8 @@ class Start:
         """Short name for tables: the pre-trained model's folder name, or the model's name."""
         if not self.source:
             return self.model
-        place = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
-        return paths.as_path(place).resolve().name
+        location = re.sub("^[a-z-]+:(?!//)", "", self.given).partition("@")[0]
+        return paths.as_path(location).resolve().name
 
     def check(self, wanted: EncoderConfig | EncoderDecoderConfig | ElmoConfig) -> None:
         """Raises a UserError if this starting point does not fit the configuration `wanted`.

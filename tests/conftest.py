@@ -118,7 +118,7 @@ def no_plug_ins():
     yield
     USER_FILES.clear()
     plug_ins._files.clear()
-    plug_ins._Trust.places.clear()
+    plug_ins._Trust.import_paths.clear()
     plug_ins._Trust.texts.clear()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import macaron_tf
-from macaron_tf.places import locate
+from macaron_tf.loading import locate
 from macaron_tf.pretrained import USAGE, Pretrained
 from tests import ram_paths
 from tests.harness import numpy_of, refuses

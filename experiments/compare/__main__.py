@@ -45,14 +45,14 @@ main = cli.single_program(
     __doc__,
     "experiments.compare.comparison:run",
     cli.STUDY,
-    cli.place(
+    cli.path_argument(
         "arms [NAME=]RECIPE[:PATH=VALUE,...]",
         "two or more recipes to compare. PATH=VALUE changes a setting of the recipe, and NAME is "
         "the name of the recipe in the report. The first recipe is the baseline (default: three "
         "GPTs with different blocks)",
         nargs="*",
     ),
-    cli.place(
+    cli.path_argument(
         "--corpus DIR",
         "folder of a corpus written by `pretrain prepare`; for pre-training recipes only (default: "
         "prepare the corpus of the recipes in OUT/corpus)",

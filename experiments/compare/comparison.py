@@ -16,7 +16,7 @@ from experiments.compare.report import Study, write
 from experiments.recipe import Recipe, is_among, refuse_given, settings_of
 from macaron_tf.data.tasks.definitions import OWN_TASKS, TASKS
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import is_place
+from macaron_tf.plug_ins import is_import_path
 from macaron_tf.training import Diverged
 
 QUICK = (
@@ -158,7 +158,9 @@ def _arms(words: Sequence[str], settings: Sequence[str] = ()) -> list[Arm]:
     """
     arms = [Arm.parse(text) for text in words]
     for text, arm in zip(words, arms, strict=True):
-        known = arm.recipe in (*registry.FAMILY_OF, *TASKS, *OWN_TASKS) or is_place(arm.recipe)
+        known = arm.recipe in (*registry.FAMILY_OF, *TASKS, *OWN_TASKS) or is_import_path(
+            arm.recipe
+        )
         if settings and "=" in text and not known:
             raise UserError(
                 f"{text!r} is not an arm, because no recipe is called {arm.recipe!r}"

@@ -11,7 +11,9 @@ main = cli.single_program(
     "experiments.demo",
     __doc__,
     "experiments.demo.stages:run",
-    cli.local_place("--run DIR", "folder for the run (default: %(default)s)", default="runs/demo"),
+    cli.local_path_argument(
+        "--run DIR", "folder for the run (default: %(default)s)", default="runs/demo"
+    ),
     cli.settings("training.max_minutes=5 or data.target_language=fr"),
 )
 

@@ -37,8 +37,8 @@ main = cli.program(
         "write the word vectors of sentences to an .npz file or as JSON",
         "experiments.elmo.run:run_embed",
         cli.TRAINED,
-        cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
-        cli.place(
+        cli.path_argument("--input FILE", "file with one sentence per line (default: stdin)"),
+        cli.path_argument(
             "--output FILE",
             "output .npz file for the vectors or, with --json, output JSON file (default with "
             "--json: stdout; without --json, the file is required)",
@@ -73,7 +73,7 @@ main = cli.program(
             required=True,
             nargs="+",
         ),
-        cli.place(
+        cli.path_argument(
             "--source",
             "sources of the documents to search for neighbours, such as text:books/*.txt (default: "
             "the training documents of the run)",
@@ -88,8 +88,8 @@ main = cli.program(
         "train named entity taggers with and without ELMo's word vectors",
         "experiments.elmo.tag:run",
         cli.TRAINED,
-        cli.place("out", "output folder for the training runs and the report"),
-        cli.place(
+        cli.path_argument("out", "output folder for the training runs and the report"),
+        cli.path_argument(
             "--source",
             "source of tagged sentences, as tfds:NAME or conll:FILE (default: tfds:conll2003_ner)",
         ),

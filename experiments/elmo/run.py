@@ -23,9 +23,9 @@ from macaron_tf.data.sources.readers import documents
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError, check_whole
 from macaron_tf.io.paths import as_path
+from macaron_tf.loading import load
 from macaron_tf.models import Elmo, ElmoConfig
 from macaron_tf.objectives import BidirectionalLanguageObjective
-from macaron_tf.places import load
 from macaron_tf.settings import INT32, Count, Natural
 from macaron_tf.tasks import WordVectors
 from macaron_tf.text.normalization import in_chunks

@@ -64,13 +64,15 @@ _POOLING = cli.argument(
     "the encoder has none, mean)",
     choices=("mean", "max", "cls"),
 )
-_OUTPUT = cli.place(
+_OUTPUT = cli.path_argument(
     "--output DIR",
     "output folder for the scores (default: RUN/scores if the encoder is a run of `embed train`; "
     "otherwise the scores are only printed)",
 )
 _ENCODER = cli.together(
-    cli.place("encoder ENCODER", "sentence encoder to apply, such as runs/sts or hugging-face:DIR"),
+    cli.path_argument(
+        "encoder ENCODER", "sentence encoder to apply, such as runs/sts or hugging-face:DIR"
+    ),
     _POOLING,
     cli.count(
         "--max-length N",
@@ -90,7 +92,7 @@ main = cli.program(
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.place(
+            cli.path_argument(
                 "--init FROM",
                 "model to start from (required), such as runs/bert, hugging-face:DIR or none for "
                 "random weights",
@@ -132,7 +134,7 @@ main = cli.program(
         "several sets of sentence pairs",
         "experiments.embed.evaluate:run_sets",
         _ENCODER,
-        cli.place(
+        cli.path_argument(
             "sets SET",
             "sets of sentence pairs with similarity scores, as senteval:DIR or NAME=SOURCE, such "
             "as mine=tsv:FILE",
@@ -147,8 +149,8 @@ main = cli.program(
         "write the sentence vector of each input line to a NumPy file or as JSON",
         "experiments.embed.evaluate:encode",
         _ENCODER,
-        cli.place("--input FILE", "file with one sentence per line (default: stdin)"),
-        cli.place(
+        cli.path_argument("--input FILE", "file with one sentence per line (default: stdin)"),
+        cli.path_argument(
             "--output FILE",
             "output .npy file for a float32 array with one row per sentence or, with --json, "
             "output JSON file (default with --json: stdout; without --json, the file is required)",
@@ -166,7 +168,7 @@ main = cli.program(
         "find the lines of a file with the greatest cosine similarity to a query",
         "experiments.embed.evaluate:search",
         _ENCODER,
-        cli.local_place(
+        cli.local_path_argument(
             "--corpus FILE",
             "file to search, with one sentence per line; the command caches the sentence vectors "
             "in FILE.HASH.npy",

@@ -10,6 +10,7 @@ from experiments.epochs import EpochRecipe, read_init
 from experiments.run import Run
 from macaron_tf.data.tasks.definitions import TASKS, Task, get_task
 from macaron_tf.errors import UserError
+from macaron_tf.loading import locate
 from macaron_tf.models import EncoderConfig
 from macaron_tf.models.tasks import SiameseEncoder, parse_concatenation
 from macaron_tf.objectives import (
@@ -18,7 +19,6 @@ from macaron_tf.objectives import (
     PairClassificationObjective,
     TripletObjective,
 )
-from macaron_tf.places import locate
 from macaron_tf.settings import INT32, Positive
 from macaron_tf.starts import Start
 from macaron_tf.tasks.vectors import Vectors

@@ -49,13 +49,13 @@ main = cli.single_program(
     "experiments.few_shot",
     __doc__,
     "experiments.few_shot.evaluate:run",
-    cli.place(
+    cli.path_argument(
         "runs RUN",
         "language models to evaluate: pre-training runs, as RUN or RUN@CHECKPOINT, or models of "
         "transformers, as hugging-face:DIR",
         nargs="+",
     ),
-    cli.place(
+    cli.path_argument(
         "--task TASK",
         "tasks to evaluate on, such as sst2, squad or lambada:FILE",
         nargs="+",
@@ -110,7 +110,7 @@ main = cli.single_program(
         nargs="+",
     ),
     cli.count("--max-examples N", "maximum number of questions per task (default: 1000)", 1_000),
-    cli.place("--out DIR", "output folder for the table and the figures", required=True),
+    cli.path_argument("--out DIR", "output folder for the table and the figures", required=True),
     cli.TFDS,
     forms=_FORMS,
 )

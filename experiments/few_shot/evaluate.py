@@ -171,7 +171,7 @@ def read_task(
             `macaron_tf.data.tasks.prompts.QUESTIONS`.
     """
     source, between = Source.of(name), {"gpt2": "\n", "gpt3": "\n\n"}.get(style, "")
-    if source.kind in _FORMS or (source.kind in ("lambada", "tsv", *RECORDS) and source.place):
+    if source.kind in _FORMS or (source.kind in ("lambada", "tsv", *RECORDS) and source.location):
         if template is not None:
             raise UserError(
                 f"--template applies only to classification tasks, but {name} is not a "
@@ -179,7 +179,7 @@ def read_task(
             )
         if source.kind in _FORMS:
             return _read_pairs(source, tfds, style, between or "\n")
-        title, is_lambada = source.place.rsplit("/", 1)[-1], source.kind == "lambada"
+        title, is_lambada = source.location.rsplit("/", 1)[-1], source.kind == "lambada"
         table = functools.partial(read_table, style=style)
         asked, pool = _parted(source, read_last_words if is_lambada else table)
         if is_lambada:
@@ -230,7 +230,7 @@ def _read_pairs(source: Source, tfds: Tfds | None, style: str, between: str) -> 
         style: style of translation prompts.
         between: line breaks between two examples.
     """
-    names, _, place = source.place.partition(":")
+    names, _, place = source.location.partition(":")
     fields = tuple(names.split("-"))
     if str(source) == "summarization:":
         place, fields = own_examples(source.kind)

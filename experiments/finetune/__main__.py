@@ -98,7 +98,7 @@ lines for `predict`:
 _TASK = cli.argument(
     "task", "name of the task, such as sst2 or classify; the command `tasks` lists all tasks"
 )
-_PRESET = cli.local_place(
+_PRESET = cli.local_path_argument(
     "--preset NAME",
     "preset of hyperparameters from a paper: macaron, bert, gpt, elmo, spanbert or swish_rnn; or "
     "your own function that maps a task to a recipe, as FILE.py[:NAME] or package.module:NAME "
@@ -138,7 +138,7 @@ main = cli.program(
         cli.unless_resumed(
             _TASK,
             cli.RUN_TO_TRAIN,
-            cli.place(
+            cli.path_argument(
                 "--init FROM",
                 "model to start from, such as runs/bert, hugging-face:DIR or none (random weights)",
                 required=True,
@@ -158,10 +158,10 @@ main = cli.program(
             "task",
             nargs="+",
         ),
-        cli.place(
+        cli.path_argument(
             "out", "output folder for the runs and for the table of scores, grid.md and grid.json"
         ),
-        cli.place(
+        cli.path_argument(
             "--init [NAME=]FROM",
             "models to start from, such as runs/bert or mine=hugging-face:DIR. The table of scores "
             "has a row called NAME for each model (default NAME: the name of the model's folder)",
@@ -206,7 +206,7 @@ main = cli.program(
             "such as XLM (default: the language of the run)",
             nargs="+",
         ),
-        cli.place(
+        cli.path_argument(
             "--output DIR",
             "output folder for the metrics and the predictions (default: RUN/scores)",
         ),
@@ -224,12 +224,12 @@ main = cli.program(
             "XLM (default: the language of the run or, if the run has none, the model's first "
             "language)",
         ),
-        cli.place(
+        cli.path_argument(
             "--input FILE",
             "file with one input per line: a text, or several texts separated by tabs (default: "
             "stdin)",
         ),
-        cli.place(
+        cli.path_argument(
             "--output FILE",
             "output file for the predictions (default: stdout). For classification, a line "
             "contains the label and the probability of each class. For regression, a line contains "
@@ -242,8 +242,12 @@ main = cli.program(
         "submit",
         "predict the labels of test sets, and write files for the GLUE server",
         "experiments.finetune.evaluate:submit",
-        cli.place("runs run", "folders of the fine-tuning runs, one run for each task", nargs="+"),
-        cli.place("out", "output folder for the files to submit, such as CoLA.tsv and RTE.tsv"),
+        cli.path_argument(
+            "runs run", "folders of the fine-tuning runs, one run for each task", nargs="+"
+        ),
+        cli.path_argument(
+            "out", "output folder for the files to submit, such as CoLA.tsv and RTE.tsv"
+        ),
         cli.checkpoint(),
         cli.TFDS,
     ),
@@ -253,7 +257,7 @@ main = cli.program(
         "frequent tag of each word",
         "experiments.finetune.evaluate:baseline",
         _TASK,
-        cli.place(
+        cli.path_argument(
             "--output FILE", "output JSON file for the metrics (default: only print the metrics)"
         ),
         cli.EXAMPLES,

@@ -15,7 +15,7 @@ from macaron_tf.data.tasks.examples import read_examples
 from macaron_tf.errors import UserError, diverged
 from macaron_tf.evaluation.glue import write_submission
 from macaron_tf.io import paths as storage
-from macaron_tf.places import load
+from macaron_tf.loading import load
 from macaron_tf.tasks import LabelledTask, labelled
 from macaron_tf.tasks.sets import SetOutputs
 from macaron_tf.training.checkpoints import read_manifest, weights_record

@@ -207,16 +207,16 @@ def _inits(options: argparse.Namespace) -> dict[str, Start]:
     """
     inits: dict[str, Start] = {}
     for given in options.init:
-        name, equals, place = given.partition("=")
+        name, equals, location = given.partition("=")
         if not equals or not _LABEL.fullmatch(name):
-            name, place = "", given
-        model = options.model if place == NOTHING or len(options.init) == 1 else None
-        init = read_init(place, model, options.vocabulary, options.lower_case)
+            name, location = "", given
+        model = options.model if location == NOTHING or len(options.init) == 1 else None
+        init = read_init(location, model, options.vocabulary, options.lower_case)
         name = name or init.label
         if name in inits:
             raise UserError(
                 f"two models of --init are called {name!r}: give one of them another name, as in "
-                f"{name}2={place}"
+                f"{name}2={location}"
             )
         inits[name] = init
     return inits

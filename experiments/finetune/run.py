@@ -55,7 +55,7 @@ from macaron_tf.models import (
     WordEncoderConfig,
 )
 from macaron_tf.objectives import Objective
-from macaron_tf.plug_ins import is_place
+from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Dropout, NonNegative
 from macaron_tf.tasks import LabelledTask, Limits, SpanLimits, labelled
 from macaron_tf.tasks.labelled import embeds_languages
@@ -258,7 +258,7 @@ def preset(name: str, task: Task) -> FinetuningRecipe:
         name: a key of `PRESETS`, or the location of a user's function that maps a task to a recipe.
         task: task to fine-tune on.
     """
-    if name not in PRESETS and not is_place(name):
+    if name not in PRESETS and not is_import_path(name):
         near = nearest(name, PRESETS)
         raise UserError(f"no preset is called {name!r}: choose one of {', '.join(PRESETS)}{near}")
     return registry.made(name, FinetuningRecipe, PRESETS.get(name), task)

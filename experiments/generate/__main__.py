@@ -26,7 +26,7 @@ so a GPT generates --max-tokens tokens, in lower case. Line breaks in the prompt
 in training.
 """
 
-_RUN = cli.place(
+_RUN = cli.path_argument(
     "run", "model that generates text: the folder of a training run, or hugging-face:DIR"
 )
 _DRAWING = cli.together(
@@ -81,7 +81,7 @@ main = cli.program(
         "print the perplexity of text files, per token and per word",
         "experiments.generate.writing:score",
         _RUN,
-        cli.place("files FILE", "text files to score, plain or .gz", nargs="+"),
+        cli.path_argument("files FILE", "text files to score, plain or .gz", nargs="+"),
         cli.count(
             "--window L",
             "length of the sliding window: the maximum number of tokens that the model reads at "
@@ -93,7 +93,7 @@ main = cli.program(
             "that were scored in an earlier window are only context in the next window (default: "
             "half of the window length)",
         ),
-        cli.place(
+        cli.path_argument(
             "--output FILE", "output JSON file for the scores (default: only print the scores)"
         ),
         cli.checkpoint(),

@@ -17,8 +17,8 @@ from macaron_tf.evaluation.language import perplexity
 from macaron_tf.io import paths as storage
 from macaron_tf.io.files import lines_of
 from macaron_tf.io.progress import Progress
+from macaron_tf.loading import load, locate
 from macaron_tf.objectives import learnt
-from macaron_tf.places import load, locate
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.words import cut_lines
 

@@ -15,10 +15,10 @@ from experiments import registry, studies
 from experiments.lab.tpu_check.chips import chip_of
 from experiments.pretrain.run import PretrainingRecipe
 from experiments.recipe import Recipe
-from macaron_tf.cli.arguments import place, single_program
+from macaron_tf.cli.arguments import path_argument, single_program
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_bytes, read_json, refuse_damage, write_aside
-from macaron_tf.plug_ins import check_allowed, is_place
+from macaron_tf.plug_ins import check_allowed, is_import_path
 
 MARKS = ("<!-- written by experiments.lab.chip_hours -->", "<!-- end of chip-hours -->")
 
@@ -49,7 +49,7 @@ def table(rows: list[dict]) -> str:
 
 
 def _cells(row: dict) -> list[str]:
-    if is_place(row["recipe"]):
+    if is_import_path(row["recipe"]):
         check_allowed(row["recipe"])
     recipe, chip = registry.load(row["recipe"]), chip_of(row["topology"])
     updates, tokens = recipe.training.max_steps, tokens_of_update(recipe)
@@ -101,8 +101,8 @@ main = single_program(
     "experiments.lab.chip_hours",
     __doc__,
     "experiments.lab.chip_hours:run",
-    place("results", "JSON file written by `tpu_check --json`"),
-    place(
+    path_argument("results", "JSON file written by `tpu_check --json`"),
+    path_argument(
         "--readme FILE",
         "Markdown file whose table of chip hours the command replaces (default: print the table)",
     ),

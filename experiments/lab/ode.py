@@ -107,24 +107,24 @@ def _operators(options: argparse.Namespace) -> Iterator[tuple[str, str, Block, n
             block = TransformerBlock(num_heads=4, feed_forward_dim=64, activation="tanh")
             block.build(x.shape)
             yield "random", f"seed {seed}", block, x
-    for place in options.runs:
-        encoder = getattr(load(place).network, "encoder", None)
+    for location in options.runs:
+        encoder = getattr(load(location).network, "encoder", None)
         blocks = encoder.stack.blocks if isinstance(encoder, Encoder) else []
         if {name for block in blocks for name, _ in block.sublayers} != {"tokens", "channels"}:
             raise UserError(
-                f"{place} has no blocks that consist of a token mixer and a channel mixer: give "
+                f"{location} has no blocks that consist of a token mixer and a channel mixer: give "
                 "another run"
             )
         if encoder.config.norm != "pre":
             raise UserError(
-                f"{place} is a post-norm model, whose layers are not steps of an ODE solver: give "
-                "a run with model.norm=pre"
+                f"{location} is a post-norm model, whose layers are not steps of an ODE solver: "
+                "give a run with model.norm=pre"
             )
         rng = np.random.default_rng(0)
         ids = rng.integers(10, encoder.config.vocab_size, (2, 16))
         x = np.asarray(encoder.embed({"token_ids": ids}), "float64")
         for number, block in enumerate(encoder.stack.blocks):
-            yield place, f"layer {number}", block, x
+            yield location, f"layer {number}", block, x
             x = np.asarray(block(x.astype("float32")), "float64")
 
 
@@ -271,7 +271,7 @@ main = cli.single_program(
     "experiments.lab.ode",
     __doc__,
     "experiments.lab.ode:run",
-    cli.place(
+    cli.path_argument(
         "--runs RUN",
         "trained pre-norm models, as folders of runs or in another form that `macaron_tf.load` "
         "accepts (default: random operators)",
@@ -281,7 +281,7 @@ main = cli.single_program(
     cli.count(
         "--seeds N", "random seeds of the random operators (default: 1 2 3)", least=0, nargs="+"
     ),
-    cli.place(
+    cli.path_argument(
         "--results DIR",
         "folder for the table and the figure (default: %(default)s)",
         default="experiments/results",

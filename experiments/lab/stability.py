@@ -69,7 +69,7 @@ main = cli.single_program(
     __doc__,
     "experiments.lab.stability:run",
     cli.STUDY,
-    cli.place(
+    cli.path_argument(
         "--init [NAME=]FROM",
         "pre-trained models to fine-tune, such as bert=runs/bert; FROM has a form that `finetune "
         "grid --init` accepts, and NAME names the model in the report (default NAME: the name of "

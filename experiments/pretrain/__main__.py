@@ -40,14 +40,14 @@ main = cli.program(
         "train only the vocabulary of a recipe",
         "experiments.pretrain.corpus:run_vocabulary",
         _RECIPE,
-        cli.place("out", "output folder for the vocabulary"),
+        cli.path_argument("out", "output folder for the vocabulary"),
     ),
     cli.command(
         "prepare",
         "tokenize the corpus of a recipe, pack the tokens into rows, and write the rows as shards",
         "experiments.pretrain.corpus:run_prepare",
         _RECIPE,
-        cli.place(
+        cli.path_argument(
             "corpus",
             "output folder for the prepared corpus; repeat the command to resume an interrupted "
             "preparation",
@@ -74,7 +74,7 @@ main = cli.program(
         "experiments.pretrain.train:run",
         cli.recipe_to_train(
             _EXAMPLES,
-            cli.place(
+            cli.path_argument(
                 "--init FROM",
                 "pre-trained model whose weights and vocabulary initialize the run: a pre-training "
                 "run, hugging-face:DIR or keras-hub:DIR. If the pre-trained model lacks the output "
@@ -82,12 +82,12 @@ main = cli.program(
                 "weights for the whole model)",
             ),
         ),
-        cli.place(
+        cli.path_argument(
             "--corpus DIR",
             "folder of a corpus written by `prepare` (default: prepare the corpus of the recipe in "
             "the cache folder)",
         ),
-        cli.place(
+        cli.path_argument(
             "--vocabulary DIR",
             "folder of a saved vocabulary to use; not allowed with --corpus or --init (default: "
             "the vocabulary of --corpus or --init; if neither is given, train a new vocabulary on "
@@ -109,8 +109,8 @@ main = cli.program(
         "print the loss and the accuracy on the validation rows of a corpus",
         "experiments.pretrain.evaluate:run",
         cli.TRAINED,
-        cli.place("--corpus DIR", "folder of a corpus written by `prepare`", required=True),
-        cli.place(
+        cli.path_argument("--corpus DIR", "folder of a corpus written by `prepare`", required=True),
+        cli.path_argument(
             "--output FILE", "output JSON file for the scores (default: a file in RUN/scores)"
         ),
         cli.count(
@@ -132,7 +132,7 @@ main = cli.program(
         "fill",
         "print the most probable words for each [MASK] of a text",
         "experiments.pretrain.evaluate:run_fill",
-        cli.place(
+        cli.path_argument(
             "run",
             "folder of the training run, or a model of another library, as hugging-face:DIR or "
             "keras-hub:DIR",

@@ -14,8 +14,8 @@ from macaron_tf.data.corpus.reading import PretrainingCorpus
 from macaron_tf.errors import TextError, UserError
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import Progress
+from macaron_tf.loading import load
 from macaron_tf.objectives import PRETRAINING
-from macaron_tf.places import load
 from macaron_tf.tasks.filling import MASK, Filling
 from macaron_tf.text.base import check_vocabulary
 from macaron_tf.training import build_fit_model

@@ -35,7 +35,7 @@ from macaron_tf.objectives import (
     SpanCorruptionConfig,
 )
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.plug_ins import clear_errors, find, is_place
+from macaron_tf.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.settings import INT32, Count, Natural, OneOf, Positive, Settings, hints_of
 
 
@@ -204,7 +204,9 @@ class PretrainingRecipe(Recipe):
             "memory_length": [name for name, kind in PRETRAINING.items() if kind.has_memory],
             "head_transform": ("masked_language", "span_boundary"),
         }
-        if is_place(self.objective):  # `masking` is passed to the `preparation` of a user class
+        if is_import_path(
+            self.objective
+        ):  # `masking` is passed to the `preparation` of a user class
             del readers["masking."]
         found = super().unread()
         for name, kinds in readers.items():
@@ -217,7 +219,7 @@ class PretrainingRecipe(Recipe):
     @functools.cached_property
     def objective_class(self) -> type[PretrainingObjective]:
         """Class that the setting `objective` names."""
-        if not is_place(self.objective):
+        if not is_import_path(self.objective):
             return PRETRAINING[self.objective]
         kind = find(self.objective, PretrainingObjective)
         if kind.learns not in PRETRAINING:
@@ -335,7 +337,7 @@ class PretrainingRecipe(Recipe):
         }.get(self.learnt.learns, {})
         kind = self.objective_class
         fitting = {name: value for name, value in options.items() if name in hints_of(kind)}
-        place = is_place(self.objective) and clear_errors(self.objective)
+        place = is_import_path(self.objective) and clear_errors(self.objective)
         with place or contextlib.nullcontext():
             return kind(skip_padding=skip, **fitting)
 

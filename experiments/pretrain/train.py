@@ -152,7 +152,7 @@ def train_recipe(
 def _read_start(given: str, lower_case: bool | None = None) -> "Start":
     """Loads the network and the vocabulary that `--init` names."""
     # Imported late, because only --init needs the readers of other libraries.
-    from macaron_tf.places import load
+    from macaron_tf.loading import load
     from macaron_tf.starts import start_of
 
     return start_of(given, load(given, lower_case, pooling=False), ("encoder", "pair"))

@@ -29,14 +29,14 @@ main = cli.program(
         "train and compare a TCN and recurrent networks on a task, or resume interrupted runs",
         "experiments.tcn.train:run",
         cli.unless_resumed(
-            cli.local_place(
+            cli.local_path_argument(
                 "task",
                 "name of a task: adding, copy_memory, jsb, nottingham, ptb_words, ptb_characters, "
                 "wikitext, lambada, mnist or permuted_mnist; or your own function that returns a "
                 "recipe, as FILE.py[:NAME]. NAME may be omitted if the file defines a single "
                 "function",
             ),
-            cli.place("out", "output folder for the training runs and the report"),
+            cli.path_argument("out", "output folder for the training runs and the report"),
             cli.argument(
                 "--models",
                 "models to train (default: tcn lstm gru rnn)",
@@ -52,7 +52,7 @@ main = cli.program(
                 action=cli.Distinct,
             ),
         ),
-        cli.local_place(
+        cli.local_path_argument(
             "--data PATH",
             "path of the data: a .mat file with music for jsb and nottingham; a folder with "
             "train.txt, valid.txt and test.txt for ptb_words and ptb_characters; a folder with "

@@ -16,7 +16,7 @@ from experiments.tcn.tasks import MODELS, TASKS, Task, TaskData
 from experiments.train_run import RunData, measured, train_run
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path, refuse_damage
-from macaron_tf.plug_ins import is_place
+from macaron_tf.plug_ins import is_import_path
 from macaron_tf.text.token_rows import fingerprint
 from macaron_tf.training import FitModel, build_fit_model
 
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
         options.set, {"training.seed": "--seeds", "task": "TASK", "model.mixer": "--models"}
     )
     name = options.task
-    prefix = "" if is_place(name) or name.startswith("tcn_") else "tcn_"
+    prefix = "" if is_import_path(name) or name.startswith("tcn_") else "tcn_"
     base = registry.load(prefix + name, SequenceRecipe)
     task, out, models = _task(base, options), as_path(options.out), options.models or MODELS
     recipes = [base.of_mixer(mixer, options.set) for mixer in models]

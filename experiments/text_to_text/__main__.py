@@ -39,7 +39,7 @@ sources of examples:
   a TensorFlow Datasets set.
 """
 
-_INIT = cli.place(
+_INIT = cli.path_argument(
     "--init RUN",
     "pre-trained T5 or BART to start from, as the folder of a pre-training run or as "
     "hugging-face:DIR",
@@ -82,7 +82,7 @@ main = cli.program(
         "predict",
         "print the model's output for each input line",
         "experiments.text_to_text.evaluate:predict",
-        cli.place(
+        cli.path_argument(
             "run",
             "model that generates the outputs: the folder of a training run, or hugging-face:DIR "
             "with a T5 or BART",
@@ -93,12 +93,12 @@ main = cli.program(
             "of the model do not name a task (default: the task that the model was trained for; "
             "for a model trained for several tasks, the name at the start of each line)",
         ),
-        cli.place(
+        cli.path_argument(
             "--input FILE",
             "file with one input per line: a text, or two texts separated by a tab (default: "
             "stdin)",
         ),
-        cli.place(
+        cli.path_argument(
             "--output FILE",
             "file to which the command writes the model's outputs (default: stdout)",
         ),
@@ -110,7 +110,7 @@ main = cli.program(
         "experiments.text_to_text.train:run_settings",
         cli.argument("task", "name of a task, or several names joined by +, such as sst2+cola"),
         _INIT,
-        cli.place(
+        cli.path_argument(
             "--source", "source of the examples, such as tsv:FILE (default: the task's own source)"
         ),
     ),

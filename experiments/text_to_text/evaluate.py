@@ -31,7 +31,7 @@ from macaron_tf.evaluation.answers import score_answers
 from macaron_tf.evaluation.language import rouge
 from macaron_tf.evaluation.translation import TranslationMetric, evaluate_translations
 from macaron_tf.io.progress import track
-from macaron_tf.places import load
+from macaron_tf.loading import load
 from macaron_tf.tasks.generation import TextToText, framed_in_graph
 from macaron_tf.text.base import PieceVocabulary
 from macaron_tf.training.checkpoints import weights_record

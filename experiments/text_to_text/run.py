@@ -15,9 +15,9 @@ from macaron_tf.data.tasks.text_tasks import PREFIXES
 from macaron_tf.data.translation import BatchingConfig
 from macaron_tf.decoding import BeamSearchConfig, LineTranslator
 from macaron_tf.errors import UserError, nearest
+from macaron_tf.loading import load, locate
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.places import load, locate
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import INT32, Count, Dropout, Natural
 from macaron_tf.special_ids import BOS, EOS
@@ -271,41 +271,41 @@ class TextRun(Run):
 
 
 def open_run(
-    place: str, checkpoint: str | None = None, task: str | None = None
+    location: str, checkpoint: str | None = None, task: str | None = None
 ) -> tuple[TextRun, EncoderDecoder]:
     """Opens a run or another saved model, and returns a run and its network.
 
     For a model that was saved without a recipe, the function makes a recipe for the task.
 
     Args:
-        place: location of a model in a form that `macaron_tf.load` accepts.
+        location: a model, in a form that `macaron_tf.load` accepts.
         checkpoint: checkpoint of a run, see `Run.load_network`.
         task: name of the task; `None` means the task that the model was trained for.
     """
-    location = locate(place)
-    if not location.without_recipe:
-        opened = TextRun.open(location.folder)
+    located = locate(location)
+    if not located.without_recipe:
+        opened = TextRun.open(located.folder)
         if task not in (None, opened.recipe.task, *opened.recipe.tasks):
             raise UserError(
-                f"{place} was trained for {opened.recipe.task}, not for {task}: leave out --task "
-                f"{task}"
+                f"{location} was trained for {opened.recipe.task}, not for {task}: leave out "
+                f"--task {task}"
             )
-        return opened, opened.load_network(checkpoint or location.checkpoint)
-    found = load(place)
+        return opened, opened.load_network(checkpoint or located.checkpoint)
+    found = load(location)
     suitable = isinstance(found.network, EncoderDecoder)
     if not suitable or found.vocabulary is None:
         lack = "has no vocabulary" if suitable else "is not an encoder-decoder"
         raise UserError(
-            f"{place} {lack}: give a run of `text_to_text train`, or a T5 or BART model with its "
-            "tokenizer"
+            f"{location} {lack}: give a run of `text_to_text train`, or a T5 or BART model with "
+            "its tokenizer"
         )
     answers = found.answers
     if not task and not answers:
         raise UserError(
-            f"{place} does not record the task that it was trained for: give --task, such as "
+            f"{location} does not record the task that it was trained for: give --task, such as "
             "--task sst2"
         )
-    recipe = recipe_for(task or answers["task"], found, place, "-")
+    recipe = recipe_for(task or answers["task"], found, location, "-")
     longest = found.config.longest or recipe.max_source
     recipe = recipe.changed(
         max_source=min(answers.get("longest", recipe.max_source), longest),

@@ -17,8 +17,8 @@ from macaron_tf.data.tasks.text_tasks import PREFIXES
 from macaron_tf.data.translation import CleaningConfig, TranslationData
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import as_path
+from macaron_tf.loading import load
 from macaron_tf.objectives import TranslationObjective
-from macaron_tf.places import load
 from macaron_tf.starts import Start, start_of
 
 _SCORES = {"summarization": ("rouge1", "rouge2", "rougeL"), "translation": ("bleu", "chrf")}

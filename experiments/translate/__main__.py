@@ -57,7 +57,7 @@ main = cli.program(
             _EXAMPLES,
             cli.group(
                 "initialization with a pre-trained model and its vocabulary",
-                cli.place(
+                cli.path_argument(
                     "--init RUN",
                     "pre-training run to start from. The weights of an encoder or a language model "
                     "initialize both the encoder and the decoder. A BART or T5 becomes the "
@@ -73,7 +73,7 @@ main = cli.program(
                     nargs="+",
                     choices=("embeddings", "encoder", "decoder"),
                 ),
-                cli.place(
+                cli.path_argument(
                     "--init-decoder RUN",
                     "pre-training run whose weights initialize the decoder; the weights of --init "
                     "then initialize only the encoder and the embeddings. Both pre-trained models "
@@ -81,7 +81,7 @@ main = cli.program(
                 ),
             ),
         ),
-        cli.place(
+        cli.path_argument(
             "--vocabulary DIR",
             "folder of a saved vocabulary. If --init is a BART or T5 model, the vocabulary is used "
             "only for the source language (default: if --init is an encoder or a language model, "
@@ -102,7 +102,9 @@ main = cli.program(
         "train only the vocabulary of a recipe, for both languages together",
         "experiments.translate.train:run_vocabulary",
         _RECIPE,
-        cli.place("out", "output folder for the files vocabulary.model and vocabulary.json"),
+        cli.path_argument(
+            "out", "output folder for the files vocabulary.model and vocabulary.json"
+        ),
     ),
     cli.command(
         "average",
@@ -121,7 +123,7 @@ main = cli.program(
         "experiments.translate.evaluate:run",
         _RUN,
         cli.TFDS,
-        cli.place(
+        cli.path_argument(
             "--source",
             "source of the text pairs, such as tsv:FILE (default: the setting data.source of the "
             "run)",
@@ -151,7 +153,7 @@ main = cli.program(
             "name of sacreBLEU's tokenizer, such as 13a or char (default: the setting "
             "metric.tokenize of the run)",
         ),
-        cli.place(
+        cli.path_argument(
             "--output DIR", "folder for the scores and the translations (default: RUN/scores)"
         ),
         cli.DEVICES,
@@ -160,8 +162,8 @@ main = cli.program(
         "compare",
         "compare the BLEU of two evaluations by a paired bootstrap test",
         "experiments.translate.evaluate:run_compare",
-        cli.place("first", "JSON file written by `evaluate` for the first run"),
-        cli.place(
+        cli.path_argument("first", "JSON file written by `evaluate` for the first run"),
+        cli.path_argument(
             "second",
             "JSON file written by `evaluate` for the second run, on the same split as the first "
             "run",
@@ -174,8 +176,10 @@ main = cli.program(
         "translate each line of a text",
         "experiments.translate.evaluate:translate",
         _RUN,
-        cli.place("--input FILE", "file with one text per line to translate (default: stdin)"),
-        cli.place("--output FILE", "output file for the translations (default: stdout)"),
+        cli.path_argument(
+            "--input FILE", "file with one text per line to translate (default: stdin)"
+        ),
+        cli.path_argument("--output FILE", "output file for the translations (default: stdout)"),
         cli.count(
             "--n-best N",
             "number of translations to print for each line. If N is greater than 1, each output "

@@ -20,7 +20,7 @@ from macaron_tf.evaluation.translation import (
 )
 from macaron_tf.io import paths as storage
 from macaron_tf.io.progress import track
-from macaron_tf.places import load, locate
+from macaron_tf.loading import load, locate
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.settings import SettingError, Settings
 from macaron_tf.tasks.translation import Translation
@@ -63,11 +63,11 @@ def _answer_json(options: argparse.Namespace) -> None:
     answer_json(options.input, options.output, lambda lines: model.predict(lines, **fields))
 
 
-def _translation(place: str, model: Pretrained) -> Translation:
+def _translation(location: str, model: Pretrained) -> Translation:
     if not isinstance(model.task, Translation):
         raise UserError(
-            f"{place} is not a translation model: give a run of `translate train`, or fine-tune "
-            f"{place} by `translate train` with --init {place}"
+            f"{location} is not a translation model: give a run of `translate train`, or fine-tune "
+            f"{location} by `translate train` with --init {location}"
         )
     return model.task
 

@@ -10,11 +10,11 @@ from macaron_tf.data.sources.readers import count_pairs, stream_pairs
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.errors import UserError
 from macaron_tf.io.progress import Progress
+from macaron_tf.loading import load, locate
 from macaron_tf.models import EncoderDecoder, EncoderDecoderConfig, catalog
 from macaron_tf.models.config import FREE, differing_fields
 from macaron_tf.objectives import learnt
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.places import load, locate
 from macaron_tf.starts import (
     PARTS,
     Start,

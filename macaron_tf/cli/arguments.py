@@ -147,7 +147,7 @@ def _word(name: str, text: str) -> str:
     return text
 
 
-def place(form: str, text: str, local: bool = False, **options) -> Part:
+def path_argument(form: str, text: str, local: bool = False, **options) -> Part:
     """Returns a part that adds an argument for paths, which `check_path` checks.
 
     Args:
@@ -160,7 +160,7 @@ def place(form: str, text: str, local: bool = False, **options) -> Part:
     return argument(form, text, type=checked, **options)
 
 
-local_place = functools.partial(place, local=True)
+local_path_argument = functools.partial(path_argument, local=True)
 
 
 def switch(name: str, text: str) -> Part:

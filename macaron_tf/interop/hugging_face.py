@@ -53,7 +53,7 @@ def hugging_face_folder(model: Pretrained) -> HuggingFaceFolder:
     )
 
 
-def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
+def writer(model: Pretrained, location: str) -> Callable[[epath.Path], None]:
     """Returns a function that writes a model in Hugging Face's format into an empty folder.
 
     The returned function also prints a note on stderr for each part of the model that the export
@@ -61,7 +61,7 @@ def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
 
     Args:
         model: model to write.
-        place: folder or Hub repository that the example code in the model card loads.
+        location: folder or Hub repository that the example code in the model card loads.
 
     Raises:
         UserError: safetensors is not installed, or a part of the model has no counterpart (see
@@ -80,7 +80,7 @@ def writer(model: Pretrained, place: str) -> Callable[[epath.Path], None]:
         folder.notes,
         code=bool(folder.automatic),
         tokenizer=bool(folder.tokenizer),
-        place=place,
+        location=location,
     ).encode()
 
     def write(directory: epath.Path) -> None:

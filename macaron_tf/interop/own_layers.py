@@ -17,7 +17,7 @@ from macaron_tf.layers.rotary import RotaryAttention
 from macaron_tf.layers.swish_rnn import SwishRNN
 from macaron_tf.models.config import EncoderConfig
 from macaron_tf.models.stack import Stack
-from macaron_tf.plug_ins import is_place
+from macaron_tf.plug_ins import is_import_path
 
 MODULE = "modeling_macaron"
 CLASSES = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
@@ -87,7 +87,7 @@ def own_fields(config: EncoderConfig) -> dict[str, Any]:
     functions = [mix.activation for scheme in config.splittings for mix in scheme]
     unknown = {
         "positions": config.relative,
-        "block": any(map(is_place, config.blocks)),
+        "block": any(map(is_import_path, config.blocks)),
         "activation": config.activation not in ACTIVATIONS,
         "scheme": any(name not in (None, *ACTIVATIONS) for name in functions),
     }

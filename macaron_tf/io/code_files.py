@@ -22,7 +22,7 @@ from etils import epath
 from macaron_tf import plug_ins
 from macaron_tf.errors import UserError
 from macaron_tf.io import paths as storage
-from macaron_tf.io.signatures import allowed_places
+from macaron_tf.io.signatures import allowed_import_paths
 
 CODE = "code"
 _OURS = ("macaron_tf", "experiments", "export")
@@ -42,17 +42,17 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         The record with the new names, and the paths of the copies relative to `folder`.
     """
     names, files = {}, {}
-    for place in allowed_places(record, sources=False):
-        module, _, name = place.partition(":")
+    for import_path in allowed_import_paths(record, sources=False):
+        module, _, name = import_path.partition(":")
         if module.endswith(".py"):
-            names[place] = f"{pathlib.Path(module).stem}:{name}"
+            names[import_path] = f"{pathlib.Path(module).stem}:{name}"
         elif not _is_code(module, name):
             continue
-        files |= (found := _files_of(place))
-        if not found and not _is_installed(plug_ins.origin_of(place)):
+        files |= (found := _files_of(import_path))
+        if not found and not _is_installed(plug_ins.origin_of(import_path)):
             print(
-                f"warning: the model is saved without the source files of {place}, so it can only "
-                "be loaded where Python finds this module",
+                f"warning: the model is saved without the source files of {import_path}, so it can "
+                "only be loaded where Python finds this module",
                 file=sys.stderr,
             )
     for name, file in files.items():
@@ -62,8 +62,10 @@ def take_code(folder: epath.Path, record: dict[str, Any]) -> tuple[dict[str, Any
         print(f"note: the model is saved with {CODE}/{name}, a copy of {file}", file=sys.stderr)
 
     def renamed(value: Any) -> Any:
-        place, bracket, rest = value.partition("(") if isinstance(value, str) else (value, "", "")
-        return names[place] + bracket + rest if place in names else value
+        import_path, bracket, rest = (
+            value.partition("(") if isinstance(value, str) else (value, "", "")
+        )
+        return names[import_path] + bracket + rest if import_path in names else value
 
     record = tf.nest.map_structure(renamed, record) if names else record
     return record, [f"{CODE}/{name}" for name in files]
@@ -117,21 +119,21 @@ def _is_installed(origin: str | None) -> bool:
     return bool(origin) and any(map(pathlib.Path(origin).is_relative_to, places))
 
 
-def _files_of(place: str) -> dict[str, pathlib.Path]:
+def _files_of(import_path: str) -> dict[str, pathlib.Path]:
     """Finds the file of a module, and the files of the user's modules that this module imports.
 
     The search includes indirect imports, but only files in the root folder of the first module.
 
     Args:
-        place: user code, as `package.module:Name` or `FILE.py:Name`.
+        import_path: user code, as `package.module:Name` or `FILE.py:Name`.
 
     Returns:
         A dict mapping each path relative to the root folder to the file.
     """
-    origin = plug_ins.origin_of(place)
+    origin = plug_ins.origin_of(import_path)
     if not origin or not origin.endswith(".py") or _is_installed(origin):
         return {}
-    file, name = pathlib.Path(origin).resolve(), place.partition(":")[0]
+    file, name = pathlib.Path(origin).resolve(), import_path.partition(":")[0]
     if name.endswith(".py"):
         root, name = file.parent, file.stem
     else:

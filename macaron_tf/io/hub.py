@@ -25,65 +25,65 @@ _REPLACED = re.compile(
 )
 
 
-def parse_repo(place: str) -> tuple[str, str | None]:
+def parse_repo(location: str) -> tuple[str, str | None]:
     """Splits `[hub:]OWNER/NAME[@REVISION]` into OWNER/NAME and the revision.
 
-    The revision is `None` if `place` names no revision.
+    The revision is `None` if `location` names no revision.
     """
-    name, _, revision = place.removeprefix(f"{HUB}:").partition("@")
+    name, _, revision = location.removeprefix(f"{HUB}:").partition("@")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UserError(f"{place} is not a repository: write {HUB}:OWNER/NAME[@REVISION]")
+        raise UserError(f"{location} is not a repository: write {HUB}:OWNER/NAME[@REVISION]")
     return name, revision or None
 
 
 @functools.cache
-def downloaded(place: str) -> pathlib.Path:
+def downloaded(location: str) -> pathlib.Path:
     """Downloads `hub:OWNER/NAME[@REVISION]` if necessary, and returns its local folder."""
-    hub = _client(place)
-    name, revision = parse_repo(place)
+    hub = _client(location)
+    name, revision = parse_repo(location)
     try:
         folder = hub.snapshot_download(name, revision=revision, ignore_patterns=_UNREAD)
     except Exception as error:  # errors of the client, of HTTP, of sockets, or of the disk
         raise UserError(
-            f"{place} cannot be downloaded ({_reason(error)}): check the name and the network, or "
-            "copy the folder here and give hugging-face:DIR or DIR"
+            f"{location} cannot be downloaded ({_reason(error)}): check the name and the network, "
+            "or copy the folder here and give hugging-face:DIR or DIR"
         ) from error
     return pathlib.Path(folder)
 
 
-def check_login(place: str) -> str:
+def check_login(location: str) -> str:
     """Checks that the user is logged in, and returns the OWNER/NAME of a repository.
 
     Args:
-        place: repository to push to, `[hub:]OWNER/NAME`.
+        location: repository to push to, `[hub:]OWNER/NAME`.
 
     Raises:
-        UserError: `place` names a revision, or the user is not logged in.
+        UserError: `location` names a revision, or the user is not logged in.
     """
-    hub = _client(f"pushing to {place}")
-    name, revision = parse_repo(place)
+    hub = _client(f"pushing to {location}")
+    name, revision = parse_repo(location)
     if revision:
-        raise UserError(f"{place} names a revision, but a push creates one: omit @{revision}")
+        raise UserError(f"{location} names a revision, but a push creates one: omit @{revision}")
     if not hub.get_token():
         raise UserError(
-            f"pushing to {place} needs a login: run `hf auth login`, or set HF_TOKEN to a token "
+            f"pushing to {location} needs a login: run `hf auth login`, or set HF_TOKEN to a token "
             "with write access"
         )
     return name
 
 
-def push(folder: pathlib.Path, place: str, private: bool | None = None) -> str:
+def push(folder: pathlib.Path, location: str, private: bool | None = None) -> str:
     """Uploads a folder's files in one commit.
 
     Args:
         folder: folder to upload.
-        place: repository, `[hub:]OWNER/NAME`, which is created if it is missing.
+        location: repository, `[hub:]OWNER/NAME`, which is created if it is missing.
         private: whether a new repository is private. `None` means the default of its owner.
 
     Returns:
         The URL of the repository.
     """
-    name, hub = check_login(place), _client(place)
+    name, hub = check_login(location), _client(location)
     api, files = hub.HfApi(), [path for path in sorted(folder.rglob("*")) if path.is_file()]
     new = {path.relative_to(folder).as_posix(): path for path in files}
     try:
@@ -94,21 +94,21 @@ def push(folder: pathlib.Path, place: str, private: bool | None = None) -> str:
         operations += [hub.CommitOperationAdd(one, str(path)) for one, path in new.items()]
         api.create_commit(name, operations, commit_message="Upload a model of macaron_tf")
     except Exception as error:  # see `downloaded`
-        raise UserError(_refusal(place, name, error)) from error
+        raise UserError(_refusal(location, name, error)) from error
     return str(address)
 
 
-def _refusal(place: str, name: str, error: Exception) -> str:
+def _refusal(location: str, name: str, error: Exception) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status == 401:
-        return f"the hub rejects your token for {place}: run `hf auth login` again"
+        return f"the hub rejects your token for {location}: run `hf auth login` again"
     if status in (403, 404):
         owner = name.partition("/")[0]
         return (
-            f"your token has no write access to {place} (HTTP {status}): replace {owner} by your "
-            f"own user name, or use a token with write access to the repositories of {owner}"
+            f"your token has no write access to {location} (HTTP {status}): replace {owner} by "
+            f"your own user name, or use a token with write access to the repositories of {owner}"
         )
-    return f"{place} cannot be pushed to ({_reason(error)}): check the network and push again"
+    return f"{location} cannot be pushed to ({_reason(error)}): check the network and push again"
 
 
 def _client(purpose: str) -> Any:

@@ -32,13 +32,13 @@ def sign_code(folder: epath.Path, *records: object) -> None:
         folder: folder of the JSON files.
         records: contents of the JSON files.
     """
-    names = allowed_places(*records)
+    names = allowed_import_paths(*records)
     signed = {name: mark for name in names if (mark := _signature(name, make_key=True))}
     if signed:
         storage.write_aside(folder / SIGNATURES, json.dumps(signed, indent=1).encode())
 
 
-def allowed_places(*records: object, sources: bool = True) -> list[str]:
+def allowed_import_paths(*records: object, sources: bool = True) -> list[str]:
     """Returns the names of user code in JSON values whose import is allowed.
 
     Args:
@@ -50,9 +50,11 @@ def allowed_places(*records: object, sources: bool = True) -> list[str]:
     """
     texts = {text for text in tf.nest.flatten(records) if isinstance(text, str)}
     texts = {text for text in texts if sources or not text.startswith("python:")}
-    places = {text.removeprefix("python:").partition("(")[0] for text in texts}
+    found = {text.removeprefix("python:").partition("(")[0] for text in texts}
     return sorted(
-        place for place in places if plug_ins.is_place(place) and plug_ins.is_allowed(place)
+        import_path
+        for import_path in found
+        if plug_ins.is_import_path(import_path) and plug_ins.is_allowed(import_path)
     )
 
 
@@ -67,15 +69,15 @@ def allow_signed_code(folder: epath.Path) -> None:
             plug_ins.allow(name)
 
 
-def _signature(place: str, make_key: bool = False) -> str | None:
+def _signature(import_path: str, make_key: bool = False) -> str | None:
     """Returns the signature of `package.module:Name`.
 
     Returns `None` if the module does not exist, or if the user has no key.
     """
-    origin = plug_ins.origin_of(place)
+    origin = plug_ins.origin_of(import_path)
     if not origin or not (key := _key(make_key)):
         return None
-    return hmac.digest(key, f"{place}\0{origin}".encode(), "sha256").hex()
+    return hmac.digest(key, f"{import_path}\0{origin}".encode(), "sha256").hex()
 
 
 def _key(make: bool) -> bytes:

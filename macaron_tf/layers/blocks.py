@@ -6,7 +6,7 @@ from macaron_tf.layers.gated_mlp import GatedMLP
 from macaron_tf.layers.mixer import Mixer
 from macaron_tf.layers.scheme import Mix
 from macaron_tf.layers.swish_rnn import SwishRNN
-from macaron_tf.plug_ins import find, is_place
+from macaron_tf.plug_ins import find, is_import_path
 
 
 class TransformerBlock(Block):
@@ -118,6 +118,6 @@ def block_class(name: str) -> type[Block]:
     Raises:
         ValueError: the name is unknown.
     """
-    if is_place(name):
+    if is_import_path(name):
         return find(name, Block)
     return BLOCKS[check_choice("block", name, tuple(BLOCKS))]

@@ -12,7 +12,7 @@ from macaron_tf.layers.attention import broadcast_mask
 from macaron_tf.layers.recording import Recording
 from macaron_tf.models.config import READERS, StackConfig
 from macaron_tf.models.onnx_file import onnx_file
-from macaron_tf.plug_ins import is_place
+from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Settings, hints_of
 from macaron_tf.special_ids import PAD
 
@@ -102,7 +102,7 @@ class Model(Recording, keras.Model):
             the layers or models that use the setting.
         """
         config = self.config
-        if isinstance(config, StackConfig) and any(map(is_place, config.blocks)):
+        if isinstance(config, StackConfig) and any(map(is_import_path, config.blocks)):
             return {}  # a user's own block may use all settings
         layers = (layer for layer in self._flatten_layers() if isinstance(layer, Recording))
         read = {name for layer in layers for name in layer.reads}

@@ -11,7 +11,7 @@ from macaron_tf.layers.blocks import BLOCKS, block_class
 from macaron_tf.layers.config import BlockConfig
 from macaron_tf.layers.embeddings import cluster_width
 from macaron_tf.layers.scheme import Mix
-from macaron_tf.plug_ins import is_place
+from macaron_tf.plug_ins import is_import_path
 from macaron_tf.settings import Count, Depth, Dropout, Natural, Settings, hints_of
 
 Epsilon = Annotated[float, Gt(0), Lt(1)]
@@ -117,7 +117,7 @@ class StackConfig(BlockConfig, Sizes):
         if not self.blocks:
             raise self.error("block is empty: give at least one name, such as 'transformer'")
         for block in self.blocks:
-            own = is_place(block) and block_class(block)
+            own = is_import_path(block) and block_class(block)
             if not own and block not in self.known_blocks:
                 known = ", ".join(map(repr, self.known_blocks))
                 raise self.error(f"block={block!r} must be one of {known}")
@@ -140,7 +140,7 @@ class StackConfig(BlockConfig, Sizes):
         """
         block = self.blocks[number % len(self.blocks)]
         step_size = self.rnn_step_sizes[number % len(self.rnn_step_sizes)]
-        step_size = step_size if block == "swish_rnn" or is_place(block) else 1
+        step_size = step_size if block == "swish_rnn" or is_import_path(block) else 1
         return block, step_size, self.attention_windows[number % len(self.attention_windows)]
 
     @property

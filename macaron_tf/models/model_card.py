@@ -140,11 +140,11 @@ def model_card(facts: CardFacts, network: keras.Model, pieces: int | None, use: 
     return "\n".join(filter(None, [*parts, *facts.trained()]))
 
 
-def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
+def use_of_folder(location: str, texts: Iterable[str], code: Iterable[str] = ()) -> str:
     """Returns the card's section on how to use a folder that `save_pretrained` wrote.
 
     Args:
-        place: argument for `macaron_tf.load`: the folder or a name on the Hugging Face Hub.
+        location: argument for `macaron_tf.load`: the folder or a name on the Hugging Face Hub.
         texts: one example text for each input of the model's task. Models without a task have no
             example texts.
         code: names of Python files in the folder that the network needs.
@@ -154,7 +154,7 @@ def use_of_folder(place: str, texts: Iterable[str], code: Iterable[str] = ()) ->
     lines = [
         "```python",
         "import macaron_tf\n",
-        f'model = macaron_tf.load("{place}"{trusted})',
+        f'model = macaron_tf.load("{location}"{trusted})',
         f"model.predict({asked})" if asked else "model.network, model.vocabulary",
         "```\n",
     ]
@@ -193,7 +193,7 @@ def hub_card(
     notes: Iterable[str] = (),
     code: bool = False,
     tokenizer: bool = True,
-    place: str = "DIR",
+    location: str = "DIR",
 ) -> str:
     """Returns the README.md of a model in Hugging Face's format.
 
@@ -205,20 +205,20 @@ def hub_card(
         notes: sentences about parts of the model that were left out or added.
         code: whether the folder contains the model class as Python code.
         tokenizer: whether the folder contains a tokenizer.
-        place: the folder, or `OWNER/NAME` on the Hugging Face Hub.
+        location: the folder, or `OWNER/NAME` on the Hugging Face Hub.
     """
     trusted = ", trust_remote_code=True" if code else ""
     lines = [
         "import transformers\n",
-        f'model = transformers.{kind}.from_pretrained("{place}"{trusted})',
+        f'model = transformers.{kind}.from_pretrained("{location}"{trusted})',
     ]
     if tokenizer:
-        lines.append(f'tokenizer = transformers.AutoTokenizer.from_pretrained("{place}")')
+        lines.append(f'tokenizer = transformers.AutoTokenizer.from_pretrained("{location}")')
         lines.append(_ASK.get(pipeline, _ASK_ANY))
     if library == "sentence-transformers":
         lines = [
             "import sentence_transformers\n",
-            f'model = sentence_transformers.SentenceTransformer("{place}"{trusted})',
+            f'model = sentence_transformers.SentenceTransformer("{location}"{trusted})',
             'vectors = model.encode(["A text."])',
         ]
     remarks = "\n".join(f"- {note}" for note in notes)

@@ -203,7 +203,7 @@ class LabelledTask(OnePass):
         saved = saved_splits(parsed) if parsed.kind == "datasets" else ()
         named = saved or parsed.kind == "tfds"
         if named and self.task.own and {*splits} <= {"train", "validation"}:
-            there = saved or open_set(parsed.place, "train", tfds).builder.info.splits
+            there = saved or open_set(parsed.location, "train", tfds).builder.info.splits
             alike = next((name for name in ("validation", "dev", "valid") if name in there), None)
             return {"validation": alike} if alike else None
         return {} if parsed.has_splits or not {*splits} - {"all"} else None

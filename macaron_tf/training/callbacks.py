@@ -43,9 +43,9 @@ class Callbacks:
                 range of updates.
         """
         for call in calls:
-            place, _ = parse_call(call)
-            allow(place)  # the user typed this name, so its code may run
-            find(place, keras.callbacks.Callback)
+            import_path, _ = parse_call(call)
+            allow(import_path)  # the user typed this name, so its code may run
+            find(import_path, keras.callbacks.Callback)
         span = None
         if profile is not None:
             span = tuple(map(int, re.findall(r"\d+", profile)))
@@ -63,9 +63,9 @@ class Callbacks:
         """
         made: list[Any] = []
         for call in self.calls:
-            place, arguments = parse_call(call)
+            import_path, arguments = parse_call(call)
             with clear_errors(call):
-                made.append(find(place, keras.callbacks.Callback)(**arguments))
+                made.append(find(import_path, keras.callbacks.Callback)(**arguments))
         if self.profile:
             made.append(Trace(os.path.join(run_dir, "tensorboard"), *self.profile))
         return made

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from macaron_tf.errors import UserError, nearest
-from macaron_tf.plug_ins import clear_errors, find, is_place
+from macaron_tf.plug_ins import clear_errors, find, is_import_path
 from macaron_tf.variables import spec_of
 
 # Maps arguments of Keras optimizers to the training settings that replace them.
@@ -121,7 +121,7 @@ KERAS = {
 
 def optimizer_class(name: str) -> type[keras.optimizers.Optimizer]:
     """Returns the optimizer class for a name in `KERAS` or for `package.module:Name`."""
-    return find(name, keras.optimizers.Optimizer) if is_place(name) else KERAS[name]
+    return find(name, keras.optimizers.Optimizer) if is_import_path(name) else KERAS[name]
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:

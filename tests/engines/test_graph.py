@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from macaron_tf.errors import UserError
+from macaron_tf.loading import load
 from macaron_tf.models import (
     EncoderClassifier,
     EncoderDecoder,
@@ -14,7 +15,6 @@ from macaron_tf.models import (
     PretrainingEncoder,
     catalog,
 )
-from macaron_tf.places import load
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.text.byte_pairs import BytePairVocabulary
 from macaron_tf.text.wordpiece import WordPieceVocabulary

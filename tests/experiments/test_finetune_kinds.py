@@ -16,6 +16,7 @@ from experiments.finetune.run import FinetuningRun, preset
 from experiments.pretrain import __main__ as pretrain
 from experiments.pretrain.run import PretrainingRun
 from macaron_tf.data.tasks.definitions import TASKS, get_task
+from macaron_tf.loading import load
 from macaron_tf.models import (
     CausalChooser,
     CausalClassifier,
@@ -23,7 +24,6 @@ from macaron_tf.models import (
     SegmentLanguageModel,
     catalog,
 )
-from macaron_tf.places import load
 from macaron_tf.pretrained import Pretrained
 from macaron_tf.starts import start_of
 from macaron_tf.tasks import Limits, SpanLimits, labelled

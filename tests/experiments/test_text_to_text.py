@@ -16,8 +16,8 @@ from experiments.text_to_text.evaluate import check_answers
 from experiments.text_to_text.run import TextRun, open_run
 from macaron_tf.data.tasks.definitions import TASKS, Task
 from macaron_tf.interop import read_encoder_decoder
+from macaron_tf.loading import load
 from macaron_tf.objectives.corruption import SENTINEL_ROWS
-from macaron_tf.places import load
 from macaron_tf.training.progress import read_lines
 from tests.experiments.pretraining_toy import flags, t5_settings
 from tests.experiments.task_toys import scores_in, validations

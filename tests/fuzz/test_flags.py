@@ -90,7 +90,7 @@ def test_any_words(data):
         assert errors.getvalue().startswith("error: ") and errors.getvalue().count("\n") == 1
 
 
-# Arguments that are not paths. Every other argument must have the type `cli.arguments.place`.
+# Arguments that are not paths. `cli.arguments.path_argument` must declare every other argument.
 WORDS = [
     "arms", "beam", "callback", "checkpoint", "data_service", "decoding", "differ", "dtype",
     "elmo_set", "finetune_set", "gate", "grpc", "host", "input", "joey", "labels", "language",

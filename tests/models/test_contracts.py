@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from macaron_tf import layers, models
-from macaron_tf.places import load
+from macaron_tf.loading import load
 from macaron_tf.pretrained import Pretrained
 from tests.harness import check_model, ids, normal
 from tests.objectives.toy import tiny

@@ -22,7 +22,7 @@ from experiments.translate.__main__ import main as translate
 from macaron_tf.distribution.mesh import parse_mesh
 from macaron_tf.errors import UserError
 from macaron_tf.io.serving import CONTROLS
-from macaron_tf.places import load
+from macaron_tf.loading import load
 from macaron_tf.training import build_fit_model, train
 from macaron_tf.training.progress import read_lines
 from tests.conftest import number_settings

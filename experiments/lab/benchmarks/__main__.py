@@ -173,7 +173,7 @@ main = cli.single_program(
         default=list(SUBJECTS),
         metavar="NAME",
     ),
-    cli.local_place(
+    cli.local_path_argument(
         "--out DIR", "folder for the reports (default: %(default)s)", default="runs/bench"
     ),
 )

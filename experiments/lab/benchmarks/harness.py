@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 from experiments.run import write_json
 from experiments.studies import table, write_figure
-from macaron_tf.cli.arguments import Parser, Part, argument, count, local_place, together
+from macaron_tf.cli.arguments import Parser, Part, argument, count, local_path_argument, together
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import write_aside
@@ -106,7 +106,7 @@ class Benchmark(Parser):
                 if threads
                 else []
             ),
-            local_place(
+            local_path_argument(
                 "--out DIR",
                 "folder for README.md, results.json and results.png (default: print the tables)",
             ),

@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from experiments.lab.benchmarks import harness
 from experiments.lab.benchmarks.harness import Benchmark, Tables, counted
-from macaron_tf.cli.arguments import count, place
+from macaron_tf.cli.arguments import count, path_argument
 from macaron_tf.data.corpus.config import CorpusConfig
 from macaron_tf.data.corpus.documents import tokenized_documents
 from macaron_tf.data.corpus.packing import Rows, pack_rows
@@ -54,12 +54,12 @@ command = Benchmark(
     __doc__,
     "tokens",
     ("tensorflow", "tensorflow-text", "tokenizers", "numpy"),
-    place(
+    path_argument(
         "--text GLOB",
         "pattern of the names of text files, plain or .gz, with one document each (default: "
         "generate random text)",
     ),
-    place(
+    path_argument(
         "--vocabulary FILE",
         "vocabulary file vocab.txt of an uncased BERT (default: train a vocabulary on the text)",
     ),

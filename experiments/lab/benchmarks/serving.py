@@ -57,7 +57,7 @@ from experiments.finetune.run import FinetuningRun
 from experiments.lab.benchmarks import peers
 from experiments.lab.benchmarks.harness import Benchmark, Tables, made_up_texts, set_threads, timed
 from experiments.run import kept_data_dir
-from macaron_tf.cli.arguments import argument, count, place, switch
+from macaron_tf.cli.arguments import argument, count, path_argument, switch
 from macaron_tf.data.batches import in_parts
 from macaron_tf.data.sources.tfds import Tfds
 from macaron_tf.data.tasks.encoding import encode_pairs
@@ -122,17 +122,17 @@ command = Benchmark(
         choices=("none", "tiny", "small", "base", "big"),
     ),
     count("--new-tokens", "number of tokens in each translation", 24, least=2),
-    place(
+    path_argument(
         "--run",
         "folder of a run of `experiments.finetune` on a task that classifies single texts; the "
         "benchmark then times only this run (default: time models with random weights)",
     ),
-    place(
+    path_argument(
         "--servers OUT",
         "folder of an exported model; the benchmark then times only this model, in two servers "
         "(default: time models with random weights)",
     ),
-    place(
+    path_argument(
         "--tokenizer FILE",
         "file tokenizer.json of the model of --servers; the benchmark then also times the exported "
         "ONNX file in Triton (default: do not time Triton)",

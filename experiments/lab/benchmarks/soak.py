@@ -36,7 +36,7 @@ import time
 from experiments.lab.benchmarks.harness import save
 from experiments.lab.benchmarks.workers import memory_of
 from experiments.studies import commit
-from macaron_tf.cli.arguments import count, local_place, single_program
+from macaron_tf.cli.arguments import count, local_path_argument, single_program
 from macaron_tf.errors import UserError
 
 NAME, HOST = "toy", "127.0.0.1"
@@ -514,7 +514,9 @@ main = single_program(
     count(
         "--seed N", "random seed of the texts, requests and versions (default: %(default)s)", 1, 0
     ),
-    local_place("--out DIR", "output folder for the report (default: only print the report)"),
+    local_path_argument(
+        "--out DIR", "output folder for the report (default: only print the report)"
+    ),
 )
 
 if __name__ == "__main__":

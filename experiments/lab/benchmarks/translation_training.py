@@ -34,7 +34,7 @@ from experiments.lab.benchmarks import harness
 from experiments.lab.benchmarks.harness import Benchmark, say
 from experiments.lab.benchmarks.translation_race import REFERENCE, Trainer, equality, prepare
 from experiments.studies import mean_curves, table
-from macaron_tf.cli.arguments import argument, count, place, settings
+from macaron_tf.cli.arguments import argument, count, path_argument, settings
 from macaron_tf.cli.program import exit_on_user_error
 from macaron_tf.errors import UserError
 from macaron_tf.io.paths import read_json
@@ -44,7 +44,9 @@ command = Benchmark(
     __doc__,
     "target tokens",
     ("tensorflow", "keras"),
-    place("--data-dir DIR", "folder with the data sets of TensorFlow Datasets", required=True),
+    path_argument(
+        "--data-dir DIR", "folder with the data sets of TensorFlow Datasets", required=True
+    ),
     argument(
         "--joey PYTHON",
         "Python interpreter that can import joeynmt",

@@ -13,7 +13,7 @@ import os
 import pathlib
 
 from export.triton import model_of, serve, server_flags
-from macaron_tf.cli.arguments import count, local_place, single_program
+from macaron_tf.cli.arguments import count, local_path_argument, single_program
 
 _CONFIG = """backend: "python"
 max_batch_size: {rows}
@@ -56,11 +56,11 @@ main = single_program(
     "experiments.lab.benchmarks.triton_onnx",
     __doc__,
     "experiments.lab.benchmarks.triton_onnx:run",
-    local_place(
+    local_path_argument(
         "onnx FILE",
         "ONNX file written by `export.saved_model --onnx`, such as OUT/1/onnx/model.onnx",
     ),
-    local_place("tokenizer FILE", "file tokenizer.json written by `export.hugging_face`"),
+    local_path_argument("tokenizer FILE", "file tokenizer.json written by `export.hugging_face`"),
     server_flags(delay=0),
     count(
         "--max-length N",

@@ -62,7 +62,7 @@ main = cli.program(
         "experiments.lab.slides.systems:decoders",
         _PRETRAINING,
         cli.DATA_DIR,
-        cli.place(
+        cli.path_argument(
             "--source",
             "source of tagged sentences for the taggers with and without ELMo, such as conll:FILE "
             "(default: tfds:conll2003_ner)",
@@ -74,7 +74,7 @@ main = cli.program(
         "compare Sentence-BERT's poolings and concatenations (12 short training runs per seed)",
         "experiments.lab.slides.sentences:run",
         cli.STUDY,
-        cli.place(
+        cli.path_argument(
             "--init FROM",
             "pre-trained encoder to start from, in a form that `embed train --init` accepts",
             required=True,

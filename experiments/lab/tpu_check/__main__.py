@@ -60,7 +60,7 @@ main = cli.single_program(
         "fits into memory (default: %(default)s)",
         4,
     ),
-    cli.local_place(
+    cli.local_path_argument(
         "--json FILE",
         "JSON file to which the command appends the results of each recipe (default: only print "
         "the results)",
@@ -70,12 +70,12 @@ main = cli.single_program(
         "skip each check whose result is already in the file of --json, if the commit, the package "
         "versions and the settings are the same",
     ),
-    cli.local_place(
+    cli.local_path_argument(
         "--markdown FILE",
         "output Markdown file for a table of the results; with --json, the table contains all "
         "results in the JSON file (default: no table)",
     ),
-    cli.local_place(
+    cli.local_path_argument(
         "--hlo DIR",
         "output folder for the optimized HLO text of each compilation (default: write no HLO text)",
     ),

@@ -67,10 +67,10 @@ def open_source(
             )
     else:
         parsed = parse_documents(source.source)
-        if parsed.is_embedded and source.language not in (None, parsed.place):
+        if parsed.is_embedded and source.language not in (None, parsed.location):
             raise UserError(
-                f"{parsed} contains text in {parsed.place!r}, but the source has the language "
-                f"{source.language!r}: change the language to {parsed.place!r}"
+                f"{parsed} contains text in {parsed.location!r}, but the source has the language "
+                f"{source.language!r}: change the language to {parsed.location!r}"
             )
         found = documents(source.source, source.split, tfds, source.language)
     return itertools.islice(found, max_documents)

@@ -130,21 +130,21 @@ class Source:
 
     Attributes:
         kind: type of the source, the word before the first colon, such as "tfds".
-        place: text after the first colon, such as the name of a set, files separated by commas, a
-            language code, or "".
+        location: text after the first colon, such as the name of a set, files separated by commas,
+            a language code, or "".
     """
 
     kind: str
-    place: str
+    location: str
 
     @classmethod
     def of(cls, name: str) -> "Source":
         """Parses a source of any type by splitting its name at the first colon."""
-        kind, _, place = name.partition(":")
-        return cls(kind, place)
+        kind, _, location = name.partition(":")
+        return cls(kind, location)
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.place}"
+        return f"{self.kind}:{self.location}"
 
     @property
     def is_embedded(self) -> bool:
@@ -157,22 +157,22 @@ class Source:
 
         A file without `{split}` in its name has a single split, which is called "train" or "all".
         """
-        if self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.place:
+        if self.kind in ("tfds", "python") or self.is_embedded or "{split}" in self.location:
             return True
         return self.saved_splits is not None
 
     @property
     def fields(self) -> tuple[str, ...]:
         """Field names after the last colon of a `jsonl:`, `parquet:` or `datasets:` source."""
-        _, colon, names = self.place.rpartition(":")
+        _, colon, names = self.location.rpartition(":")
         named = self.kind in RECORDS and colon and names and "/" not in names
         return tuple(names.split(",")) if named else ()
 
     @property
     def without_fields(self) -> "Source":
         """The same source without its field names."""
-        place = self.place.rpartition(":")[0] if self.fields else self.place
-        return Source(self.kind, place)
+        location = self.location.rpartition(":")[0] if self.fields else self.location
+        return Source(self.kind, location)
 
     @property
     def saved_splits(self) -> epath.Path | None:
@@ -184,7 +184,7 @@ class Source:
             return None
         from macaron_tf.io.paths import as_path  # imports TensorFlow
 
-        listed = as_path(self.without_fields.place).expanduser() / "dataset_dict.json"
+        listed = as_path(self.without_fields.location).expanduser() / "dataset_dict.json"
         return listed if listed.exists() else None
 
     def path(self, split: str | HeldOut) -> epath.Path:
@@ -200,11 +200,11 @@ class Source:
                 f"the source '{self}' has no split {split!r}: give one file per split with "
                 "{split} in its name, as in data/{split}.tsv, or give the split 'all'"
             )
-        return as_path(self.place.replace("{split}", str(split))).expanduser()
+        return as_path(self.location.replace("{split}", str(split))).expanduser()
 
     def paths(self, split: str | HeldOut) -> list[epath.Path]:
-        """Returns the path or glob pattern of a split for each comma-separated part of `place`."""
-        names = filter(None, self.place.split(","))
+        """Returns a split's path or glob pattern for each comma-separated part of `location`."""
+        names = filter(None, self.location.split(","))
         return [Source(self.kind, name).path(split) for name in names]
 
 
@@ -223,7 +223,7 @@ def parse_source(source: str | None, forms: Iterable[str], owner: str = "") -> S
     parsed = Source.of(source or "")
     for form in forms:
         kind = re.match(r"[a-z-]+", form)[0]
-        if parsed.kind == kind and (parsed.place or form.startswith(f"{kind}[")):
+        if parsed.kind == kind and (parsed.location or form.startswith(f"{kind}[")):
             return parsed
     *others, last = forms
     raise UserError(

@@ -81,7 +81,7 @@ def stream_pairs(
     if isinstance(split, HeldOut):
         return split.among(lambda: stream_pairs(source, "all", *languages), source)
     if parsed.kind == "tfds":
-        return _tfds_pairs(open_set(parsed.place, split, tfds, languages, languages), languages)
+        return _tfds_pairs(open_set(parsed.location, split, tfds, languages, languages), languages)
     if parsed.kind == "text":
         return _aligned_lines(*_aligned_paths(parsed, split))
     if parsed.kind == "tsv":
@@ -90,7 +90,7 @@ def stream_pairs(
         return _own_pairs(parsed, split)
     if parsed.kind in RECORDS:
         return _record_pairs(parsed, split, languages)
-    return iter(homeassistant.read_homeassistant(parsed.place or None, split, *languages))
+    return iter(homeassistant.read_homeassistant(parsed.location or None, split, *languages))
 
 
 def count_pairs(
@@ -106,7 +106,7 @@ def count_pairs(
     """
     parsed, languages = parse_source(source, PAIRS), (source_lang, target_lang)
     if parsed.kind == "tfds":
-        found = open_set(parsed.place, split, tfds, languages)
+        found = open_set(parsed.location, split, tfds, languages)
         with found.reading():
             return found.builder.info.splits[split].num_examples
     if parsed.kind not in ("text", "tsv") or isinstance(split, HeldOut):
@@ -144,10 +144,10 @@ def source_files(
     if parsed.is_embedded:
         return []
     if parsed.kind == "tfds":
-        folder = prepared_folder(parsed.place, tfds, tuple(languages) if paired else None)
+        folder = prepared_folder(parsed.location, tfds, tuple(languages) if paired else None)
         return [path for path in sorted(folder.iterdir()) if path.is_file()]
     if parsed.kind == "python":
-        return [storage.as_path(file_of(parsed.place))]
+        return [storage.as_path(file_of(parsed.location))]
     if parsed.kind in RECORDS:
         return _record_files(parsed, split)
     if not paired:
@@ -168,14 +168,14 @@ def source_fingerprint(
     """
     parsed = parse_source(source, PAIRS)
     files = source_files(source, split, (source_lang, target_lang), tfds)
-    embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.place]
+    embedded = [homeassistant.HOMEASSISTANT_SHA256, homeassistant.FORMAT, parsed.location]
     identity = [state_stamp(path) for path in files] or embedded
     record = json.dumps([parsed.kind, identity, split, source_lang, target_lang], default=vars)
     return hashlib.sha256(record.encode()).hexdigest()
 
 
 def _aligned_paths(source: Source, split: str) -> list[epath.Path]:
-    names = source.place.split(",")
+    names = source.location.split(",")
     if len(names) != 2 or not all(names):
         raise UserError(
             f"the source '{source}' names {(count := len(list(filter(None, names))))} "
@@ -276,7 +276,7 @@ def _record_documents(source: Source, split: str) -> Iterator[str]:
 
 
 def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
-    number, pairs = 0, called(source.place, find(source.place), split)
+    number, pairs = 0, called(source.location, find(source.location), split)
     for number, pair in enumerate(map(tuple, pairs), start=1):
         if len(pair) != 2 or not all(isinstance(line, str) for line in pair):
             raise UserError(
@@ -292,7 +292,7 @@ def _own_pairs(source: Source, split: str) -> Iterator[tuple[str, str]]:
 
 
 def _own_documents(source: Source, split: str) -> Iterator[str]:
-    found = called(source.place, find(source.place), split)
+    found = called(source.location, find(source.location), split)
     for number, text in enumerate(found, start=1):
         if not isinstance(text, str):
             raise UserError(
@@ -324,10 +324,10 @@ def documents(
     """
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
-        found = open_set(parsed.place, split, tfds)
+        found = open_set(parsed.location, split, tfds)
         return _tfds_documents(found, _text_field(found, language))
     if parsed.is_embedded:
-        return iter(homeassistant.read_homeassistant_documents(parsed.place, split))
+        return iter(homeassistant.read_homeassistant_documents(parsed.location, split))
     if parsed.kind == "python":
         error = UserError(
             f"{source} returned no documents for the split {split!r}: correct this function, or "
@@ -343,7 +343,7 @@ def count_documents(source: str, split: str = "train", tfds: Tfds | None = None)
     """Counts the documents of a TFDS set or of `text:` files; returns `None` for other sources."""
     parsed = parse_documents(source)
     if parsed.kind == "tfds":
-        found = open_set(parsed.place, split, tfds)
+        found = open_set(parsed.location, split, tfds)
         return found.builder.info.splits[split].num_examples
     return len(_matching_files(parsed, split)) if parsed.kind == "text" else None
 
@@ -377,7 +377,7 @@ def _matching_files(source: Source, split: str) -> list[epath.Path]:
             raise UserError(f"no file matches {pattern!r} of {source}: check the path")
         found.update(dict.fromkeys(files))
     if not found:
-        raise UserError(f"{source} matches only folders: give files, as in {source.place}/*.txt")
+        raise UserError(f"{source} matches only folders: give files, as in {source.location}/*.txt")
     return list(found)
 
 

@@ -128,7 +128,7 @@ def read_examples(
     """
     parsed = parse_task_source(task, source, *TABLES)
     if parsed.kind == "tfds" and not task.own:
-        place = (task, parsed.place, split, tfds)
+        place = (task, parsed.location, split, tfds)
         choices = task.kind == "choice"
         fields, *others = _choices_of_tfds(*place) if choices else _of_tfds(*place, language)
     else:

@@ -78,7 +78,7 @@ def read_questions(
     parsed = parse_task_source(task, source, "squad:FILE")
     if parsed.kind == "tfds":
         where = f"{parsed}, split {split!r}"
-        rows = _tfds_rows(parsed.place, split, tfds)
+        rows = _tfds_rows(parsed.location, split, tfds)
     else:
         path = parsed.path(split)
         where, rows = str(path), _file_rows(path)

@@ -65,7 +65,7 @@ class Table:
         self._records: Records | None = None
         self.path = self._head = str(source)
         if source.kind == "tfds":
-            self._set = open_set(source.place, split, tfds)
+            self._set = open_set(source.location, split, tfds)
             columns = self._set.columns
             self.header = list(columns)
             self.class_names = {name: classes for name, classes in columns.items() if classes}
@@ -214,8 +214,8 @@ def _own_rows(source: Source, split: str) -> tuple[list[str], list[tuple[str, li
     Returns:
         The column names, and a list with the location and the texts of each example.
     """
-    function = find(source.place)
-    found = called(source.place, lambda: [*map(dict, function(split))])
+    function = find(source.location)
+    found = called(source.location, lambda: [*map(dict, function(split))])
     header = list(found[0]) if found else []
     rows = []
     for number, record in enumerate(found, start=1):

@@ -76,7 +76,7 @@ def read_tagged(
     """
     parsed = parse_task_source(task, source, *FORMS)
     if parsed.kind == "tfds" and not task.own:
-        found = _of_tfds(task, parsed.place, split, tfds)
+        found = _of_tfds(task, parsed.location, split, tfds)
     else:
         found = sentences_of(task, parsed, split, tfds)
     numbers = {tag: number for number, tag in enumerate(task.labels)}

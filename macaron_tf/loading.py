@@ -44,7 +44,7 @@ _MEND = "restore the file, or train or save the model again"
 
 
 def load(
-    place: str | os.PathLike,
+    location: str | os.PathLike,
     lower_case: bool | None = None,
     pooling: bool = True,
     vocabulary: Vocabulary | str | os.PathLike | None = None,
@@ -53,7 +53,7 @@ def load(
     """Loads a trained network with its weights, its vocabulary and its task.
 
     Args:
-        place: location of the network, in one of these forms:
+        location: the network, in one of these forms:
             - `RUN`, the folder of a training run;
             - `RUN@CHECKPOINT`, a checkpoint of a run (see `find_checkpoint`);
             - `DIR`, a folder that `Pretrained.save_pretrained` wrote;
@@ -75,21 +75,21 @@ def load(
             modules and files then runs in this process.
 
     Raises:
-        UserError: there is no network at `place`, reading it fails, or `trust_code` is needed.
+        UserError: there is no network at `location`, reading it fails, or `trust_code` is needed.
 
     Example:
         bert = macaron_tf.load("hugging-face:bert-base-uncased")
         classifier = bert.classifier(num_classes=2)
         bert.save_pretrained("my-bert")
     """
-    place = os.fspath(place)
+    location = os.fspath(location)
     if trust_code:
         with trusting():
-            return load(place, lower_case, pooling, vocabulary)
+            return load(location, lower_case, pooling, vocabulary)
     if vocabulary is not None:
-        found = load(place, lower_case, pooling)
+        found = load(location, lower_case, pooling)
         if found.vocabulary is not None:
-            raise UserError(f"{place} has its own vocabulary: leave `vocabulary` out")
+            raise UserError(f"{location} has its own vocabulary: leave `vocabulary` out")
         if not isinstance(vocabulary, Vocabulary):
             vocabulary = Vocabulary.load(vocabulary)
         network = found.network
@@ -97,29 +97,31 @@ def load(
             rows = network.config.vocab_size
             if vocabulary.size > rows:
                 raise UserError(
-                    f"the vocabulary has {vocabulary.size} tokens, but {place} has only {rows} "
+                    f"the vocabulary has {vocabulary.size} tokens, but {location} has only {rows} "
                     "embeddings: give the vocabulary with which the network was trained"
                 )
         return dataclasses.replace(found, vocabulary=vocabulary)
-    if place.endswith(".keras"):
-        path = paths.as_path(place)
-        with _refuse_network(place):
+    if location.endswith(".keras"):
+        path = paths.as_path(location)
+        with _refuse_network(location):
             network = keras.saving.load_model(path, compile=False, safe_mode=not trusts_code())
-        return Pretrained(network, name=path.stem, checkpoint=place)
-    found = locate(place)
+        return Pretrained(network, name=path.stem, checkpoint=location)
+    found = locate(location)
     if lower_case is not None and found.library not in (HUGGING_FACE, MODEL_GARDEN):
         raise UserError(
-            f"the files of {place} already say whether text is lower-cased: leave lower_case "
+            f"the files of {location} already say whether text is lower-cased: leave lower_case "
             "(--[no-]lower-case) out"
         )
-    with Progress(f"loading {place}"):
+    with Progress(f"loading {location}"):
         if found.library:
-            read = dataclasses.replace(_read_library(found, lower_case, pooling), checkpoint=place)
+            read = dataclasses.replace(
+                _read_library(found, lower_case, pooling), checkpoint=location
+            )
         else:
             read = _read_own(found)
     # A folder downloaded from the hub has the revision as its name.
-    on_hub = place.startswith(f"{HUB}:")
-    name = place.rpartition("/")[2] if on_hub else paths.absolute(found.folder).name
+    on_hub = location.startswith(f"{HUB}:")
+    name = location.rpartition("/")[2] if on_hub else paths.absolute(found.folder).name
     return dataclasses.replace(read, name=name)
 
 
@@ -128,14 +130,14 @@ class Location:
     """Folder of a network that `load` accepts.
 
     Attributes:
-        place: argument of `load`.
+        given: argument `location` of `load`.
         folder: folder of the network's files. If another library wrote the files, the path is
             local and absolute.
         library: name in `LIBRARIES` of the library that wrote the files, or "" for macaron_tf.
         checkpoint: checkpoint name from `RUN@CHECKPOINT`, or `None`.
     """
 
-    place: str
+    given: str
     folder: epath.Path
     library: str = ""
     checkpoint: str | None = None
@@ -150,26 +152,26 @@ class Location:
         return bool(self.library) or (is_saved(self.folder) and not recipe.exists())
 
 
-def locate(place: str) -> Location:
-    """Parses the argument `place` of `load`. For a `hub:` place, downloads the network.
+def locate(location: str) -> Location:
+    """Parses the argument `location` of `load`. For a location `hub:NAME`, downloads the network.
 
     This function does not check that the folder exists.
     """
-    kind, _, directory = place.partition(":")
+    kind, _, directory = location.partition(":")
     if kind in LIBRARIES and directory:
         if paths.is_remote(directory):
-            raise UserError(f"{place} is in a bucket: copy the folder to a local disk first")
-        return Location(place, paths.as_path(directory).expanduser().absolute(), kind)
+            raise UserError(f"{location} is in a bucket: copy the folder to a local disk first")
+        return Location(location, paths.as_path(directory).expanduser().absolute(), kind)
     if kind == HUB:
-        folder = paths.as_path(downloaded(place))
-        return Location(place, folder, _library_of(folder))
-    folder = paths.as_path(place)
-    if not folder.exists() and "@" in place:
-        run, _, checkpoint = place.rpartition("@")
+        folder = paths.as_path(downloaded(location))
+        return Location(location, folder, _library_of(folder))
+    folder = paths.as_path(location)
+    if not folder.exists() and "@" in location:
+        run, _, checkpoint = location.rpartition("@")
         if not checkpoint:
-            raise UserError(f"{place} has no checkpoint after the @: add a name or omit the @")
-        return Location(place, paths.as_path(run), checkpoint=checkpoint)
-    return Location(place, folder)
+            raise UserError(f"{location} has no checkpoint after the @: add a name or omit the @")
+        return Location(location, paths.as_path(run), checkpoint=checkpoint)
+    return Location(location, folder)
 
 
 def _library_of(folder: epath.Path) -> str:
@@ -184,15 +186,15 @@ def _library_of(folder: epath.Path) -> str:
 
 
 @contextlib.contextmanager
-def _refuse_network(place: str) -> Iterator[None]:
-    """Turns errors of the `with` block, which reads the network at `place`, into a `UserError`."""
+def _refuse_network(location: str) -> Iterator[None]:
+    """Turns errors of the `with` block, which reads the network at `location`, into UserErrors."""
     try:
         yield
     except (ImportError, *paths.FILE_ERRORS, *paths.DAMAGE) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{place} has no network that this version can read ({reason[:200]}): check the path, "
-            "or use the version of macaron_tf that saved the network"
+            f"{location} has no network that this version can read ({reason[:200]}): check the "
+            "path, or use the version of macaron_tf that saved the network"
         ) from error
 
 
@@ -201,12 +203,12 @@ def saved_network(folder: epath.Path) -> keras.Model:
     return _layers(folder, _described(folder, str(folder)))["network"]
 
 
-def _described(path: epath.Path, place: str) -> dict[str, Any]:
+def _described(path: epath.Path, location: str) -> dict[str, Any]:
     try:
         record = parse_json(paths.read_bytes(path / MODEL))
     except (UserError, ValueError) as error:
         raise UserError(
-            f"{place} has no readable model.json: give the folder that a `train` command or "
+            f"{location} has no readable model.json: give the folder that a `train` command or "
             "`save_pretrained` wrote, hugging-face:DIR, keras-hub:DIR, model-garden:DIR, "
             "hub:OWNER/NAME or a .keras file"
         ) from error
@@ -233,8 +235,8 @@ def _layers(path: epath.Path, record: dict[str, Any]) -> dict[str, keras.layers.
 
 
 def _read_own(found: Location) -> Pretrained:
-    path, place = found.folder, found.place
-    record = _described(path, place)
+    path, location = found.folder, found.given
+    record = _described(path, location)
     with paths.refuse_damage(path / MODEL, _MEND):
         usage = {name: value for name, value in record["usage"].items() if name in USAGE}
         usage |= {
@@ -294,7 +296,7 @@ def _scores(run: epath.Path) -> dict[str, dict[str, float]]:
 def _read_library(found: Location, lower_case: bool | None, pooling: bool) -> Pretrained:
     folder = pathlib.Path(found.folder)
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder} for {found.place}: check the path")
+        raise UserError(f"there is no folder {folder} for {found.given}: check the path")
     config = folder / "config.json"
     described = read_json(config) if config.is_file() else {}
     if found.library == KERAS_HUB:
